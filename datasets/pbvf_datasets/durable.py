@@ -1,0 +1,100 @@
+"""Files that are whole or absent, whatever happens: temporary name, sync, one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pbvf_offline.errors import ResourceError
+
+TEMPORARY: Final = ".tmp-"
+"""How temporary names start; whoever holds the folder's lock may remove such files."""
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file so that after a crash ``path`` is the old file, the new one, or absent.
+
+    Raises:
+        OSError: The disk refuses; ``path`` is unchanged.
+    """
+    temporary = path.with_name(TEMPORARY + path.name)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # the space it took may be what is missing
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and removals in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder and the missing ones above it."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        sync_folder(folder.parent)
+
+
+def remove_tree(path: Path, *, keep: str | None = None) -> None:
+    """Remove a file or a folder with all it holds; links are removed, never followed.
+
+    Args:
+        path: What goes; nothing happens when it does not exist.
+        keep: Name of an entry of ``path`` that stays (and ``path`` with it).
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(mode):
+        os.unlink(path)
+        return
+    for name in sorted(os.listdir(path)):
+        if name != keep:
+            remove_tree(path / name)
+    if keep is None:
+        os.rmdir(path)
+
+
+@contextlib.contextmanager
+def resource_errors(where: Path, remedy: Callable[[], str]) -> Iterator[None]:
+    """Turn the system's refusals into errors that say what is safe and what to do.
+
+    Raises:
+        ResourceError: The block raised OSError or MemoryError.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise ResourceError("not enough memory", where=where, remedy=remedy()) from error
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise ResourceError(
+            f"cannot write: {what}", where=error.filename or where, remedy=remedy()
+        ) from error

@@ -1,0 +1,112 @@
+"""References to environments that may go into files: no paths, nothing of this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pbvf_datasets.schema import parse_json
+from pbvf_offline.errors import DamagedError, UsageError
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+_PATH_LIKE = re.compile(r"[/\\~\0]|^\.|\.[A-Za-z]\w{0,7}$")
+_PATH_NAME = re.compile(r"(^|_)(file|path|folder|dir|directory|root|xml|url|uri)s?(_|$)")
+
+
+def safe_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Split arguments of an environment into those that files may hold and the others.
+
+    Kept are finite numbers, booleans, None and texts that do not look like a path.
+    ``render_mode`` is dropped: it changes no data.
+
+    Returns:
+        The arguments kept and the sorted names of those withheld.
+    """
+    kept: dict[str, Any] = {}
+    withheld: list[str] = []
+    for key, value in kwargs.items():
+        if key == "render_mode":
+            continue
+        scalar = value is None or type(value) in (bool, int, float, str)
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if scalar and finite and not _is_path(key, value):
+            kept[key] = value
+        else:
+            withheld.append(key)
+    return kept, sorted(withheld)
+
+
+def safe_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reference to an environment as manifests hold it.
+
+    Args:
+        environment: ``id``, and optionally ``module``, ``kwargs`` and ``withheld``.
+
+    Returns:
+        ``{"id", "module", "kwargs", "withheld"}``, the arguments split by
+        :func:`safe_kwargs`.
+
+    Raises:
+        UsageError: It has no id, or a module that is not a name.
+    """
+    name, module = environment.get("id"), environment.get("module")
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"the environment has the id {name!r}; a name is expected")
+    if not (module is None or isinstance(module, str)):
+        raise UsageError(f"the environment has the module {module!r}; a name is expected")
+    kept, withheld = safe_kwargs(environment.get("kwargs") or {})
+    return {
+        "id": name,
+        "module": module,
+        "kwargs": kept,
+        "withheld": sorted({*withheld, *(environment.get("withheld") or ())}),
+    }
+
+
+def safe_env_spec(text: str) -> str:
+    """Return the text of ``EnvSpec.to_json()`` without arguments that look like paths.
+
+    Wrappers that hold a path (a video recorder, say) are left out as a whole.
+
+    Raises:
+        UsageError: The text is something else.
+    """
+    try:
+        spec = parse_json(text, "env_spec_json", allow_infinity=True)
+        spec["kwargs"] = _without_paths(spec["kwargs"])
+        wrappers = spec["additional_wrappers"]
+        spec["additional_wrappers"] = [
+            w for w in wrappers if _without_paths(w["kwargs"] or {}) == (w["kwargs"] or {})
+        ]
+        return json.dumps(spec)
+    except (DamagedError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError("env_spec_json is not what EnvSpec.to_json() returns") from error
+
+
+def env_spec_text(env: gym.Env[Any, Any]) -> str | None:
+    """Return an environment's spec as JSON, or None when no file can hold it."""
+    try:
+        return None if env.spec is None else env.spec.to_json()
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_path(key: str, value: object) -> bool:
+    return isinstance(value, str) and bool(_PATH_LIKE.search(value) or _PATH_NAME.search(key))
+
+
+def _without_paths(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in kwargs.items() if k != "render_mode" and _is_clean(k, v)}
+
+
+def _is_clean(key: str, value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_clean(str(k), v) for k, v in value.items())
+    if isinstance(value, list):
+        return all(_is_clean(key, v) for v in value)
+    return not _is_path(key, value)

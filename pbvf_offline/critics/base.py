@@ -1,0 +1,238 @@
+"""What every parameter-based value function has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.critics.network import SplitMLP
+from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.normalization import Normaliser
+from pbvf_offline.policies import PolicySpec
+from pbvf_offline.targets import RewardChoice
+
+_CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """What a critic estimates and with which network.
+
+    Attributes:
+        spec: Architecture of the policies it evaluates.
+        hidden: Sizes of its hidden layers.
+        activation: ``relu`` or ``tanh``.
+        gamma: Discount factor of the values.
+        reward: Which reward the values add up.
+        n_step: Longest n-step target of a TD critic; 1 is the paper's.
+    """
+
+    spec: PolicySpec
+    hidden: tuple[int, ...]
+    activation: str = "relu"
+    gamma: float = 0.99
+    reward: RewardChoice = "raw"
+    n_step: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.hidden or any(not 1 <= h <= 65_536 for h in self.hidden):
+            raise UsageError(
+                f"critic hidden sizes {list(self.hidden)} are not one or more of 1 … 65536"
+            )
+        if self.activation not in ("relu", "tanh"):
+            raise UsageError(f"critic activation {self.activation!r} is neither relu nor tanh")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise UsageError(f"gamma {self.gamma} is not in [0, 1]")
+        if self.reward not in ("raw", "without-survival"):
+            raise UsageError(f"reward {self.reward!r} is neither raw nor without-survival")
+        if self.n_step < 1:
+            raise UsageError(f"n-step {self.n_step} is not at least 1")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "spec": self.spec.to_dict(),
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "gamma": self.gamma,
+            "reward": self.reward,
+            "n_step": self.n_step,
+        }
+
+    @classmethod
+    def from_dict(cls, data: object, where: str) -> CriticConfig:
+        """Read the JSON form strictly.
+
+        Raises:
+            DamagedError: A key is missing, unknown or invalid.
+        """
+        keys = {"spec", "hidden", "activation", "gamma", "reward", "n_step"}
+        if not isinstance(data, dict) or set(data) != keys:
+            raise DamagedError("the critic's configuration is malformed", where=where)
+        hidden, gamma, n_step = data["hidden"], data["gamma"], data["n_step"]
+        if (
+            not isinstance(hidden, list)
+            or any(type(h) is not int for h in hidden)
+            or type(gamma) not in (int, float)
+            or type(n_step) is not int
+        ):
+            raise DamagedError("the critic's configuration is malformed", where=where)
+        try:
+            return cls(
+                spec=PolicySpec.from_dict(data["spec"]),
+                hidden=tuple(hidden),
+                activation=data["activation"],
+                gamma=float(gamma),
+                reward=data["reward"],
+                n_step=n_step,
+            )
+        except (UsageError, DamagedError) as error:
+            raise DamagedError(
+                f"the critic's configuration is invalid: {error.what}", where=where
+            ) from error
+
+
+class Critic(torch.nn.Module, ABC):
+    """A value function whose inputs include the policy's parameters.
+
+    A new one is a file with a subclass and an entry in :data:`pbvf_offline.critics.CRITICS`.
+
+    Args:
+        config: What it estimates.
+        rng: Source of its initial weights.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, config: CriticConfig, rng: np.random.Generator) -> None:
+        super().__init__()
+        self.check(config.spec)
+        self.config = config
+        self.network = SplitMLP(self.inputs(config), config.hidden, config.activation, rng)
+
+    @classmethod
+    def check(cls, spec: PolicySpec) -> None:
+        """Refuse policies that this critic cannot evaluate.
+
+        Raises:
+            IncompatibleError: The spec does not fit.
+        """
+
+    @classmethod
+    @abstractmethod
+    def inputs(cls, config: CriticConfig) -> dict[str, int]:
+        """Return the widths of the network's input parts by name, ``theta`` first."""
+
+    @abstractmethod
+    def training_set(
+        self,
+        data: Trajectories,
+        normaliser: Normaliser,
+        held_out: NDArray[np.bool_],
+        device: torch.device,
+    ) -> TrainingSet:
+        """Return what the loss needs, once, as tensors.
+
+        Args:
+            data: The dataset.
+            normaliser: The critic's normaliser: thetas are re-expressed in it and
+                observations are shown in it.
+            held_out: (P,) policies that must not be learned from.
+            device: Where the tensors go.
+        """
+
+    @abstractmethod
+    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
+        """Return the mean loss of the entries ``index`` (B,) of a training set."""
+
+    def state_part(self, states: Tensor) -> Tensor:
+        """Return what normalised states (S, obs_dim) add to the first layer: (S, hidden[0])."""
+        return self.network.part("obs", states)
+
+    @abstractmethod
+    def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
+        """Return the value of each policy in each state, differentiable in theta.
+
+        Args:
+            theta: (K, D) in the critic's normaliser.
+            states: (S, obs_dim) normalised.
+            state_part: (S, hidden[0]), :meth:`state_part` of the states.
+
+        Returns:
+            (K, S), or (K, 1) when the value does not depend on the state.
+        """
+
+    @abstractmethod
+    def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
+        """Return the value (B,) of each policy (B, D) in its own normalised state (B, obs_dim)."""
+
+    def objective(self, theta: Tensor, states: Tensor) -> Tensor:
+        """Return the mean value over the states, (K,), for each theta (K, D).
+
+        This is what actors ascend: V(theta) for the PSSVF, the mean over states of
+        V(s, theta) for the PSVF and of Q(s, pi_theta(s), theta) for the PAVF.
+        """
+        with torch.no_grad():
+            return self._sum_over_states(theta, states, None)
+
+    def objective_and_gradient(self, theta: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return :meth:`objective` (K,) and its gradient in theta (K, D), nothing else's."""
+        gradient = torch.zeros_like(theta)
+        return self._sum_over_states(theta, states, gradient), gradient
+
+    def _sum_over_states(self, theta: Tensor, states: Tensor, gradient: Tensor | None) -> Tensor:
+        size = max(1, _CHUNK_VALUES // max(1, theta.shape[0]))
+        mean = torch.zeros(theta.shape[0], dtype=torch.float64)
+        pieces = torch.split(states, size) if self.depends_on_state else (states[:1],)
+        total = sum(piece.shape[0] for piece in pieces)
+        for piece in pieces:
+            with torch.no_grad():
+                part = self.state_part(piece)
+            leaf = theta.detach().requires_grad_(gradient is not None)
+            per_theta = self.values(leaf, piece, part).sum(dim=1) / total
+            if gradient is not None:
+                gradient += torch.autograd.grad(per_theta.sum(), leaf)[0]
+            mean += per_theta.detach().double().cpu()
+        return mean
+
+    @property
+    def depends_on_state(self) -> bool:
+        """Whether the value differs from state to state."""
+        return True
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Tensors that a loss indexes; which are set depends on the critic.
+
+    Attributes:
+        entry: (M,) int64, the rows of the arrays below that may be drawn.
+        theta: (P, D) float32, every policy in the critic's normaliser.
+        policy: (N,) int64, row of ``theta``.
+        value: (N,) float32, the reward part of the target.
+        obs: (R, obs_dim) float32, normalised observations.
+        obs_row: (N,) int64, row of ``obs`` that the step started from.
+        boot_row: (N,) int64, row of ``obs`` to bootstrap from.
+        discount: (N,) float32, factor of the bootstrapped value.
+        action: (N, act_dim) float32, in the critic's unit.
+    """
+
+    entry: Tensor
+    theta: Tensor
+    policy: Tensor
+    value: Tensor
+    obs: Tensor | None = None
+    obs_row: Tensor | None = None
+    boot_row: Tensor | None = None
+    discount: Tensor | None = None
+    action: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.entry.shape[0])

@@ -1,0 +1,74 @@
+"""The critic's network: an MLP whose first layer sees theta and the rest side by side.
+
+The first layer is affine, so its theta part and its state part can be computed apart
+and added: once a theta instead of once a (state, theta) pair. Weights are drawn as
+PyTorch's ``nn.Linear`` draws them for the concatenated input.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+class SplitMLP(nn.Module):
+    """MLP from (theta, obs, action) to one number, with the first layer in parts.
+
+    Args:
+        inputs: Widths of the parts by name, ``theta`` among them; zero widths are left out.
+        hidden: Sizes of the hidden layers, at least one.
+        activation: ``relu`` or ``tanh``.
+        rng: Source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[str, int],
+        hidden: tuple[int, ...],
+        activation: str,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__()
+        self._activation = _ACTIVATIONS[activation]
+        fan_in = sum(inputs.values())
+        first = _uniform(rng, fan_in, (hidden[0], fan_in))
+        self.first = nn.ParameterDict()
+        at = 0
+        for name, width in inputs.items():
+            # Own memory for each part: slices of one weight would make zero-filled gradients.
+            self.first[name] = nn.Parameter(torch.from_numpy(first[:, at : at + width].copy()))
+            at += width
+        self.first_bias = nn.Parameter(torch.from_numpy(_uniform(rng, fan_in, (hidden[0],))))
+        sizes = (*hidden, 1)
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for inp, out in itertools.pairwise(sizes):
+            self.weights.append(nn.Parameter(torch.from_numpy(_uniform(rng, inp, (out, inp)))))
+            self.biases.append(nn.Parameter(torch.from_numpy(_uniform(rng, inp, (out,)))))
+
+    def part(self, name: str, x: Tensor) -> Tensor:
+        """Return what one part (…, width) adds to the first layer (…, hidden[0]), sans bias."""
+        weight: Tensor = self.first[name]
+        return x @ weight.t()
+
+    def head(self, first: Tensor) -> Tensor:
+        """Return the output (…) from the first layer's summed parts (…, hidden[0])."""
+        x = self._activation(first + self.first_bias)
+        last = len(self.weights) - 1
+        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = nn.functional.linear(x, weight, bias)
+            if k < last:
+                x = self._activation(x)
+        return torch.squeeze(x, -1)
+
+
+def _uniform(rng: np.random.Generator, fan_in: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    bound = 1.0 / math.sqrt(fan_in)
+    return rng.uniform(-bound, bound, size=shape).astype(np.float32)

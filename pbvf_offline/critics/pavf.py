@@ -1,0 +1,114 @@
+"""PAVF: the parameter-based action-value function Q(s, a, theta), Algorithm 4."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics.psvf import td_parts, td_training_set
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.normalization import Normaliser
+from pbvf_offline.policies import PolicySpec
+from pbvf_offline.torch_policies import to_unit, unit_action
+
+
+class PAVF(Critic):
+    """Q(s, a, theta) of deterministic policies, fitted by temporal differences.
+
+    Actions are seen in the policy's own unit: [-1, 1] for squashed policies.
+    """
+
+    kind = "pavf"
+
+    @classmethod
+    def check(cls, spec: PolicySpec) -> None:
+        """Refuse discrete actions and stochastic policies.
+
+        Raises:
+            IncompatibleError: The policies are not deterministic with continuous actions.
+        """
+        if not spec.is_continuous:
+            raise IncompatibleError(
+                "the PAVF needs continuous actions, and these policies choose discrete ones",
+                remedy="use --critic psvf or pssvf",
+            )
+        if spec.stochastic:
+            raise IncompatibleError(
+                "the deterministic PAVF cannot be fitted to stochastic policies",
+                remedy="use --critic psvf or pssvf",
+            )
+
+    @classmethod
+    def inputs(cls, config: CriticConfig) -> dict[str, int]:
+        """The network sees theta, the normalised observation and the action."""
+        return {
+            "theta": config.spec.size,
+            "obs": config.spec.obs_dim,
+            "action": config.spec.actions.dim,
+        }
+
+    def training_set(
+        self,
+        data: Trajectories,
+        normaliser: Normaliser,
+        held_out: NDArray[np.bool_],
+        device: torch.device,
+    ) -> TrainingSet:
+        """Return one entry a step, with the executed action."""
+        base = td_training_set(self.config, data, normaliser, held_out, device)
+        action = torch.from_numpy(data.actions.astype(np.float64))
+        unit = to_unit(self.config.spec, action).float().to(device)
+        return dataclasses.replace(base, action=unit)
+
+    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
+        """Return the mean of ``[Q(s, a, theta) - (r + gamma Q(s', pi_theta(s'), theta))]^2``.
+
+        Algorithm 4; the target is held constant. With n-step targets r is the discounted
+        sum of the segment's next rewards, all earned by theta itself after a.
+        """
+        network, spec = self.network, self.config.spec
+        obs, obs_row, boot_row, discount = td_parts(batch)
+        if batch.action is None:
+            raise ValueError("this training set has no actions")
+        theta = batch.theta[batch.policy[index]]
+        part = network.part("theta", theta)
+        value = network.head(
+            part
+            + network.part("obs", obs[obs_row[index]])
+            + network.part("action", batch.action[index])
+        )
+        with torch.no_grad():
+            ahead = obs[boot_row[index]]
+            action = unit_action(spec, theta, ahead.unsqueeze(1)).squeeze(1)
+            next_value = network.head(
+                part + network.part("obs", ahead) + network.part("action", action)
+            )
+            target = batch.value[index] + discount[index] * next_value
+        return (value - target).square().mean()
+
+    def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
+        """Return Q(s, pi_theta(s), theta) as (K, S).
+
+        Its gradient in theta has both terms of the deterministic policy gradient theorem:
+        ``grad_theta pi_theta(s) grad_a Q + grad_theta Q``.
+        """
+        network = self.network
+        action = unit_action(self.config.spec, theta, states)
+        first = network.part("theta", theta).unsqueeze(1) + state_part
+        return network.head(first + network.part("action", action))
+
+    def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
+        """Return Q(s, pi_theta(s), theta) as (B,)."""
+        network = self.network
+        action = unit_action(self.config.spec, theta, states.unsqueeze(1)).squeeze(1)
+        return network.head(
+            network.part("theta", theta)
+            + network.part("obs", states)
+            + network.part("action", action)
+        )

@@ -1,0 +1,67 @@
+"""PSSVF: the parameter-based start-state-value function V(theta), Algorithm 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
+from pbvf_offline.normalization import Normaliser
+from pbvf_offline.targets import chosen_rewards, monte_carlo_returns
+
+
+class PSSVF(Critic):
+    """V(theta), fitted to Monte Carlo returns of whole episodes."""
+
+    kind = "pssvf"
+
+    @classmethod
+    def inputs(cls, config: CriticConfig) -> dict[str, int]:
+        """The network sees theta alone."""
+        return {"theta": config.spec.size}
+
+    def training_set(
+        self,
+        data: Trajectories,
+        normaliser: Normaliser,
+        held_out: NDArray[np.bool_],
+        device: torch.device,
+    ) -> TrainingSet:
+        """Return one entry a whole episode: its policy and its return."""
+        rewards = chosen_rewards(data, self.config.reward)
+        policy, returns = monte_carlo_returns(data, rewards, self.config.gamma)
+        theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+        return TrainingSet(
+            entry=torch.from_numpy(np.flatnonzero(~held_out[policy])).to(device),
+            theta=torch.from_numpy(theta).to(device),
+            policy=torch.from_numpy(policy.astype(np.int64)).to(device),
+            value=torch.from_numpy(returns.astype(np.float32)).to(device),
+        )
+
+    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
+        """Return the mean of ``[r - V(theta)]^2`` (Algorithm 1)."""
+        network = self.network
+        value = network.head(network.part("theta", batch.theta[batch.policy[index]]))
+        return (batch.value[index] - value).square().mean()
+
+    def state_part(self, states: Tensor) -> Tensor:
+        """States add nothing."""
+        return states.new_zeros(states.shape[0], 1)
+
+    def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
+        """Return V(theta) as (K, 1)."""
+        del states, state_part
+        return self.network.head(self.network.part("theta", theta)).unsqueeze(1)
+
+    def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
+        """Return V(theta) as (B,)."""
+        del states
+        return self.network.head(self.network.part("theta", theta))
+
+    @property
+    def depends_on_state(self) -> bool:
+        """V(theta) is one number a policy."""
+        return False

@@ -1,0 +1,287 @@
+"""Environments: building them from a user's words, or from a file's without trusting it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import registry
+
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
+from pbvf_offline.policies import BoxActions, DiscreteActions, PolicySpec, Squash
+
+LQR_ID = "LQR-v0"
+SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
+_ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
+_MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
+Env = gym.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """An environment as a user names it on the command line.
+
+    Attributes:
+        name: A Gymnasium id, or ``module:Name-v0``, which imports ``module`` first.
+        kwargs: Keyword arguments for the environment.
+        max_episode_steps: A time limit in place of the registered one.
+    """
+
+    name: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+
+    def reference(self) -> EnvReference:
+        """Return what a file may carry of this environment: nothing that names a path."""
+        module, _, env_id = self.name.rpartition(":")
+        kept = {k: v for k, v in sorted(self.kwargs.items()) if _is_portable(v)}
+        if self.max_episode_steps is not None:
+            kept["max_episode_steps"] = self.max_episode_steps
+        withheld = tuple(sorted(set(self.kwargs) - set(kept)))
+        return EnvReference(env_id, module or None, kept, withheld)
+
+
+@dataclass(frozen=True)
+class EnvReference:
+    """An environment as a file names it: data, never a reason to import anything.
+
+    Attributes:
+        id: The Gymnasium id without its module.
+        module: The module that registered it, for people to read; never imported.
+        kwargs: Scalar, path-free keyword arguments.
+        withheld: Names of arguments that were not fit for sharing.
+    """
+
+    id: str
+    module: str | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The environment as a user would type it."""
+        return self.id if self.module is None else f"{self.module}:{self.id}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "id": self.id,
+            "module": self.module,
+            "kwargs": dict(self.kwargs),
+            "withheld": list(self.withheld),
+        }
+
+    @classmethod
+    def from_dict(cls, data: object, where: str) -> EnvReference:
+        """Read the JSON form; contents are judged only when an environment is built.
+
+        Raises:
+            DamagedError: It has another form.
+        """
+        if (
+            not isinstance(data, Mapping)
+            or set(data) != {"id", "module", "kwargs", "withheld"}
+            or not isinstance(data["id"], str)
+            or not (data["module"] is None or isinstance(data["module"], str))
+            or not isinstance(data["kwargs"], Mapping)
+            or not isinstance(data["withheld"], list)
+            or not all(isinstance(name, str) for name in data["withheld"])
+        ):
+            raise DamagedError("the environment entry is malformed", where=where)
+        return cls(data["id"], data["module"], dict(data["kwargs"]), tuple(data["withheld"]))
+
+
+def register_environments() -> None:
+    """Register this project's own environments (the LQR) once."""
+    if LQR_ID not in registry:
+        gym.register(LQR_ID, entry_point="pbvf_offline.lqr:LQREnv", max_episode_steps=50)
+
+
+def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
+    """Build an environment that a user asked for.
+
+    Args:
+        config: What the user named. A ``module:`` prefix is imported, also from the
+            current folder.
+        render_mode: Passed on when given.
+
+    Raises:
+        UsageError: Unknown id, missing module, bad arguments; the paper's v2/v3 MuJoCo
+            names point to their v5 successors.
+    """
+    register_environments()
+    module, _, env_id = config.name.rpartition(":")
+    if not _ENV_ID.match(env_id) or (module and not _MODULE.match(module)):
+        raise UsageError(
+            f"environment name {config.name!r} is malformed",
+            remedy="give a Gymnasium id such as Swimmer-v5, or module:Name-v0",
+        )
+    if module:
+        _import_for_user(module, config.name)
+    kwargs = dict(config.kwargs)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns of every older version; whether one may be used is the user's choice.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return gym.make(env_id, disable_env_checker=True, **kwargs)
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(
+            f"a dependency is missing: {error}", where=config.name, remedy="install it with pip"
+        ) from error
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.Error) as error:
+        raise UsageError(str(error), where=config.name, remedy=_successor(env_id)) from error
+    except ImportError as error:
+        # Gymnasium answers the old MuJoCo ids (v2, v3) with an ImportError.
+        raise UsageError(
+            "this environment cannot be imported: " + str(error).split("\n", maxsplit=1)[0],
+            where=config.name,
+            remedy=_successor(env_id),
+        ) from error
+    except (TypeError, ValueError, OSError) as error:
+        raise UsageError(
+            f"the environment refused its arguments {dict(config.kwargs)}: {error}",
+            where=config.name,
+            remedy="check --env-kwargs",
+        ) from error
+
+
+def make_trusted_env(reference: EnvReference, where: str) -> Env:
+    """Build an environment that a *file* names, only if that can do no harm.
+
+    The id must be registered here already, and every argument must be a scalar that
+    names no path. Nothing is imported because a file says so.
+
+    Raises:
+        UnsafeError: Anything else; the user is asked to name the environment.
+    """
+    remedy = "name the environment yourself with --env"
+    register_environments()
+    if not _ENV_ID.match(reference.id) or reference.id not in registry:
+        raise UnsafeError(
+            f"names the environment {reference.name!r}, which is not registered here",
+            where=where,
+            remedy=remedy,
+        )
+    unsafe = [key for key, value in reference.kwargs.items() if not _is_portable(value)]
+    if unsafe or reference.withheld:
+        names = ", ".join(sorted(map(str, [*unsafe, *reference.withheld])))
+        raise UnsafeError(
+            f"the environment {reference.id} needs arguments that a file may not set ({names})",
+            where=where,
+            remedy=remedy,
+        )
+    kwargs = dict(reference.kwargs)
+    limit = kwargs.pop("max_episode_steps", None)
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise DamagedError(f"max_episode_steps is {limit!r}", where=where)
+    return make_env(EnvConfig(reference.id, kwargs, limit))
+
+
+def trusted_config(reference: EnvReference, where: str) -> EnvConfig:
+    """Return a file's environment as a config after :func:`make_trusted_env` accepted it."""
+    make_trusted_env(reference, where).close()
+    kwargs = dict(reference.kwargs)
+    limit = kwargs.pop("max_episode_steps", None)
+    return EnvConfig(reference.id, kwargs, limit)
+
+
+def time_limit(env: Env) -> int | None:
+    """Return the number of steps after which the environment truncates, if it does."""
+    return None if env.spec is None else env.spec.max_episode_steps
+
+
+def spec_for_env(
+    env: Env, hidden: tuple[int, ...], *, squash: Squash = "tanh", stochastic: bool = False
+) -> PolicySpec:
+    """Return the policy spec for an environment's spaces.
+
+    Raises:
+        UsageError: The spaces are not supported; the message names what is.
+    """
+    name = "environment" if env.spec is None else env.spec.id
+    obs, action = env.observation_space, env.action_space
+    if (
+        not isinstance(obs, gym.spaces.Box)
+        or len(obs.shape) != 1
+        or obs.shape[0] < 1
+        or obs.dtype.kind not in "fiub"
+    ):
+        raise UsageError(
+            f"observation space {obs} is not supported",
+            where=name,
+            remedy=f"supported are {SUPPORTED}",
+        )
+    actions: BoxActions | DiscreteActions
+    if isinstance(action, gym.spaces.Discrete):
+        actions = DiscreteActions(int(action.n), int(action.start))
+    elif (
+        isinstance(action, gym.spaces.Box)
+        and len(action.shape) == 1
+        and action.shape[0] >= 1
+        and action.dtype.kind == "f"
+        and bool(np.all(np.isfinite(action.low)) and np.all(np.isfinite(action.high)))
+        and bool(np.all(action.low < action.high))
+    ):
+        actions = BoxActions(
+            tuple(float(v) for v in action.low),
+            tuple(float(v) for v in action.high),
+            str(action.dtype),
+        )
+    else:
+        raise UsageError(
+            f"action space {action} is not supported",
+            where=name,
+            remedy=f"supported are {SUPPORTED}",
+        )
+    return PolicySpec(
+        obs.shape[0], hidden, actions, "none" if squash == "none" else "tanh", stochastic
+    )
+
+
+def _is_portable(value: object) -> bool:
+    """Whether a keyword argument is a scalar that cannot name a file."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if value is None or isinstance(value, bool | int):
+        return True
+    return isinstance(value, str) and re.fullmatch(r"[\w +-]{0,64}", value) is not None
+
+
+def _import_for_user(module: str, name: str) -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # a console script does not look in the current folder
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"module {error.name!r} was not found",
+            where=name,
+            remedy="run from the folder that holds it, or install it",
+        ) from error
+
+
+def _successor(env_id: str) -> str:
+    """Name today's version of an environment of the paper, or ask to check the name."""
+    family = re.sub(r"-v\d+$", "", env_id)
+    versions = sorted(
+        spec.version for spec in registry.values() if spec.name == family and spec.version
+    )
+    current = f"{family}-v{versions[-1]}" if versions else None
+    if current is not None and current != env_id:
+        old = env_id.rsplit("-", 1)[-1]
+        return f"the paper's {family} {old} is v{versions[-1]} now: use {current}"
+    return "check the id (`gymnasium.pprint_registry()` lists all), or give module:Name-v0"

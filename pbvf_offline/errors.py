@@ -1,0 +1,98 @@
+"""Errors meant for users: what is wrong, where, and what to do about it.
+
+Every error carries the exit code that the ``pbvf`` command ends with, so that the
+library and the command line cannot disagree about what a failure means.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class PbvfError(Exception):
+    """Base of all errors caused by a user's input or surroundings.
+
+    Args:
+        what: What is wrong, with the given and the expected value.
+        where: The file (and the object inside it) or the option concerned.
+        remedy: What the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, what: str, *, where: str | os.PathLike[str] | None = None, remedy: str | None = None
+    ) -> None:
+        self.what = what
+        self.where = None if where is None else os.fspath(where)
+        self.remedy = remedy
+        super().__init__(str(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments are lost in default pickling between worker processes.
+        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+
+    def __str__(self) -> str:
+        """One line: ``where: what; remedy``."""
+        text = self.what if self.where is None else f"{self.where}: {self.what}"
+        if self.remedy is not None:
+            text = f"{text}; {self.remedy}"
+        return " ".join(text.split())
+
+
+def _rebuild(kind: type[PbvfError], what: str, where: str | None, remedy: str | None) -> PbvfError:
+    return kind(what, where=where, remedy=remedy)
+
+
+class UsageError(PbvfError):
+    """Wrong usage: an unknown name, a malformed value, an unsupported combination."""
+
+    exit_code = 2
+
+
+class DamagedError(PbvfError):
+    """An input file is damaged or contradicts itself."""
+
+    exit_code = 3
+
+
+class UnsafeError(PbvfError):
+    """An input file could run code, read other files, or exhaust the machine."""
+
+    exit_code = 4
+
+
+class IncompatibleError(PbvfError):
+    """Inputs that are each fine do not fit together, or have another format version."""
+
+    exit_code = 5
+
+
+class ResourceError(PbvfError):
+    """The machine refuses: disk, memory or permission."""
+
+    exit_code = 6
+
+
+class ConflictError(PbvfError):
+    """The output exists with other settings, or another process is writing it."""
+
+    exit_code = 7
+
+
+class DivergedError(PbvfError):
+    """NaN or infinite values in training or from the environment."""
+
+    exit_code = 8
+
+
+class WorkerError(PbvfError):
+    """A worker process died or hung repeatedly."""
+
+    exit_code = 9
+
+
+class NetworkError(PbvfError):
+    """A remote place could not be reached or refused."""
+
+    exit_code = 10

@@ -1,0 +1,220 @@
+"""Fit a critic to a dataset: one loop for every kind, resumable at any update.
+
+Which entries update u draws is a pure function of the seed and u, and the file holds
+the optimiser's state, so a fit that was interrupted or extended ends with the bytes of
+an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.normalization import Normaliser, RunningStatistics
+from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.validation import split_policies
+
+_BLOCK = 256  # updates whose batches are drawn together
+RECORD_EVERY = 100
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Everything that decides a fit, apart from the data.
+
+    Attributes:
+        kind: Which critic: ``pssvf``, ``psvf`` or ``pavf``.
+        hidden: Sizes of its hidden layers.
+        gamma: Discount factor.
+        lr: Learning rate of Adam.
+        batch_size: Entries a gradient step draws, uniformly with replacement.
+        n_step: Longest n-step target of a TD critic.
+        reward: Which reward to add up.
+        validation: Fraction of policies held out.
+        seed: Seed of initial weights, batches and hold-out.
+        activation: ``relu`` or ``tanh``.
+    """
+
+    kind: str
+    hidden: tuple[int, ...]
+    gamma: float
+    lr: float
+    batch_size: int
+    n_step: int
+    reward: str
+    validation: float
+    seed: int
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
+        if self.batch_size < 1:
+            raise UsageError(f"batch size {self.batch_size} is not at least 1")
+        if not 0.0 <= self.validation < 1.0:
+            raise UsageError(
+                f"fraction {self.validation} is not in [0, 1)", where="--validation-policies"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        data = dataclasses.asdict(self)
+        data["hidden"] = list(self.hidden)
+        return data
+
+
+@dataclass
+class Fit:
+    """A critic in training.
+
+    Attributes:
+        settings: What decides the fit.
+        critic: The network.
+        normaliser: The critic's normaliser.
+        optimiser: Adam over the critic's weights.
+        updates: Gradient steps done.
+        record: ``(update, mean loss of the updates since the one before)``.
+    """
+
+    settings: FitSettings
+    critic: Critic
+    normaliser: Normaliser
+    optimiser: torch.optim.Adam
+    updates: int = 0
+    record: list[tuple[int, float]] = field(default_factory=list)
+    pending: list[float] = field(default_factory=list)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the last recorded stretch."""
+        if self.record:
+            return self.record[-1][1]
+        return float(np.mean(self.pending)) if self.pending else None
+
+
+def shared_normaliser(data: Trajectories) -> Normaliser:
+    """Return the normaliser a critic works in.
+
+    That of the policies when they share one; otherwise the statistics of all stored
+    observations, in which every policy can be re-expressed exactly.
+    """
+    policies = data.policies
+    mean, std = policies.obs_mean[0], policies.obs_std[0]
+    if np.all(policies.obs_mean == mean) and np.all(policies.obs_std == std):
+        return Normaliser(mean.copy(), std.copy())
+    statistics = RunningStatistics(policies.spec.obs_dim)
+    statistics.update(data.observations)
+    return statistics.freeze()
+
+
+def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -> Fit:
+    """Return a fit at update 0 with fresh weights.
+
+    Raises:
+        IncompatibleError: The critic cannot be fitted to such policies or data.
+    """
+    config = CriticConfig(
+        spec=data.policies.spec,
+        hidden=settings.hidden,
+        activation=settings.activation,
+        gamma=settings.gamma,
+        reward=settings.reward,  # type: ignore[arg-type]
+        n_step=settings.n_step,
+    )
+    rng = generator(settings.seed, Stream.CRITIC_INIT)
+    critic = make_critic(settings.kind, config, rng).to(device)
+    return Fit(settings, critic, shared_normaliser(data), make_optimiser(critic, settings.lr))
+
+
+def make_optimiser(critic: Critic, lr: float) -> torch.optim.Adam:
+    """Return Adam over a critic's weights; fused, which is the fastest on CPU and CUDA."""
+    return torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
+
+
+def held_out_policies(data: Trajectories, settings: FitSettings) -> NDArray[np.bool_]:
+    """Return the (P,) mask of policies kept from the fit for validation."""
+    return split_policies(len(data.policies), settings.validation, settings.seed)
+
+
+def training_set(fit: Fit, data: Trajectories, device: torch.device) -> TrainingSet:
+    """Return the tensors that the fit learns from.
+
+    Raises:
+        IncompatibleError: Nothing is left to learn from.
+    """
+    prepared = fit.critic.training_set(
+        data, fit.normaliser, held_out_policies(data, fit.settings), device
+    )
+    if len(prepared) == 0:
+        raise IncompatibleError("there is nothing to learn from", remedy="hold out fewer policies")
+    return prepared
+
+
+def batch_indices(
+    settings: FitSettings, entries: int, start: int, stop: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the (batch_size,) entries of updates start … stop - 1, uniform with replacement."""
+    for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
+        rng = generator(settings.seed, Stream.BATCH, block)
+        drawn = rng.integers(entries, size=(_BLOCK, settings.batch_size))
+        first = block * _BLOCK
+        yield from drawn[max(start - first, 0) : min(stop - first, _BLOCK)]
+
+
+def advance(
+    fit: Fit,
+    prepared: TrainingSet,
+    until: int,
+    *,
+    after_update: Callable[[Fit], None] | None = None,
+) -> None:
+    """Take gradient steps up to update ``until``.
+
+    Args:
+        fit: The fit, changed in place.
+        prepared: Its training set.
+        until: Number of updates wanted in all.
+        after_update: Called after every update, for progress and checkpoints; what it
+            raises stops the loop between two whole updates.
+
+    Raises:
+        DivergedError: The loss or a weight is NaN or infinite; the fit stands at the
+            update before.
+    """
+    critic, optimiser, entry = fit.critic, fit.optimiser, prepared.entry
+    everything = bool((entry == torch.arange(len(prepared), device=entry.device)).all())
+    for drawn in batch_indices(fit.settings, len(prepared), fit.updates, until):
+        index: Tensor = torch.from_numpy(drawn).to(entry.device)
+        loss = critic.loss(prepared, index if everything else entry[index])
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"the loss is {value} at update {fit.updates + 1}",
+                remedy="lower --lr; the last good file was kept",
+            )
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        fit.updates += 1
+        fit.pending.append(value)
+        if fit.updates % RECORD_EVERY == 0:
+            fit.record.append((fit.updates, float(np.mean(fit.pending))))
+            fit.pending.clear()
+        if after_update is not None:
+            after_update(fit)
+    if not all(bool(torch.isfinite(p).all()) for p in critic.parameters()):
+        raise DivergedError(
+            f"the critic's weights are not finite after update {fit.updates}",
+            remedy="lower --lr; the last good file was kept",
+        )

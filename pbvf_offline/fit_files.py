@@ -1,0 +1,233 @@
+"""Fitting into a file: continue, extend, snapshot; finished work is never overwritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.critic_files import (
+    CriticContext,
+    CriticFile,
+    finished_file,
+    load_critic,
+    make_context,
+)
+from pbvf_offline.envs import EnvReference
+from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
+from pbvf_offline.files import locked
+from pbvf_offline.fit import Fit, FitSettings, advance, start_fit, training_set
+
+CHECKPOINT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit into a file came to.
+
+    Attributes:
+        file: The critic at the number of updates asked for.
+        seconds: Time spent in gradient steps now; 0 when it was complete before.
+        updates_done_now: Gradient steps taken now.
+        snapshots: The snapshot files, in order.
+        already_complete: Whether nothing had to be done.
+    """
+
+    file: CriticFile
+    seconds: float
+    updates_done_now: int
+    snapshots: list[Path]
+    already_complete: bool
+
+
+def snapshot_path(out: Path, update: int) -> Path:
+    """Return where the snapshot of an update goes: ``NAME-000500.safetensors``."""
+    return out.with_name(f"{out.stem}-{update:06d}{out.suffix}")
+
+
+def partial_path(out: Path) -> Path:
+    """Return where an unfinished fit is kept: a hidden file beside the output."""
+    return out.with_name(f".{out.name}.partial")
+
+
+def stored_seed(out: Path) -> int | None:
+    """Return the seed of the critic, finished or not, that stands at ``out``."""
+    for path in (partial_path(out), out):
+        if path.exists():
+            try:
+                return load_critic(path).fit.settings.seed
+            except PbvfError:
+                continue
+    return None
+
+
+def fit_to_file(
+    data: Trajectories,
+    settings: FitSettings,
+    out: Path,
+    *,
+    updates: int,
+    snapshots: Sequence[int] = (),
+    environment: EnvReference | None,
+    dataset: str,
+    overwrite: bool = False,
+    device: torch.device | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> FitResult:
+    """Fit a critic and write it to ``out``.
+
+    The same call again finds it complete; an interrupted one continues; more updates
+    extend it; in each case the file ends with the bytes of an undisturbed fit.
+
+    Args:
+        data: The dataset.
+        settings: What decides the fit.
+        out: The critic file.
+        updates: Gradient steps in all.
+        snapshots: Updates at which to write ``NAME-UPDATE.safetensors`` as well; each equals
+            what a fit of so many updates writes.
+        environment: The dataset's environment.
+        dataset: The dataset's digest.
+        overwrite: Start anew whatever is there.
+        device: Where to compute; the CPU when None.
+        progress: Called with updates done, updates wanted and the last loss.
+
+    Raises:
+        UsageError: A number is out of range.
+        ConflictError: ``out`` exists with other settings, or another process writes it.
+        DivergedError: The loss became NaN or infinite; the last good file is kept.
+    """
+    if updates < 1:
+        raise UsageError(f"{updates} updates are not at least 1", where="--updates")
+    wanted = sorted(set(snapshots))
+    if wanted and not 1 <= wanted[0] <= wanted[-1] <= updates:
+        raise UsageError(f"snapshots {wanted} are not in 1 … {updates}", where="--snapshots")
+    device = device or torch.device("cpu")
+    partial = partial_path(out)
+    files = [snapshot_path(out, u) for u in wanted]
+    with locked(out):
+        if overwrite:
+            for path in (partial, *files):
+                path.unlink(missing_ok=True)
+        found = None if overwrite else _found(out, partial, settings, updates, dataset, device)
+        missing = [u for u, path in zip(wanted, files, strict=True) if not path.exists()]
+        if found is not None and missing and missing[0] < found.fit.updates:
+            found = None  # a snapshot that was passed already: the way is gone over again
+        if found is not None and found.fit.updates == updates and not missing and out.exists():
+            partial.unlink(missing_ok=True)
+            return FitResult(found, 0.0, 0, files, already_complete=True)
+        fit, context = _begin(data, settings, environment, dataset, device, found)
+        prepared = training_set(fit, data, device)
+        keeper = _Keeper(partial, context, updates, progress)
+        started, first = time.perf_counter(), fit.updates
+        try:
+            for stop in sorted({*(u for u in missing if u >= first), updates}):
+                advance(fit, prepared, stop, after_update=keeper)
+                if stop in missing:
+                    finished_file(fit, data, context).save(snapshot_path(out, stop))
+        except DivergedError:
+            raise
+        except BaseException:
+            keeper.keep(fit)  # Ctrl-C, SIGTERM, a full disk: every whole update is kept
+            raise
+        seconds = time.perf_counter() - started
+        result = finished_file(fit, data, context)
+        result.save(out)
+        partial.unlink(missing_ok=True)
+    return FitResult(result, seconds, fit.updates - first, files, already_complete=False)
+
+
+def _begin(
+    data: Trajectories,
+    settings: FitSettings,
+    environment: EnvReference | None,
+    dataset: str,
+    device: torch.device,
+    found: CriticFile | None,
+) -> tuple[Fit, CriticContext]:
+    if found is not None:
+        return found.fit, found.context
+    fit = start_fit(data, settings, device)
+    context = make_context(data, fit.normaliser, settings, environment=environment, dataset=dataset)
+    return fit, context
+
+
+def _found(
+    out: Path,
+    partial: Path,
+    settings: FitSettings,
+    updates: int,
+    dataset: str,
+    device: torch.device,
+) -> CriticFile | None:
+    """Return the furthest fit with these settings to go on from.
+
+    Raises:
+        ConflictError: What is there was made otherwise, or has more updates than asked for.
+    """
+    candidates = []
+    if out.exists():
+        file = load_critic(out, device)
+        _refuse_difference(file, settings, dataset, out)
+        if file.fit.updates > updates:
+            raise ConflictError(
+                f"exists with {file.fit.updates} updates, {updates} were asked for",
+                where=out,
+                remedy="choose another --out, or start anew with --overwrite",
+            )
+        candidates.append(file)
+    if partial.exists():
+        try:
+            file = load_critic(partial, device)
+        except PbvfError:
+            partial.unlink(missing_ok=True)  # only ever our own leftovers
+        else:
+            _refuse_difference(file, settings, dataset, partial)
+            if file.fit.updates <= updates:
+                candidates.append(file)
+    return max(candidates, key=lambda c: c.fit.updates, default=None)
+
+
+def _refuse_difference(file: CriticFile, settings: FitSettings, dataset: str, path: Path) -> None:
+    theirs: dict[str, Any] = {**file.fit.settings.to_dict(), "dataset": file.context.dataset}
+    ours: dict[str, Any] = {**settings.to_dict(), "dataset": dataset}
+    different = [
+        f"{name} {theirs[name]!r} (now {ours[name]!r})"
+        for name in sorted(ours)
+        if theirs.get(name) != ours[name]
+    ]
+    if different:
+        raise ConflictError(
+            f"exists with other settings: {', '.join(different)}",
+            where=path,
+            remedy="choose another --out, or start anew with --overwrite",
+        )
+
+
+@dataclass
+class _Keeper:
+    """Writes the unfinished fit every so often and reports progress."""
+
+    partial: Path
+    context: CriticContext
+    total: int
+    progress: Callable[[int, int, float], None] | None
+    last: float = dataclasses.field(default_factory=time.monotonic)
+
+    def __call__(self, fit: Fit) -> None:
+        if self.progress is not None:
+            self.progress(
+                fit.updates, self.total, fit.pending[-1] if fit.pending else fit.record[-1][1]
+            )
+        if time.monotonic() - self.last > CHECKPOINT_SECONDS:
+            self.keep(fit)
+
+    def keep(self, fit: Fit) -> None:
+        CriticFile(fit, self.context).save(self.partial)
+        self.last = time.monotonic()

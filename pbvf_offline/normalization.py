@@ -1,0 +1,76 @@
+"""Observation statistics over raw observations: update, freeze and apply are three things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_STD = 1e-6
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Frozen statistics: the network sees ``(obs - mean) / std``.
+
+    Attributes:
+        mean: (obs_dim,) float64, in the observation's unit.
+        std: (obs_dim,) float64, at least 1e-6, in the observation's unit.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    @classmethod
+    def identity(cls, obs_dim: int) -> Normaliser:
+        """Return the normaliser that changes nothing."""
+        return cls(np.zeros(obs_dim), np.ones(obs_dim))
+
+    def apply(self, obs: NDArray[Any]) -> NDArray[np.float64]:
+        """Return normalised observations (…, obs_dim)."""
+        return (np.asarray(obs, np.float64) - self.mean) / self.std
+
+
+@dataclass
+class RunningStatistics:
+    """Mean and variance of raw observations, merged batch by batch (Chan et al., 1983).
+
+    Attributes:
+        obs_dim: Number of observation dimensions.
+        count: Number of observations seen.
+    """
+
+    obs_dim: int
+    count: int = 0
+    _mean: NDArray[np.float64] = field(init=False, repr=False)
+    _m2: NDArray[np.float64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._mean = np.zeros(self.obs_dim)
+        self._m2 = np.zeros(self.obs_dim)
+
+    def update(self, obs: NDArray[Any]) -> None:
+        """Take in a batch of raw observations (n, obs_dim)."""
+        batch = np.asarray(obs, np.float64)
+        n = batch.shape[0]
+        if n == 0:
+            return
+        mean = batch.mean(axis=0)
+        delta = mean - self._mean
+        total = self.count + n
+        self._m2 += np.square(batch - mean).sum(axis=0) + delta**2 * (self.count * n / total)
+        self._mean += delta * (n / total)
+        self.count = total
+
+    def freeze(self) -> Normaliser:
+        """Return the statistics as they are now: population standard deviation.
+
+        A standard deviation under 1e-6 becomes 1, so that a constant dimension cannot
+        explode; without any observation the result changes nothing.
+        """
+        if self.count == 0:
+            return Normaliser.identity(self.obs_dim)
+        std = np.sqrt(self._m2 / self.count)
+        return Normaliser(self._mean.copy(), np.where(std < MIN_STD, 1.0, std))

@@ -1,0 +1,91 @@
+"""The paper's hyperparameters as data, by environment family (the id without its version).
+
+Sources: Faccio, Kirsch and Schmidhuber (ICLR 2021), "Implementation details" (discount,
+batch sizes, critic sizes, survival bonus), section 4.4 and "Offline experiments"
+(sigma 0.5, critic learning rate 1e-3, policy learning rate 0.02 on Swimmer, 0.05
+elsewhere), "LQR". PSSVF's (64, 64) critic follows the authors' code.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pbvf_offline.policies import Squash
+from pbvf_offline.targets import RewardChoice
+
+
+@dataclass(frozen=True)
+class EnvPreset:
+    """Defaults of one environment family.
+
+    Attributes:
+        gamma: Discount factor of TD critics.
+        steps: Environment steps of a default collection.
+        sigma: Standard deviation of the parameter noise.
+        synthesis_lr: Learning rate of policies grown from scratch.
+        squash: How the policy's output becomes an action.
+        normalize: Whether policies see normalised observations.
+        pssvf_reward: Reward of the PSSVF; TD critics use the raw one.
+    """
+
+    gamma: float = 0.99
+    steps: int = 100_000
+    sigma: float = 0.5
+    synthesis_lr: float = 0.05
+    squash: Squash = "tanh"
+    normalize: bool = True
+    pssvf_reward: RewardChoice = "raw"
+
+
+@dataclass(frozen=True)
+class CriticPreset:
+    """Defaults of one kind of critic in the offline setting.
+
+    Attributes:
+        hidden: Sizes of the hidden layers (ReLU).
+        batch_size: Entries a gradient step draws.
+        lr: Learning rate of Adam.
+        updates: Gradient steps.
+        n_step: Longest n-step target; the paper's critics use 1.
+        undiscounted: Whether gamma is 1 whatever the environment (the PSSVF's objective).
+    """
+
+    hidden: tuple[int, ...]
+    batch_size: int
+    lr: float
+    updates: int
+    n_step: int
+    undiscounted: bool = False
+
+
+ENVIRONMENTS: dict[str, EnvPreset] = {
+    "Swimmer": EnvPreset(gamma=0.999, synthesis_lr=0.02),
+    "Hopper": EnvPreset(pssvf_reward="without-survival"),
+    "LQR": EnvPreset(squash="none", normalize=False, steps=5_000),
+}
+
+CRITIC_PRESETS: dict[str, CriticPreset] = {
+    "pssvf": CriticPreset((64, 64), 16, 1e-3, 2_000, 1, undiscounted=True),
+    "psvf": CriticPreset((512, 512), 128, 1e-3, 7_000, 200),
+    "pavf": CriticPreset((512, 512), 128, 1e-3, 7_000, 200),
+}
+
+
+def env_preset(env_id: str | None) -> EnvPreset:
+    """Return the defaults for an environment; general ones where the paper has none."""
+    if env_id is None:
+        return EnvPreset()
+    family = re.sub(r"-v\d+$", "", env_id.rsplit(":", 1)[-1])
+    return ENVIRONMENTS.get(family, EnvPreset())
+
+
+def default_gamma(kind: str, env_id: str | None) -> float:
+    """Return the discount factor of a critic kind in an environment."""
+    return 1.0 if CRITIC_PRESETS[kind].undiscounted else env_preset(env_id).gamma
+
+
+def default_reward(kind: str, env_id: str | None) -> Literal["raw", "without-survival"]:
+    """Return the reward that a critic kind adds up in an environment."""
+    return env_preset(env_id).pssvf_reward if kind == "pssvf" else "raw"

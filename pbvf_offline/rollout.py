@@ -1,0 +1,442 @@
+"""The only environment loop: policies and seeds in, episodes out.
+
+The unit of work is one episode, a pure function of ``(plan, index)``. So results do
+not depend on the number of workers, and a lost episode can be made again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.batches import Episode
+from pbvf_offline.envs import Env, EnvConfig, make_env, time_limit
+from pbvf_offline.errors import DivergedError, PbvfError, UsageError
+from pbvf_offline.normalization import Normaliser, RunningStatistics
+from pbvf_offline.policies import Actor, BoxActions, Policies, PolicySpec, perturb
+from pbvf_offline.seeding import Stream, generator, reset_seed
+from pbvf_offline.workers import Job, ordered_map
+
+Result = TypeVar("Result")
+_FIRST_CAPACITY = 1024
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The policy in force during one segment: theta (D,), obs_mean and obs_std (obs_dim,)."""
+
+    theta: NDArray[np.float32]
+    obs_mean: NDArray[np.float64]
+    obs_std: NDArray[np.float64]
+
+
+class Plan(Protocol):
+    """Which policies act in which episode, and with which random numbers."""
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Architecture of every policy of the plan."""
+
+    @property
+    def perturb_every(self) -> int | None:
+        """Steps a segment lasts (the counter restarts at each reset); None: the episode."""
+
+    def segment(self, episode: int, index: int) -> Segment:
+        """Return the policy of one segment, from the seed and the two indices alone."""
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the seed for ``env.reset``."""
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the generator of a stochastic policy's action noise."""
+
+
+@dataclass(frozen=True)
+class PerturbationPlan:
+    """Perturb one base policy afresh for every segment: ``theta + N(0, sigma^2 I)``.
+
+    Attributes:
+        base: One policy; its normaliser is used by every perturbed policy.
+        sigma: Standard deviation of the parameter noise.
+        perturb_every: Steps a segment lasts; None for whole episodes.
+        seed: The run's seed.
+        warmup: Draw from the warm-up streams, apart from those of stored episodes.
+    """
+
+    base: Policies
+    sigma: float
+    perturb_every: int | None
+    seed: int
+    warmup: bool = False
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Architecture of the base policy."""
+        return self.base.spec
+
+    def segment(self, episode: int, index: int) -> Segment:
+        """Return the base policy plus the noise of (episode, index)."""
+        stream = Stream.WARMUP_PERTURBATION if self.warmup else Stream.PERTURBATION
+        theta = self.base.theta[0]
+        if self.sigma > 0:
+            theta = perturb(theta, self.sigma, generator(self.seed, stream, episode, index))
+        return Segment(theta, self.base.obs_mean[0], self.base.obs_std[0])
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the environment's seed for an episode."""
+        stream = Stream.WARMUP_RESET if self.warmup else Stream.RESET
+        return reset_seed(self.seed, stream, episode)
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the action noise of an episode."""
+        stream = Stream.WARMUP_ACTION if self.warmup else Stream.ACTION
+        return generator(self.seed, stream, episode)
+
+
+@dataclass(frozen=True)
+class GivenPlan:
+    """Roll given policies out unperturbed, one an episode, in turn.
+
+    Attributes:
+        policies: The K policies; episode i runs policy ``i % K``, or ``i // repeat``
+            when ``repeat`` is set.
+        seed: The run's seed.
+        repeat: Episodes of each policy, one block after another, the e-th episode of
+            every block starting from the same reset seed (common random numbers).
+    """
+
+    policies: Policies
+    seed: int
+    repeat: int | None = None
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Architecture of the policies."""
+        return self.policies.spec
+
+    @property
+    def perturb_every(self) -> int | None:
+        """Each policy acts for a whole episode."""
+        return None
+
+    def segment(self, episode: int, index: int) -> Segment:  # noqa: ARG002
+        """Return the policy whose turn it is."""
+        row = episode % len(self.policies) if self.repeat is None else episode // self.repeat
+        return Segment(
+            self.policies.theta[row], self.policies.obs_mean[row], self.policies.obs_std[row]
+        )
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the environment's seed for an episode."""
+        if self.repeat is None:
+            return reset_seed(self.seed, Stream.RESET, episode)
+        return reset_seed(self.seed, Stream.EVALUATION_RESET, episode % self.repeat)
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the action noise of an episode."""
+        stream = Stream.ACTION if self.repeat is None else Stream.EVALUATION_ACTION
+        return generator(self.seed, stream, episode)
+
+
+class _Buffer:
+    """A growing array with the time axis first; rows are copied in."""
+
+    def __init__(self, width: tuple[int, ...], dtype: Any, capacity: int) -> None:
+        self._array = np.zeros((capacity, *width), dtype)
+
+    def grow(self, capacity: int) -> NDArray[Any]:
+        if capacity > self._array.shape[0]:
+            larger = np.zeros((capacity, *self._array.shape[1:]), self._array.dtype)
+            larger[: self._array.shape[0]] = self._array
+            self._array = larger
+        return self._array
+
+
+def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) -> Episode:
+    """Run one episode of a plan.
+
+    Args:
+        env: The environment; it is reset with the plan's seed.
+        plan: Which policies act.
+        index: Which episode of the plan.
+        max_steps: Stop here when the environment has not ended by itself; the episode is
+            then marked truncated and ``cut: budget``.
+
+    Raises:
+        DivergedError: NaN or infinite observations or rewards.
+        UsageError: The environment itself raised an exception.
+    """
+    spec = plan.spec
+    every = plan.perturb_every
+    obs_space = env.observation_space
+    limit = math.inf if max_steps is None else max_steps
+    capacity = _FIRST_CAPACITY
+    discrete = not isinstance(spec.actions, BoxActions)
+    action_width: tuple[int, ...] = () if discrete else (spec.actions.dim,)
+    action_dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
+    buffers = [
+        _Buffer((spec.obs_dim,), obs_space.dtype, capacity + 1),
+        _Buffer(action_width, action_dtype, capacity),
+        _Buffer((), np.float64, capacity),
+        _Buffer((), np.float64, capacity + 1),
+        _Buffer((spec.actions.dim,), np.float64, capacity + 1),
+    ]
+    observations, actions, rewards, survive, pre_actions = (b.grow(0) for b in buffers)
+    rng = plan.action_rng(index) if spec.stochastic else None
+    keep_pre = spec.stochastic and not discrete
+    seed = plan.reset_seed(index)
+    segments: list[Segment] = []
+    next_change = 0
+    t = 0
+    terminated = truncated = False
+    reports_survive = False
+    try:
+        obs, _ = env.reset(seed=seed)
+        # Copied at once: some environments return the same array at every step.
+        observations[0] = obs
+        while not (terminated or truncated) and t < limit:
+            if t == next_change:
+                segment = plan.segment(index, len(segments))
+                segments.append(segment)
+                act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std).act
+                next_change = -1 if every is None else t + every
+            if t == capacity:
+                capacity *= 2
+                observations, actions, rewards, survive, pre_actions = (
+                    b.grow(capacity + 1) for b in buffers
+                )
+            action, pre = act(observations[t], rng)
+            actions[t] = action
+            if keep_pre:
+                pre_actions[t] = pre
+            obs, reward, terminated, truncated, info = env.step(action)
+            rewards[t] = reward
+            t += 1
+            observations[t] = obs
+            if "reward_survive" in info:
+                reports_survive = True
+                survive[t] = info["reward_survive"]
+    except PbvfError:
+        raise
+    except Exception as error:
+        name = "environment" if env.spec is None else env.spec.id
+        raise UsageError(
+            f"the environment raised {type(error).__name__} in step {t} of episode {index}: "
+            f"{error}",
+            where=name,
+            remedy="mend the environment and run the same command again",
+        ) from error
+    _check_finite(env, index, observations[: t + 1], rewards[:t])
+    cut = not (terminated or truncated)
+    ends = np.zeros((2, t), bool)
+    ends[0, -1] = terminated
+    ends[1, -1] = truncated or cut
+    row = np.arange(t + 1) // every if every is not None else np.zeros(t + 1)
+    row[-1] = row[-2]
+    return Episode(
+        observations=observations[: t + 1].copy(),
+        actions=actions[:t].copy(),
+        rewards=rewards[:t].copy(),
+        terminated=ends[0],
+        truncated=ends[1],
+        theta=np.stack([s.theta for s in segments]),
+        segment=row.astype(np.int32),
+        obs_mean=np.stack([s.obs_mean for s in segments]),
+        obs_std=np.stack([s.obs_std for s in segments]),
+        seed=seed,
+        cut="budget" if cut else "none",
+        reward_survive=survive[: t + 1].copy() if reports_survive else None,
+        pre_action=pre_actions[: t + 1].copy() if keep_pre else None,
+    )
+
+
+def _check_finite(
+    env: Env, index: int, observations: NDArray[Any], rewards: NDArray[np.float64]
+) -> None:
+    for name, values in (("reward", rewards[:, None]), ("observation", observations)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            step = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+            raise DivergedError(
+                f"NaN or infinite {name} in step {step} of episode {index}",
+                where="environment" if env.spec is None else env.spec.id,
+                remedy="try a smaller --sigma, or mend the environment",
+            )
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """Runs episodes of a plan in one process; the environment is built on first use.
+
+    Attributes:
+        config: The environment.
+        plan: Which policies act.
+        max_steps: Step limit of each episode; None: the environment's own.
+        reduce: What to keep of each episode; None keeps it whole.
+    """
+
+    config: EnvConfig
+    plan: Plan
+    max_steps: int | None = None
+    reduce: Callable[[Episode], Any] | None = None
+
+    def start(self) -> Callable[[int], Any]:
+        """Build the environment and return the function from episode index to result."""
+        env = make_env(self.config)
+        _silence_mujoco()
+
+        def run(index: int) -> Any:
+            episode = run_episode(env, self.plan, index, self.max_steps)
+            return episode if self.reduce is None else self.reduce(episode)
+
+        return run
+
+
+def run_episodes(
+    job: EpisodeJob, indices: Iterable[int] | None, *, workers: int = 1
+) -> Iterator[Any]:
+    """Yield the results of a job's episodes in order of ``indices`` (None: 0, 1, 2, …).
+
+    Args:
+        job: What to run.
+        indices: Which episodes, in which order.
+        workers: Number of processes; 1 runs inside this one.
+
+    Raises:
+        WorkerError: The same episode lost its worker three times.
+    """
+    wanted: Iterable[int] = itertools.count() if indices is None else indices
+    if workers <= 1:
+        run = job.start()
+        return (run(index) for index in wanted)
+    typed: Job[int, Any] = job
+    return ordered_map(typed, wanted, workers)
+
+
+def _silence_mujoco() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the user's folder; values are checked here."""
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None:
+        mujoco.set_mju_user_warning(_ignore)
+
+
+def _ignore(message: str) -> None:
+    del message
+
+
+@dataclass(frozen=True)
+class ReturnOf:
+    """Reduces an episode to its undiscounted and discounted raw return.
+
+    Attributes:
+        gamma: Discount factor of the second number.
+    """
+
+    gamma: float = 1.0
+
+    def __call__(self, episode: Episode) -> tuple[float, float]:
+        """Return ``(sum of r_t, sum of gamma^t r_t)``."""
+        discount = self.gamma ** np.arange(len(episode))
+        return float(episode.rewards.sum()), float(discount @ episode.rewards)
+
+
+def require_end(config: EnvConfig, max_steps: int | None) -> None:
+    """Refuse whole episodes of an environment that may never end.
+
+    Raises:
+        UsageError: It has no time limit and none was given.
+    """
+    if max_steps is not None:
+        return
+    env = make_env(config)
+    limit = time_limit(env)
+    env.close()
+    if limit is None:
+        raise UsageError(
+            "this environment has no time limit, so an episode may never end",
+            where=config.name,
+            remedy="give --max-episode-steps",
+        )
+
+
+def observations_acted_on(episode: Episode) -> NDArray[Any]:
+    """Reduce an episode to the (T, obs_dim) observations that a policy acted on."""
+    return episode.observations[:-1]
+
+
+def evaluate_policies(
+    config: EnvConfig,
+    policies: Policies,
+    *,
+    episodes: int,
+    seed: int,
+    gamma: float = 1.0,
+    max_steps: int | None = None,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Run each policy for exactly ``episodes`` whole episodes.
+
+    The e-th episode of every policy starts from the same reset seed, so differences
+    between policies are not differences between starts.
+
+    Args:
+        config: The environment.
+        policies: K policies.
+        episodes: Episodes E of each policy.
+        seed: Seed of resets and action noise.
+        gamma: Discount factor of the discounted returns.
+        max_steps: Step limit where the environment has none.
+        workers: Number of processes.
+        progress: Called with episodes done and wanted.
+
+    Raises:
+        UsageError: The environment has no time limit and ``max_steps`` is None.
+
+    Returns:
+        Undiscounted and discounted returns, each (K, E), in units of reward.
+    """
+    require_end(config, max_steps)
+    plan = GivenPlan(policies, seed, repeat=episodes)
+    job = EpisodeJob(config, plan, max_steps, ReturnOf(gamma))
+    total = len(policies) * episodes
+    pairs = []
+    for pair in run_episodes(job, range(total), workers=workers):
+        pairs.append(pair)
+        if progress is not None:
+            progress(len(pairs), total)
+    values = np.array(pairs, dtype=np.float64).reshape(len(policies), episodes, 2)
+    return values[..., 0], values[..., 1]
+
+
+def warm_up(
+    config: EnvConfig,
+    plan: PerturbationPlan,
+    *,
+    episodes: int,
+    max_steps: int | None = None,
+    workers: int = 1,
+) -> tuple[Normaliser, int]:
+    """Run a schedule's warm-up and freeze the statistics of the observations acted on.
+
+    Args:
+        config: The environment.
+        plan: A plan with ``warmup=True`` whose base policy has the identity normaliser.
+        episodes: Number of warm-up episodes.
+        max_steps: Step limit of each.
+        workers: Number of processes.
+
+    Returns:
+        The normaliser and the number of steps it cost.
+    """
+    statistics = RunningStatistics(plan.spec.obs_dim)
+    job = EpisodeJob(config, plan, max_steps, observations_acted_on)
+    for observations in run_episodes(job, range(episodes), workers=workers):
+        statistics.update(observations)
+    return statistics.freeze(), statistics.count

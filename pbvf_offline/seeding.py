@@ -1,0 +1,78 @@
+"""Random streams: every draw is a pure function of one stored seed and its place.
+
+A *stream* names what is drawn (:class:`Stream`); indices say which one (episode,
+segment, block of updates). Nothing depends on the order in which draws are made,
+so an interrupted or parallel run repeats an undisturbed one exactly.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+
+import numpy as np
+
+from pbvf_offline.errors import UsageError
+
+MAX_SEED = 2**32 - 1
+
+
+class Stream(enum.IntEnum):
+    """What a random stream is used for. Values are part of the format: never renumber."""
+
+    BASE_POLICY = 0
+    RESET = 1
+    PERTURBATION = 2
+    ACTION = 3
+    WARMUP_RESET = 4
+    WARMUP_PERTURBATION = 5
+    WARMUP_ACTION = 6
+    CRITIC_INIT = 7
+    BATCH = 8
+    SYNTHESIS_INIT = 9
+    SYNTHESIS_STATES = 10
+    EVALUATION_RESET = 11
+    EVALUATION_ACTION = 12
+    VALIDATION_SPLIT = 13
+    SUBSAMPLE = 14
+
+
+def check_seed(seed: int) -> int:
+    """Return ``seed`` when it lies in 0 … 2**32 - 1.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(
+            f"seed {seed} is out of range", where="--seed", remedy=f"give 0 to {MAX_SEED}"
+        )
+    return seed
+
+
+def draw_seed() -> int:
+    """Return a fresh seed from the operating system's entropy."""
+    return secrets.randbelow(MAX_SEED + 1)
+
+
+def generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
+    """Return the generator of one place in one stream.
+
+    >>> a = generator(0, Stream.PERTURBATION, 3, 1).standard_normal()
+    >>> b = generator(0, Stream.PERTURBATION, 3, 1).standard_normal()
+    >>> bool(a == b)
+    True
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(stream), *indices)))
+
+
+def reset_seed(seed: int, stream: Stream, *indices: int) -> int:
+    """Return the integer seed handed to ``env.reset`` at one place in one stream."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
+    return int(sequence.generate_state(1, np.uint32)[0])
+
+
+def torch_seed(seed: int, stream: Stream, *indices: int) -> int:
+    """Return a 63-bit seed for a ``torch.Generator`` at one place in one stream."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)

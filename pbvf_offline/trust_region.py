@@ -1,0 +1,73 @@
+"""Where in parameter space a critic can be trusted: near the policies it was fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_QUANTILE = 0.95
+_ROWS_PER_DIMENSION = 10
+
+
+@dataclass(frozen=True)
+class TrustRegion:
+    """A Mahalanobis ball around the dataset's policies, all in the critic's normaliser.
+
+    Attributes:
+        center: (D,) float64, the mean theta.
+        factor: (D, D) float64 lower Cholesky factor of the covariance, or (D,) its square
+            root of the diagonal where there are too few policies for a full covariance.
+        quantile: The 95 % quantile of the dataset's own distances.
+    """
+
+    center: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    quantile: float
+
+    @classmethod
+    def of(cls, theta: NDArray[np.float32]) -> TrustRegion:
+        """Fit the region to a dataset's policies theta (P, D).
+
+        Directions without spread get a thousandth of the typical one, so that the region
+        has a positive, if thin, extent in every direction.
+        """
+        wide = theta.astype(np.float64)
+        rows, size = wide.shape
+        center = wide.mean(axis=0)
+        away = wide - center
+        variance = np.square(away).mean(axis=0)
+        typical = float(np.median(variance[variance > 0])) if np.any(variance > 0) else 1.0
+        floor = 1e-6 * typical
+        if rows >= _ROWS_PER_DIMENSION * size:
+            covariance = away.T @ away / rows + floor * np.eye(size)
+            factor = np.linalg.cholesky(covariance)
+        else:
+            factor = np.sqrt(np.maximum(variance, floor))
+        region = cls(center, factor, 0.0)
+        distances = region.distance(torch.from_numpy(wide))
+        quantile = float(np.quantile(distances.numpy(), _QUANTILE))
+        return cls(center, factor, max(quantile, 1e-12))
+
+    def distance(self, theta: Tensor) -> Tensor:
+        """Return the Mahalanobis distance of each theta (K, D) from the center, (K,) float64."""
+        away = theta.detach().double().cpu() - torch.from_numpy(self.center)
+        factor = torch.from_numpy(self.factor)
+        if factor.dim() == 1:
+            flat: Tensor = torch.linalg.vector_norm(away / factor, dim=1)
+            return flat
+        white = torch.linalg.solve_triangular(factor, away.T, upper=False)
+        norm: Tensor = torch.linalg.vector_norm(white, dim=0)
+        return norm
+
+    def project(self, theta: Tensor, radius: Tensor) -> Tensor:
+        """Return each theta (K, D), drawn straight to the center up to its radius (K,)."""
+        distance = self.distance(theta)
+        shrink = torch.where(distance > radius, radius / distance.clamp_min(1e-300), 1.0)
+        center = torch.from_numpy(self.center)
+        inside = center + (theta.detach().double().cpu() - center) * shrink[:, None]
+        kept = torch.where((distance > radius)[:, None], inside.to(theta.dtype), theta.cpu())
+        return kept.to(theta.device)
