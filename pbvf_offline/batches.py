@@ -183,7 +183,8 @@ class Trajectories:
     @property
     def initial_observations(self) -> NDArray[Any]:
         """(E, obs_dim) the first observation of each episode."""
-        return self.observations[self.start[:-1] + np.arange(self.episodes)]
+        first: NDArray[Any] = self.observations[self.start[:-1] + np.arange(self.episodes)]
+        return first
 
     @property
     def transitions(self) -> Transitions:

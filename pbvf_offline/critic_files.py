@@ -297,7 +297,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
+    return isinstance(value, int | float) and type(value) is not bool and abs(value) < 1e300
 
 
 def _settings(data: object, where: str) -> FitSettings:
@@ -315,6 +315,8 @@ def _settings(data: object, where: str) -> FitSettings:
         "validation": (float, int),
         "seed": (int,),
         "activation": (str,),
+        "relabel": (float, int),
+        "bound_values": (bool,),
     }
     for name, allowed in kinds.items():
         if type(data[name]) not in allowed:

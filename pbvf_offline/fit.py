@@ -22,7 +22,9 @@ from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.normalization import Normaliser, RunningStatistics
+from pbvf_offline.relabel import make_relabelling
 from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.targets import chosen_rewards, value_bounds
 from pbvf_offline.validation import split_policies
 
 _BLOCK = 256  # updates whose batches are drawn together
@@ -44,6 +46,8 @@ class FitSettings:
         validation: Fraction of policies held out.
         seed: Seed of initial weights, batches and hold-out.
         activation: ``relu`` or ``tanh``.
+        relabel: Tolerated change of action of behaviour-preserving relabelling; 0: none.
+        bound_values: Keep bootstrapped values within what the data suggest.
     """
 
     kind: str
@@ -56,8 +60,12 @@ class FitSettings:
     validation: float
     seed: int
     activation: str = "relu"
+    relabel: float = 0.0
+    bound_values: bool = False
 
     def __post_init__(self) -> None:
+        if not (math.isfinite(self.relabel) and self.relabel >= 0):
+            raise UsageError(f"{self.relabel} is not a number from 0", where="--relabel")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
         if self.batch_size < 1:
@@ -153,23 +161,58 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
     Raises:
         IncompatibleError: Nothing is left to learn from.
     """
+    settings = fit.settings
     prepared = fit.critic.training_set(
-        data, fit.normaliser, held_out_policies(data, fit.settings), device
+        data, fit.normaliser, held_out_policies(data, settings), device
     )
     if len(prepared) == 0:
         raise IncompatibleError("there is nothing to learn from", remedy="hold out fewer policies")
+    if settings.bound_values:
+        rewards = chosen_rewards(data, fit.critic.config.reward)
+        prepared = dataclasses.replace(prepared, bounds=value_bounds(data, rewards, settings.gamma))
+    if settings.relabel > 0:
+        relabelling = make_relabelling(
+            data, prepared.theta.cpu().numpy(), fit.normaliser, settings.relabel, device
+        )
+        prepared = dataclasses.replace(prepared, relabelling=relabelling)
     return prepared
 
 
 def batch_indices(
-    settings: FitSettings, entries: int, start: int, stop: int
-) -> Iterator[NDArray[np.int64]]:
-    """Yield the (batch_size,) entries of updates start … stop - 1, uniform with replacement."""
+    settings: FitSettings,
+    entries: int,
+    start: int,
+    stop: int,
+    noise_shape: tuple[int, ...] | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32] | None]]:
+    """Yield what updates start … stop - 1 draw: entries uniform with replacement, and noise.
+
+    Args:
+        settings: Batch size and seed.
+        entries: Number of entries to draw from.
+        start: First update.
+        stop: One past the last update.
+        noise_shape: Shape of the standard normal numbers wanted for each entry, if any.
+
+    Yields:
+        ``(index (batch_size,), noise (batch_size, *noise_shape) or None)``.
+    """
+    size = settings.batch_size
     for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
         rng = generator(settings.seed, Stream.BATCH, block)
-        drawn = rng.integers(entries, size=(_BLOCK, settings.batch_size))
-        first = block * _BLOCK
-        yield from drawn[max(start - first, 0) : min(stop - first, _BLOCK)]
+        drawn = rng.integers(entries, size=(_BLOCK, size))
+        for k in range(_BLOCK):
+            # Drawn also for updates that are passed over, so that each has its own numbers.
+            update = block * _BLOCK + k
+            if update >= stop:
+                break
+            noise = (
+                None
+                if noise_shape is None
+                else rng.standard_normal((size, *noise_shape), dtype=np.float32)
+            )
+            if update >= start:
+                yield drawn[k], noise
 
 
 def advance(
@@ -194,9 +237,12 @@ def advance(
     """
     critic, optimiser, entry = fit.critic, fit.optimiser, prepared.entry
     everything = bool((entry == torch.arange(len(prepared), device=entry.device)).all())
-    for drawn in batch_indices(fit.settings, len(prepared), fit.updates, until):
+    relabelling = prepared.relabelling
+    shape = None if relabelling is None else relabelling.noise_shape
+    for drawn, numbers in batch_indices(fit.settings, len(prepared), fit.updates, until, shape):
         index: Tensor = torch.from_numpy(drawn).to(entry.device)
-        loss = critic.loss(prepared, index if everything else entry[index])
+        noise = None if numbers is None else torch.from_numpy(numbers).to(entry.device)
+        loss = critic.loss(prepared, index if everything else entry[index], noise)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(

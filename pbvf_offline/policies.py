@@ -124,6 +124,8 @@ class PolicySpec:
             )
         if self.squash not in ("tanh", "none"):
             raise UsageError(f"squash {self.squash!r} is neither 'tanh' nor 'none'")
+        if self.squash == "none" and not self.is_continuous:
+            raise UsageError("squash 'none' is for continuous actions; these are discrete")
         if self.size > MAX_PARAMETERS:
             raise UsageError(
                 f"a policy of {self.size:,} parameters is over the limit of {MAX_PARAMETERS:,}"
@@ -219,7 +221,10 @@ def _typed(value: object, kind: type) -> Any:
 def _numbers(values: object) -> tuple[float, ...]:
     if not isinstance(values, list) or any(type(v) not in (int, float) for v in values):
         raise DamagedError(f"policy spec holds {values!r} where a list of numbers belongs")
-    return tuple(float(v) for v in values)
+    try:
+        return tuple(float(v) for v in values)
+    except OverflowError as error:
+        raise DamagedError("policy spec holds a number too large for a float") from error
 
 
 def _exact(data: object, keys: set[str], name: str) -> Mapping[str, Any]:

@@ -50,6 +50,9 @@ class CriticPreset:
         updates: Gradient steps.
         n_step: Longest n-step target; the paper's critics use 1.
         undiscounted: Whether gamma is 1 whatever the environment (the PSSVF's objective).
+        relabel: Tolerated change of action of behaviour-preserving relabelling (not the
+            paper's), where the policies allow it; 0: none.
+        bound_values: Keep bootstrapped values within what the data suggest (not the paper's).
     """
 
     hidden: tuple[int, ...]
@@ -58,6 +61,24 @@ class CriticPreset:
     updates: int
     n_step: int
     undiscounted: bool = False
+    relabel: float = 0.0
+    bound_values: bool = False
+
+
+@dataclass(frozen=True)
+class SynthesisPreset:
+    """Defaults of growing policies from scratch.
+
+    Attributes:
+        steps: Gradient steps.
+        radius: Radius of the trust region, in units of the 95 % quantile of the dataset
+            policies' own distances.
+        states: Stored states that the objective averages over.
+    """
+
+    steps: int
+    radius: float
+    states: int
 
 
 ENVIRONMENTS: dict[str, EnvPreset] = {
@@ -68,9 +89,11 @@ ENVIRONMENTS: dict[str, EnvPreset] = {
 
 CRITIC_PRESETS: dict[str, CriticPreset] = {
     "pssvf": CriticPreset((64, 64), 16, 1e-3, 2_000, 1, undiscounted=True),
-    "psvf": CriticPreset((512, 512), 128, 1e-3, 7_000, 200),
-    "pavf": CriticPreset((512, 512), 128, 1e-3, 7_000, 200),
+    "psvf": CriticPreset((512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True),
+    "pavf": CriticPreset((512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True),
 }
+
+SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000)
 
 
 def env_preset(env_id: str | None) -> EnvPreset:

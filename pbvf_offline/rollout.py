@@ -226,6 +226,8 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
     except PbvfError:
         raise
     except Exception as error:
+        # An environment that checks its actions stumbles over what a NaN led to.
+        _check_finite(env, index, observations[: t + 1], rewards[:t])
         name = "environment" if env.spec is None else env.spec.id
         raise UsageError(
             f"the environment raised {type(error).__name__} in step {t} of episode {index}: "

@@ -139,3 +139,21 @@ def monte_carlo_returns(
         )
     returns = discounted_to_go(rewards, data.start, gamma)[data.start[:-1]]
     return data.policy[data.start[:-1]][whole], returns[whole]
+
+
+def value_bounds(
+    data: Trajectories, rewards: NDArray[np.float64], gamma: float
+) -> tuple[float, float] | None:
+    """Return the smallest and largest value that the stored segments suggest.
+
+    A segment of m steps that earned G (discounted) is worth about ``G / (1 - gamma^m)`` if it went
+    on as it did, and G if it terminated. None when gamma is 1, where that has no limit.
+    """
+    if gamma >= 1.0:
+        return None
+    starts = segment_starts(data)
+    earned = discounted_to_go(rewards, starts, gamma)[starts[:-1]]
+    ended = data.terminated[starts[1:] - 1]
+    worth = np.where(ended, earned, earned / (1.0 - gamma ** np.diff(starts)))
+    # A task that can end is worth 0 there, so 0 is always allowed.
+    return min(float(worth.min()), 0.0), max(float(worth.max()), 0.0)

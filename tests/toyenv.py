@@ -123,9 +123,7 @@ class ToyEnv(gym.Env[Any, Any]):
 
 def _register(name: str, limit: int | None = None, **kwargs: Any) -> None:
     if name not in registry:
-        gym.register(
-            name, entry_point="toyenv:ToyEnv", max_episode_steps=limit, kwargs=kwargs
-        )
+        gym.register(name, entry_point="toyenv:ToyEnv", max_episode_steps=limit, kwargs=kwargs)
 
 
 _register("Toy-v0", 100)

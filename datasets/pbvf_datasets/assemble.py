@@ -167,7 +167,10 @@ def check_arrays(
             )
         target = field_dtype(field, spec)
         if target is None:
-            if str(array.dtype) not in OBS_DTYPES or obs_dtype not in (None, array.dtype):
+            if str(array.dtype) not in OBS_DTYPES or (
+                # Not "in (None, …)": numpy holds None for a name of float64.
+                obs_dtype is not None and array.dtype != obs_dtype
+            ):
                 raise DamagedError(
                     f"it is {array.dtype}; {obs_dtype or 'a number type'} is expected",
                     where=where(field.name),

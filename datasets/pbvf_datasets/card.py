@@ -164,7 +164,7 @@ def _environment_rows(environment: Mapping[str, Any]) -> dict[str, str]:
 
 def _histogram(returns: Sequence[float]) -> list[str]:
     low, high = min(returns), max(returns)
-    bins = _BINS if high > low else 1
+    bins = _BINS if high / 2 - low / 2 > 0 else 1
     counts = [0] * bins
     for value in returns:
         # Scaled before the difference is taken, so that huge returns cannot overflow.

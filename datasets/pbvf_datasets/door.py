@@ -31,6 +31,7 @@ from pbvf_datasets.schema import (
     MANIFEST_FILE,
     METADATA_FILE,
     canonical_json,
+    check_spaces,
     parse_json,
     parse_space,
 )
@@ -443,7 +444,9 @@ def parse_metadata(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
             continue
         if not isinstance(text, str):
             raise DamagedError(f"its {key} is no text", where=where)
-        if not isinstance(parse_json(text, f"{os.fspath(where)}: {key}"), dict):
+        if not isinstance(
+            parse_json(text, f"{os.fspath(where)}: {key}", allow_infinity=True), dict
+        ):
             raise DamagedError(f"its {key} holds no JSON object", where=where)
     return metadata
 
@@ -457,20 +460,23 @@ def metadata_spaces(
         DamagedError: One is malformed.
         IncompatibleError: One is of a kind that is not supported.
     """
-    from gymnasium import spaces
-
     place = os.fspath(where)
-    observation_space = parse_space(metadata["observation_space"], f"{place}: observation_space")
-    action_space = parse_space(metadata["action_space"], f"{place}: action_space")
-    if not isinstance(observation_space, spaces.Box):
-        raise IncompatibleError(
-            "Discrete observations are not supported; a one-dimensional Box is",
-            where=f"{place}: observation_space",
-        )
-    if isinstance(action_space, spaces.Box) and action_space.dtype.kind != "f":
-        raise IncompatibleError(
-            f"actions of dtype {action_space.dtype} are not supported; "
-            "a floating-point Box or Discrete is",
-            where=f"{place}: action_space",
-        )
-    return observation_space, action_space
+    return check_space_kinds(
+        parse_space(metadata["observation_space"], f"{place}: observation_space"),
+        parse_space(metadata["action_space"], f"{place}: action_space"),
+        place,
+    )
+
+
+def check_space_kinds(
+    observation_space: gym.Space[Any], action_space: gym.Space[Any], place: str
+) -> tuple[gym.spaces.Box, gym.spaces.Box | gym.spaces.Discrete]:
+    """Return the spaces of a file when datasets can hold them.
+
+    Raises:
+        IncompatibleError: One is of a kind that is not supported.
+    """
+    try:
+        return check_spaces(observation_space, action_space)
+    except UsageError as error:
+        raise IncompatibleError(error.what, where=place, remedy=error.remedy) from error

@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Final
 
 from pbvf_offline.errors import ResourceError
+from pbvf_offline.files import sync_folder
 
 TEMPORARY: Final = ".tmp-"
 """How temporary names start; whoever holds the folder's lock may remove such files."""
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write a file so that after a crash ``path`` is the old file, the new one, or absent.
+
+    Args:
+        path: The file.
+        data: All of its bytes.
+        sync: Wait until its name is on disk too; else the caller syncs the folder.
 
     Raises:
         OSError: The disk refuses; ``path`` is unchanged.
@@ -32,21 +38,13 @@ def write_durably(path: Path, data: bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)  # the space it took may be what is missing
+            temporary.unlink()  # the space it took may be what is missing
         raise
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make renames and removals in a folder survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if sync:
+        sync_folder(path.parent)
 
 
 def make_folders(path: Path) -> None:
@@ -57,8 +55,9 @@ def make_folders(path: Path) -> None:
         path = path.parent
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-        sync_folder(folder.parent)
+            folder.mkdir()
+        with contextlib.suppress(PermissionError):
+            sync_folder(folder.parent)  # a folder may allow making but not reading entries
 
 
 def remove_tree(path: Path, *, keep: str | None = None) -> None:
@@ -69,17 +68,22 @@ def remove_tree(path: Path, *, keep: str | None = None) -> None:
         keep: Name of an entry of ``path`` that stays (and ``path`` with it).
     """
     try:
-        mode = os.lstat(path).st_mode
+        mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(mode):
-        os.unlink(path)
+        path.unlink()
         return
-    for name in sorted(os.listdir(path)):
-        if name != keep:
-            remove_tree(path / name)
+    for entry in sorted(path.iterdir()):
+        if entry.name != keep:
+            remove_tree(entry)
     if keep is None:
-        os.rmdir(path)
+        path.rmdir()
+
+
+def path_exists(path: Path) -> bool:
+    """Return whether anything has this name, a dangling link included."""
+    return os.path.lexists(path)
 
 
 @contextlib.contextmanager
@@ -95,6 +99,5 @@ def resource_errors(where: Path, remedy: Callable[[], str]) -> Iterator[None]:
         raise ResourceError("not enough memory", where=where, remedy=remedy()) from error
     except OSError as error:
         what = error.strerror or str(error)
-        raise ResourceError(
-            f"cannot write: {what}", where=error.filename or where, remedy=remedy()
-        ) from error
+        named = error.filename if isinstance(error.filename, str | Path) else where
+        raise ResourceError(f"cannot write: {what}", where=named, remedy=remedy()) from error

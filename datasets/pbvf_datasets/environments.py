@@ -13,6 +13,7 @@ from pbvf_offline.errors import DamagedError, UsageError
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
 
 _PATH_LIKE = re.compile(r"[/\\~\0]|^\.|\.[A-Za-z]\w{0,7}$")
 _PATH_NAME = re.compile(r"(^|_)(file|path|folder|dir|directory|root|xml|url|uri)s?(_|$)")
@@ -66,6 +67,17 @@ def safe_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
         "kwargs": kept,
         "withheld": sorted({*withheld, *(environment.get("withheld") or ())}),
     }
+
+
+def env_reference(spec: EnvSpec) -> dict[str, Any]:
+    """Return what names the environment of this spec: its id, arguments and own time limit."""
+    from gymnasium.envs.registration import registry
+
+    kwargs = dict(spec.kwargs)
+    registered = registry.get(spec.id)
+    if registered is not None and registered.max_episode_steps != spec.max_episode_steps:
+        kwargs["max_episode_steps"] = spec.max_episode_steps
+    return {"id": spec.id, "kwargs": kwargs}
 
 
 def safe_env_spec(text: str) -> str:

@@ -23,6 +23,8 @@ from pbvf_offline.errors import DamagedError, UnsafeError
 
 MAX_HDF5_DEPTH: Final = 16
 
+METADATA_CACHE_BYTES: Final = 4 * 2**20
+
 SMALL_CHUNK_BYTES: Final = 16 * 2**20
 """Chunks up to this size are fine however small their array is."""
 
@@ -99,7 +101,9 @@ class GuardedGroup:
 
     __slots__ = ("_file", "id", "members", "place")
 
-    def __init__(self, file: GuardedFile, group: Any, members: list[bytes], place: str) -> None:
+    def __init__(
+        self, file: GuardedFile, group: Any, members: dict[bytes, int], place: str
+    ) -> None:
         self._file = file
         self.id = group
         self.members = members
@@ -107,7 +111,9 @@ class GuardedGroup:
 
     def group(self, name: bytes) -> GuardedGroup:
         """Return a member that is a group."""
-        return self._file.open_group(self.id, name, self._at(name))
+        place = self._at(name)
+        self._file.visit(self.members.get(name), place)
+        return self._file.open_group(self.id, name, place)
 
     def array(self, name: bytes) -> GuardedArray:
         """Return a member that is an array."""
@@ -115,7 +121,19 @@ class GuardedGroup:
 
     def check(self, name: bytes, depth: int = 1, *, read: bool = False) -> None:
         """Check a member whatever it is, and all below it; see :meth:`GuardedFile.walk`."""
-        self._file.check_member(self.id, name, self._at(name), depth, read=read)
+        place = self._at(name)
+        if self._file.is_group(self.id, name, place):
+            if depth >= MAX_HDF5_DEPTH:
+                raise UnsafeError(
+                    f"groups are nested deeper than {MAX_HDF5_DEPTH}", where=self._file.where(place)
+                )
+            group = self.group(name)
+            for member in group.members:
+                group.check(member, depth + 1, read=read)
+        else:
+            array = self.array(name)
+            if read:
+                array.read()
 
     def integer(self, name: bytes) -> int | None:
         """Return an integer attribute, or None when there is none."""
@@ -140,9 +158,9 @@ class GuardedFile:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         import h5py
-        from h5py import h5d, h5g, h5p, h5s, h5t, h5z
+        from h5py import h5a, h5d, h5g, h5p, h5s, h5t, h5z
 
-        self._h5d, self._h5g, self._h5t = h5d, h5g, h5t
+        self._h5a, self._h5d, self._h5g, self._h5t = h5a, h5d, h5g, h5t
         self._all = h5s.ALL
         # Deflate is left out although HDF5 brings it along: it inflates a chunk to its end,
         # whatever size was declared, so ten megabytes may ask for ten gigabytes.
@@ -159,13 +177,18 @@ class GuardedFile:
         self.size = os.fstat(descriptor).st_size
         self._stored = 0
         # Each group has one name: otherwise a loop of hard links has no end.
-        self._groups: set[tuple[int, int]] = set()
+        self._groups: set[int] = set()
         self._dtypes: dict[bytes, np.dtype[Any]] = {}
         self._memory: dict[np.dtype[Any], Any] = {}
         try:
             self.file: Any = h5py.File(path, "r", locking=False, rdcc_nslots=1, rdcc_nbytes=0)
         except _HDF5_ERRORS as error:
             raise self.damaged(error) from error
+        # Each object is looked at once; the library would keep all it ever saw.
+        config = self.file.id.get_mdc_config()
+        config.set_initial_size = True
+        config.initial_size = config.min_size = config.max_size = METADATA_CACHE_BYTES
+        self.file.id.set_mdc_config(config)
         if _identity(os.fstat(self.file.id.get_vfd_handle())) != self._before:
             self.file.close()
             raise UnsafeError("the file was replaced while it was being opened", where=path)
@@ -222,29 +245,47 @@ class GuardedFile:
         """Return a group after a look at all its links; see :class:`GuardedGroup`."""
         self.place = place
         group = self._h5g.open(parent, name)
-        links: list[tuple[bytes, int]] = []
+        members: dict[bytes, int] = {}
+        odd: list[tuple[bytes, int]] = []
 
         def note(member: bytes, info: Any) -> None:
-            links.append((member, info.type))
+            if info.type == 0 and b"/" not in member and member not in (b"", b"."):
+                members[member] = info.u  # a hard link, to an object at this address
+            else:
+                odd.append((member, info.type))
 
         group.links.iterate(note, info=True)
-        if any(kind != 0 for _, kind in links):
-            member, kind = next(link for link in links if link[1] != 0)
+        if odd:
+            member, kind = odd[0]
             text = printable(member.decode("utf-8", "surrogateescape"))
-            kinds = {1: "a soft link", 64: "an external link, which reads another file"}
+            kinds = {
+                # HDF5 would take such a name for a path and follow links on its way.
+                0: "a link whose name is a path",
+                1: "a soft link",
+                64: "an external link, which reads another file",
+            }
             raise UnsafeError(
                 f"this is {kinds.get(kind, 'a user-defined link, which runs a plugin')}",
                 where=self.where(f"{place}/{text}" if place else text),
                 remedy="datasets hold plain groups and arrays only",
             )
-        address = self._h5g.get_objinfo(group).objno
+        return GuardedGroup(self, group, members, place)
+
+    def visit(self, address: int | None, place: str) -> None:
+        """Note that the group at this address is gone into, which may happen once.
+
+        Raises:
+            DamagedError: There is no such group.
+            UnsafeError: It happened before.
+        """
+        if address is None:
+            raise DamagedError("the group is missing", where=self.where(place))
         if address in self._groups:
             raise UnsafeError(
                 "this group is reached twice through hard links, perhaps without end",
                 where=self.where(place),
             )
         self._groups.add(address)
-        return GuardedGroup(self, group, [member for member, _ in links], place)
 
     @_guarded
     def open_array(self, parent: Any, name: bytes, place: str) -> GuardedArray:
@@ -327,43 +368,32 @@ class GuardedFile:
         dataset.read(self._all, self._all, out, kind)
 
     @_guarded
-    def check_member(self, parent: Any, name: bytes, place: str, depth: int, *, read: bool) -> None:
-        """Check an object whatever it is, and all below it."""
-        if depth > MAX_HDF5_DEPTH:
-            raise UnsafeError(
-                f"groups are nested deeper than {MAX_HDF5_DEPTH}", where=self.where(place)
-            )
+    def is_group(self, parent: Any, name: bytes, place: str) -> bool:
+        """Return whether a member is a group; else it is an array.
+
+        Raises:
+            DamagedError: It is neither.
+        """
         self.place = place
         kind = self._h5g.get_objinfo(parent, name).type
-        if kind == self._h5g.GROUP:
-            group = self.open_group(parent, name, place)
-            for member in group.members:
-                group.check(member, depth + 1, read=read)
-        elif kind == self._h5g.DATASET:
-            array = self.open_array(parent, name, place)
-            if read:
-                array.read()
-        else:
+        if kind not in (self._h5g.GROUP, self._h5g.DATASET):
             raise DamagedError("this is neither a group nor an array", where=self.where())
+        return bool(kind == self._h5g.GROUP)
 
     @_guarded
     def integer(self, group: Any, name: bytes, place: str) -> int | None:
         """Return an integer attribute of a group, or None when there is none."""
-        from h5py import h5a
-
         self.place = place
-        if not h5a.exists(group, name):
+        if not self._h5a.exists(group, name):
             return None
-        attribute = h5a.open(group, name)
-        kind = attribute.get_type()
-        if (
-            kind.get_class() != self._h5t.INTEGER
-            or attribute.get_space().get_simple_extent_npoints() != 1
-        ):
+        attribute = self._h5a.open(group, name)
+        dtype = self._dtype(attribute.get_type())
+        shape = attribute.get_space().get_simple_extent_dims()
+        if dtype.kind not in "iu" or shape is None or math.prod(shape) != 1:
             raise DamagedError(f"its attribute {name.decode()} is no integer", where=self.where())
-        out = np.empty(attribute.shape, kind.dtype)
+        out = np.empty(shape, dtype)
         attribute.read(out)
-        return int(out.reshape(()))
+        return int(out.item())
 
 
 def _identity(info: os.stat_result) -> tuple[int, int, int, int]:

@@ -8,12 +8,13 @@ is per object: 12 arrays an episode, 10,000 episodes.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import h5py
 import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5p, h5s, h5t
 from numpy.typing import NDArray
@@ -112,8 +113,9 @@ def write_episodes(
     # Metadata is laid down in large blocks: fewer writes, and neighbours stay together.
     access.set_meta_block_size(1 << 16)
     count = steps = 0
-    file = h5f.create(os.fsencode(path), h5f.ACC_EXCL, fcpl=file_plist, fapl=access)
+    file = None
     try:
+        file = h5f.create(os.fsencode(path), h5f.ACC_EXCL, fcpl=file_plist, fapl=access)
         for i, episode in enumerate(episodes):
             group = h5g.create(file, b"episode_%d" % i, gcpl=group_plist)
             infos = h5g.create(group, b"infos", gcpl=group_plist)
@@ -132,8 +134,15 @@ def write_episodes(
             layouts.write(infos, blob_name, blobs[episode.cut])
             count += 1
             steps += len(episode)
-    finally:
         file.close()
+    except BaseException as error:
+        if file is not None:
+            with contextlib.suppress(Exception):
+                file.close()
+        plain = _as_os_error(error, path)
+        if plain is None:
+            raise
+        raise plain from error
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -142,4 +151,13 @@ def write_episodes(
     return WriteTotals(count, steps)
 
 
-__all__ = ["MAX_CHUNK_BYTES", "WriteTotals", "chunk_shape", "h5py", "write_episodes"]
+def _as_os_error(error: BaseException, path: str | os.PathLike[str]) -> OSError | None:
+    """Return the plain OSError inside HDF5's long texts, if there is one.
+
+    A full disk surfaces as OSError while writing and as RuntimeError while closing.
+    """
+    match = re.search(r"errno = (\d+)", str(error))
+    if match is None or not isinstance(error, OSError | RuntimeError):
+        return None
+    number = int(match[1])
+    return OSError(number, os.strerror(number), os.fspath(path))

@@ -6,6 +6,7 @@ settings give equal bytes. Its own digest is the dataset's digest.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -25,6 +26,7 @@ from pbvf_datasets.schema import (
     check_version,
     parse_json,
 )
+from pbvf_offline import __version__
 from pbvf_offline.errors import DamagedError
 
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
@@ -194,7 +196,7 @@ def verify_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 def tool_version() -> str:
     """Return ``pbvf-offline VERSION`` as provenance names it."""
-    return f"pbvf-offline {_version('pbvf-offline') or 'unreleased'}"
+    return f"pbvf-offline {__version__}"
 
 
 def versions() -> dict[str, str]:
@@ -207,6 +209,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

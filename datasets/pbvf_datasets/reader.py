@@ -232,9 +232,6 @@ def _assemble(folder: CheckedFolder, data: GuardedFile) -> Trajectories:
     assembler = Assembler(str(data.path), folder.observation_space, folder.action_space, steps=hint)
     for i in range(folder.total_episodes):
         group = root.group(b"episode_%d" % i)
-        number = group.integer(b"id")
-        if number not in (None, i):
-            raise DamagedError(f"its id is {number}", where=data.where(group.place))
         total = group.integer(b"total_steps")
         if total is None:
             raise DamagedError("it has no attribute total_steps", where=data.where(group.place))
@@ -330,7 +327,7 @@ def environment_of(metadata: Mapping[str, Any], where: str) -> dict[str, Any] | 
     text = metadata.get("env_spec")
     if text is None:
         return None
-    spec = parse_json(text, f"{where}: env_spec")
+    spec = parse_json(text, f"{where}: env_spec", allow_infinity=True)
     name = spec.get("id") if isinstance(spec, dict) else None
     kwargs = spec.get("kwargs", {}) if isinstance(spec, dict) else None
     if not isinstance(name, str) or not isinstance(kwargs, dict):

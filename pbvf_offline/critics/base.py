@@ -16,6 +16,7 @@ from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import PolicySpec
+from pbvf_offline.relabel import Relabelling
 from pbvf_offline.targets import RewardChoice
 
 _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
@@ -89,7 +90,7 @@ class CriticConfig:
                 spec=PolicySpec.from_dict(data["spec"]),
                 hidden=tuple(hidden),
                 activation=data["activation"],
-                gamma=float(gamma),
+                gamma=float(min(gamma, 2.0)),  # a huge integer has no float; 2 is refused too
                 reward=data["reward"],
                 n_step=n_step,
             )
@@ -149,8 +150,14 @@ class Critic(torch.nn.Module, ABC):
         """
 
     @abstractmethod
-    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
-        """Return the mean loss of the entries ``index`` (B,) of a training set."""
+    def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the mean loss of the entries ``index`` (B,) of a training set.
+
+        Args:
+            batch: The training set.
+            index: (B,) int64 steps or episodes.
+            noise: (B, O, F) standard normal numbers where the set relabels its policies.
+        """
 
     def state_part(self, states: Tensor) -> Tensor:
         """Return what normalised states (S, obs_dim) add to the first layer: (S, hidden[0])."""
@@ -222,6 +229,8 @@ class TrainingSet:
         boot_row: (N,) int64, row of ``obs`` to bootstrap from.
         discount: (N,) float32, factor of the bootstrapped value.
         action: (N, act_dim) float32, in the critic's unit.
+        relabelling: Draws other parameters that would have acted the same, when wanted.
+        bounds: Smallest and largest bootstrapped value that the data allow, when wanted.
     """
 
     entry: Tensor
@@ -233,6 +242,27 @@ class TrainingSet:
     boot_row: Tensor | None = None
     discount: Tensor | None = None
     action: Tensor | None = None
+    relabelling: Relabelling | None = None
+    bounds: tuple[float, float] | None = None
+
+    def thetas(self, index: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the parameters (B, D) of the entries ``index``, relabelled where wanted."""
+        rows = self.policy[index]
+        if self.relabelling is None or noise is None:
+            return self.theta[rows]
+        return self.relabelling.draw(self.theta, rows, noise)
+
+    def bootstrap(self, index: Tensor, ahead: Tensor) -> Tensor:
+        """Return the targets (B,): ``value + discount * V(boot state)``, the latter bounded.
+
+        Raises:
+            ValueError: The set was made for a Monte Carlo critic.
+        """
+        if self.discount is None:
+            raise ValueError("this training set has no transitions")
+        if self.bounds is not None:
+            ahead = ahead.clamp(*self.bounds)
+        return self.value[index] + self.discount[index] * ahead
 
     def __len__(self) -> int:
         return int(self.entry.shape[0])

@@ -66,17 +66,17 @@ class PAVF(Critic):
         unit = to_unit(self.config.spec, action).float().to(device)
         return dataclasses.replace(base, action=unit)
 
-    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
+    def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean of ``[Q(s, a, theta) - (r + gamma Q(s', pi_theta(s'), theta))]^2``.
 
         Algorithm 4; the target is held constant. With n-step targets r is the discounted
         sum of the segment's next rewards, all earned by theta itself after a.
         """
         network, spec = self.network, self.config.spec
-        obs, obs_row, boot_row, discount = td_parts(batch)
+        obs, obs_row, boot_row = td_parts(batch)
         if batch.action is None:
             raise ValueError("this training set has no actions")
-        theta = batch.theta[batch.policy[index]]
+        theta = batch.thetas(index, noise)
         part = network.part("theta", theta)
         value = network.head(
             part
@@ -89,7 +89,7 @@ class PAVF(Critic):
             next_value = network.head(
                 part + network.part("obs", ahead) + network.part("action", action)
             )
-            target = batch.value[index] + discount[index] * next_value
+            target = batch.bootstrap(index, next_value)
         return (value - target).square().mean()
 
     def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:

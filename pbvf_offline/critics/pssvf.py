@@ -41,10 +41,10 @@ class PSSVF(Critic):
             value=torch.from_numpy(returns.astype(np.float32)).to(device),
         )
 
-    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
+    def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean of ``[r - V(theta)]^2`` (Algorithm 1)."""
         network = self.network
-        value = network.head(network.part("theta", batch.theta[batch.policy[index]]))
+        value = network.head(network.part("theta", batch.thetas(index, noise)))
         return (batch.value[index] - value).square().mean()
 
     def state_part(self, states: Tensor) -> Tensor:

@@ -33,20 +33,20 @@ class PSVF(Critic):
         """Return one entry a step."""
         return td_training_set(self.config, data, normaliser, held_out, device)
 
-    def loss(self, batch: TrainingSet, index: Tensor) -> Tensor:
+    def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean of ``[V(s, theta) - (r + gamma V(s', theta))]^2`` (Algorithm 2).
 
         With n-step targets r is the discounted sum of the segment's next rewards and s' the
         state after them. The target is held constant, as in the paper.
         """
         network = self.network
-        obs, obs_row, boot_row, discount = td_parts(batch)
+        obs, obs_row, boot_row = td_parts(batch)
         # The theta part serves both states of the transition.
-        part = network.part("theta", batch.theta[batch.policy[index]])
+        part = network.part("theta", batch.thetas(index, noise))
         value = network.head(part + network.part("obs", obs[obs_row[index]]))
         with torch.no_grad():
             ahead = network.head(part + network.part("obs", obs[boot_row[index]]))
-            target = batch.value[index] + discount[index] * ahead
+            target = batch.bootstrap(index, ahead)
         return (value - target).square().mean()
 
     def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
@@ -84,17 +84,12 @@ def td_training_set(
     )
 
 
-def td_parts(batch: TrainingSet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``obs, obs_row, boot_row, discount`` of a TD training set.
+def td_parts(batch: TrainingSet) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``obs, obs_row, boot_row`` of a TD training set.
 
     Raises:
         ValueError: The set was made for a Monte Carlo critic.
     """
-    if (
-        batch.obs is None
-        or batch.obs_row is None
-        or batch.boot_row is None
-        or batch.discount is None
-    ):
+    if batch.obs is None or batch.obs_row is None or batch.boot_row is None:
         raise ValueError("this training set has no transitions")
-    return batch.obs, batch.obs_row, batch.boot_row, batch.discount
+    return batch.obs, batch.obs_row, batch.boot_row

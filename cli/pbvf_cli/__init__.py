@@ -1,0 +1,1 @@
+"""The ``pbvf`` command: a form, not a program. It parses, shows and prints; the library works."""

@@ -1,0 +1,36 @@
+"""Entry point of ``pbvf`` and ``python -m pbvf_cli``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the ``pbvf`` command.
+
+    Args:
+        argv: Arguments without the program's name; those of the process when None.
+
+    Returns:
+        The exit code.
+    """
+    from pbvf_cli.errors import finish_stdout, guarded
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+
+    def run() -> int | None:
+        from typer.main import get_command
+
+        from pbvf_cli.app import app
+
+        answer = get_command(app).main(arguments, prog_name="pbvf", standalone_mode=False)
+        return answer if isinstance(answer, int) else None
+
+    code = guarded(run, arguments)
+    finish_stdout()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""``pbvf fit-critic``: fit a parameter-based value function to a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pbvf_cli import options
+from pbvf_cli.errors import signals
+from pbvf_cli.options import CriticName, DeviceName, Form, RewardName
+from pbvf_cli.output import Sink, number, time_taken
+from pbvf_cli.progress import Bar
+
+if TYPE_CHECKING:
+    from pbvf_offline.fit_files import FitResult
+
+EXAMPLES = """Examples:
+
+pbvf fit-critic lab/swimmer-v0 --critic psvf --out critic.safetensors
+
+pbvf fit-critic lab/swimmer-v0 --critic psvf --snapshots 500,1000 --out critic.safetensors
+
+pbvf fit-critic ./swimmer-v0 --critic pssvf --validation-policies 0.1 --out critic.safetensors"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("fit-critic", epilog=EXAMPLES)(fit_critic)
+
+
+def fit_critic(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="A dataset's id, or the path of its folder.")
+    ],
+    critic: Annotated[
+        CriticName,
+        typer.Option("--critic", help="V(theta), V(s, theta) or Q(s, a, theta)."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where the critic is written.")
+    ],
+    updates: Annotated[
+        int | None,
+        typer.Option(
+            "--updates",
+            min=1,
+            metavar="N",
+            help="Gradient steps in all; more of them extend a finished fit.",
+            show_default="7000; pssvf 2000",
+        ),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(
+            "--gamma",
+            metavar="G",
+            help="Discount factor.",
+            show_default="the paper's for the environment",
+        ),
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="Learning rate.", show_default="0.001")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size",
+            min=1,
+            help="Entries a gradient step draws.",
+            show_default="128; pssvf 16",
+        ),
+    ] = None,
+    hidden: Annotated[
+        str | None,
+        typer.Option(
+            "--hidden",
+            metavar="SIZES",
+            help="The critic's hidden sizes.",
+            show_default="512,512; pssvf 64,64",
+        ),
+    ] = None,
+    n_step: Annotated[
+        int | None,
+        typer.Option(
+            "--n-step",
+            min=1,
+            metavar="N",
+            help="Longest n-step target; never beyond one policy's segment.",
+            show_default="200",
+        ),
+    ] = None,
+    reward: Annotated[
+        RewardName | None,
+        typer.Option(
+            "--reward",
+            help="Which reward is added up.",
+            show_default="raw; pssvf on Hopper without-survival",
+        ),
+    ] = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshots",
+            metavar="500,1000,…",
+            help="Updates at which NAME-000500.safetensors, … are written beside the output.",
+        ),
+    ] = None,
+    validation_policies: Annotated[
+        float | None,
+        typer.Option(
+            "--validation-policies",
+            metavar="FRACTION",
+            help="Share of the policies held out of the fit, to check the critic's ranking.",
+            show_default="0",
+        ),
+    ] = None,
+    require_manifest: options.RequireManifest = False,
+    overwrite: options.Overwrite = False,
+    seed: options.Seed = None,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Fit a critic to a dataset and write it to one self-contained file.
+
+    The same command continues an interrupted fit, and finds a finished one complete.
+    """
+    del debug  # the error boundary looks for it
+    sink = Sink(json_only=json_only, quiet=quiet)
+    options.fraction(gamma, "--gamma")
+    options.positive(lr, "--lr")
+    options.fraction(validation_policies, "--validation-policies", below_one=True)
+    sizes = options.parse_sizes(hidden, "--hidden")
+    wanted = options.parse_numbers(snapshots, "--snapshots")
+    options.output_file(out)
+
+    from pbvf_datasets import load_dataset
+    from pbvf_datasets.schema import resolve_dataset
+
+    from pbvf_offline.envs import EnvReference
+    from pbvf_offline.fit import FitSettings
+    from pbvf_offline.fit_files import fit_to_file, stored_seed
+    from pbvf_offline.presets import CRITIC_PRESETS, default_gamma, default_reward
+
+    torch_device = options.torch_device(device)
+    path = resolve_dataset(dataset)
+    data = load_dataset(path, require_manifest=require_manifest)
+    environment = (
+        None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
+    )
+    env_id = None if environment is None else environment.id
+    kind = critic.value
+    preset, paper = CRITIC_PRESETS[kind], options.paper_source(env_id)
+
+    form = Form()
+    form.show("dataset", dataset)
+    form.show("environment", env_id, "stored in the dataset")
+    form.show("critic", kind)
+    form.show("out", out)
+    updates = form.choose("updates", updates, preset.updates, f"default for {kind}")
+    sizes = form.choose("hidden", sizes, preset.hidden, f"paper default for {kind}")
+    gamma = form.choose(
+        "gamma",
+        gamma,
+        lambda: default_gamma(kind, env_id),
+        f"paper default for {kind}" if preset.undiscounted else paper,
+    )
+    lr = form.choose("lr", lr, preset.lr, f"paper default for {kind}")
+    batch_size = form.choose(
+        "batch-size", batch_size, preset.batch_size, f"paper default for {kind}"
+    )
+    n_step = form.choose("n-step", n_step, preset.n_step, f"default for {kind}")
+    reward = form.choose(
+        "reward",
+        reward,
+        lambda: RewardName(default_reward(kind, env_id)),
+        paper if kind == "pssvf" else f"paper default for {kind}",
+    )
+    if wanted:
+        form.show("snapshots", wanted)
+    held_out = form.choose("validation-policies", validation_policies, 0.0)
+    seed = form.seed(seed, None if overwrite else lambda: stored_seed(out))
+    form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
+
+    settings = FitSettings(
+        kind=kind,
+        hidden=sizes,
+        gamma=gamma,
+        lr=lr,
+        batch_size=batch_size,
+        n_step=n_step,
+        reward=reward.value,
+        validation=held_out,
+        seed=seed,
+    )
+    sink.settings("pbvf fit-critic", form.settings)
+    cut = int(data.trajectories.cut.sum())
+    if cut:
+        sink.note(
+            f"note: {cut} episode(s) cut short by a step budget serve TD only: they have no "
+            "return and no Monte Carlo target"
+        )
+    with Bar("fitting", "updates", sink=sink) as bar, signals.held():
+
+        def told(done: int, total: int, loss: float) -> None:
+            signals.check()  # between two whole updates, so that what is kept is whole
+            bar.update(done, total, f"loss {number(loss, 4)}")
+
+        result = fit_to_file(
+            data.trajectories,
+            settings,
+            out,
+            updates=updates,
+            snapshots=wanted or (),
+            environment=environment,
+            dataset=data.digest,
+            overwrite=overwrite,
+            device=torch_device,
+            progress=told,
+        )
+    if result.already_complete:
+        sink.note(f"already complete: {out}")
+    _print(sink, out, result)
+
+
+def _print(sink: Sink, out: Path, result: FitResult) -> None:
+    fit = result.file.fit
+    done, seconds = result.updates_done_now, result.seconds
+    rate = done / seconds if done and seconds > 0 else None
+    validation = result.file.validation
+    payload: dict[str, Any] = {
+        "critic": out,
+        "kind": fit.settings.kind,
+        "updates": fit.updates,
+        "loss": fit.loss,
+        "seconds": seconds,
+        "updates_per_second": rate,
+        "gamma": fit.settings.gamma,
+        "reward": fit.settings.reward,
+        "seed": fit.settings.seed,
+        "dataset": result.file.context.dataset,
+        "snapshots": result.snapshots,
+        "validation": validation,
+        "already_complete": result.already_complete,
+    }
+    rows = [
+        ("critic", str(out)),
+        ("updates", f"{fit.updates:,}"),
+        ("loss", number(fit.loss)),
+        ("gamma", number(fit.settings.gamma)),
+        ("seed", str(fit.settings.seed)),
+        ("time", time_taken(seconds, rate, "updates")),
+    ]
+    rows += [("snapshot", str(path)) for path in result.snapshots]
+    if validation is not None:
+        rows += [
+            ("policies held out", f"{len(validation['policies'])}"),
+            ("rank correlation", number(validation["rank_correlation"], 3)),
+            ("return of the critic's top tenth", number(validation["top_tenth_return"])),
+            ("return of all held out", number(validation["mean_return"])),
+        ]
+    sink.result(payload, rows)

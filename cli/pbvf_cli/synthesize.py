@@ -1,0 +1,272 @@
+"""``pbvf synthesize``: grow policies from random weights by climbing a frozen critic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pbvf_cli import options
+from pbvf_cli.options import DeviceName, Form
+from pbvf_cli.output import Sink, number
+from pbvf_cli.progress import Bar
+from pbvf_offline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pbvf_offline.synthesis_files import SynthesisResult
+
+EXAMPLES = """Examples:
+
+pbvf synthesize critic.safetensors --out policies.safetensors
+
+pbvf synthesize critic.safetensors --from-scratch 10 --evaluate --out policies.safetensors
+
+pbvf synthesize critic.safetensors --no-trust-region --evaluate --out policies.safetensors"""
+
+_COUNT, _STEPS, _EPISODES, _STATES = 5, 500, 5, 1_000
+_MEASUREMENTS = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("synthesize", epilog=EXAMPLES)(synthesize)
+
+
+def synthesize(
+    critic: Annotated[Path, typer.Argument(metavar="CRITIC", help="A critic file.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where the policies are written.")
+    ],
+    from_scratch: Annotated[
+        int, typer.Option("--from-scratch", min=1, metavar="K", help="Number of policies.")
+    ] = _COUNT,
+    steps: Annotated[
+        int, typer.Option("--steps", min=0, metavar="N", help="Gradient steps.")
+    ] = _STEPS,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            "--lr",
+            help="Learning rate of the policies' parameters.",
+            show_default="0.05; Swimmer 0.02",
+        ),
+    ] = None,
+    trust_region: Annotated[
+        bool,
+        typer.Option(
+            "--trust-region/--no-trust-region",
+            help="Stay near the dataset's policies, where the critic can be trusted.",
+        ),
+    ] = True,
+    radius: Annotated[
+        float | None,
+        typer.Option(
+            "--radius",
+            help="Size of the trust region: 1 holds 95 % of the dataset's policies.",
+            show_default="1",
+        ),
+    ] = None,
+    states: Annotated[
+        int,
+        typer.Option("--states", min=1, metavar="N", help="States the objective averages over."),
+    ] = _STATES,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            metavar="DATASET",
+            help="Take the states from this dataset, not from the critic's file.",
+        ),
+    ] = None,
+    require_manifest: options.RequireManifest = False,
+    evaluate: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate/--no-evaluate",
+            help="Run the policies in the environment, to measure them; the choice is the same.",
+        ),
+    ] = False,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="ENV", help="Where to measure; the critic's own by default."),
+    ] = None,
+    env_kwargs: options.EnvKwargs = None,
+    max_episode_steps: options.MaxEpisodeSteps = None,
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(
+            "--evaluate-every",
+            min=1,
+            metavar="N",
+            help="Gradient steps between measurements.",
+            show_default="a tenth of --steps",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            "--episodes",
+            min=1,
+            metavar="N",
+            help="Test episodes of each policy.",
+            show_default=str(_EPISODES),
+        ),
+    ] = None,
+    workers: options.Workers = 1,
+    overwrite: options.Overwrite = False,
+    seed: options.Seed = None,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Grow policies from random weights, by gradient ascent on a critic that stays as it is.
+
+    No environment step is taken, except to measure the result with --evaluate.
+    """
+    del debug  # the error boundary looks for it
+    sink = Sink(json_only=json_only, quiet=quiet)
+    options.positive(lr, "--lr")
+    options.positive(radius, "--radius")
+    options.output_file(out)
+    if radius is not None and not trust_region:
+        raise UsageError("does not go with --no-trust-region", where="--radius")
+    if not evaluate:
+        _refuse_measuring(
+            {
+                "--env": env,
+                "--env-kwargs": env_kwargs,
+                "--max-episode-steps": max_episode_steps,
+                "--evaluate-every": evaluate_every,
+                "--episodes": episodes,
+            }
+        )
+
+    from pbvf_cli import environments
+    from pbvf_offline.critic_files import load_critic
+    from pbvf_offline.presets import env_preset
+    from pbvf_offline.rollout import require_end
+    from pbvf_offline.synthesis import SynthesisSettings
+    from pbvf_offline.synthesis_files import (
+        EvaluationSettings,
+        stored_seed,
+        synthesize_to_file,
+    )
+
+    environments.silence_gymnasium()
+    file = load_critic(critic, options.torch_device(device))
+    reference = file.context.environment
+    env_id = None if reference is None else reference.id
+
+    form = Form()
+    form.show("critic", critic)
+    form.show("out", out)
+    form.show("from-scratch", from_scratch, _source(from_scratch, _COUNT))
+    form.show("steps", steps, _source(steps, _STEPS))
+    lr = form.choose("lr", lr, env_preset(env_id).synthesis_lr, options.paper_source(env_id))
+    form.show("trust-region", trust_region, _source(trust_region, True))
+    if trust_region:
+        radius = form.choose("radius", radius, 1.0)
+    form.show("states", states, _source(states, _STATES))
+    if dataset is not None:
+        form.show("dataset", dataset)
+    seed = form.seed(seed, None if overwrite else lambda: stored_seed(out))
+    evaluation = None
+    if evaluate:
+        config = environments.choose_environment(
+            env, env_kwargs, max_episode_steps, [(reference, critic)]
+        )
+        environments.check_fit(config, file.spec)
+        require_end(config, None)
+        environments.warn_if_other(config, [(reference, critic)])
+        form.show("env", config.name, "given" if env else "stored in the critic")
+        tenth = max(1, steps // _MEASUREMENTS)
+        evaluation = EvaluationSettings(
+            env=config,
+            every=form.choose("evaluate-every", evaluate_every, tenth, "a tenth of the steps"),
+            episodes=form.choose("episodes", episodes, _EPISODES),
+            seed=seed,
+            workers=workers,
+        )
+    settings = SynthesisSettings(
+        count=from_scratch,
+        steps=steps,
+        lr=lr,
+        seed=seed,
+        trust_region=trust_region,
+        radius=radius or 1.0,
+        states=states,
+    )
+    observations, digest = None, None
+    if dataset is not None:
+        from pbvf_datasets import load_dataset
+
+        data = load_dataset(dataset, require_manifest=require_manifest)
+        observations, digest = data.transitions.obs.astype(float), data.digest
+    sink.settings("pbvf synthesize", form.settings)
+    with (
+        Bar("climbing", "steps", sink=sink) as climb,
+        Bar("measuring", "episodes", sink=sink) as measure,
+    ):
+        bars = {"synthesize": climb, "evaluate": measure}
+        result = synthesize_to_file(
+            critic,
+            file,
+            settings,
+            out,
+            observations=observations,
+            states_digest=digest,
+            evaluation=evaluation,
+            overwrite=overwrite,
+            progress=lambda stage, done, total: bars[stage].update(done, total),
+        )
+    if result.already_complete:
+        sink.note(f"already complete: {out}")
+    _print(sink, out, seed, result)
+
+
+def _source(value: object, default: object) -> str:
+    return "default" if value == default else "given"
+
+
+def _refuse_measuring(given: dict[str, object]) -> None:
+    """Refuse options that say how to measure when nothing is measured."""
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(
+                "says how to measure, but nothing is measured",
+                where=option,
+                remedy="add --evaluate",
+            )
+
+
+def _print(sink: Sink, out: Path, seed: int, result: SynthesisResult) -> None:
+    payload: dict[str, Any] = {
+        "policies": out,
+        "predicted": result.predicted,
+        "chosen_step": result.chosen_step,
+        "objective": result.objective,
+        "distance": result.distance,
+        "returns": result.returns,
+        "closest": result.closest,
+        "curve": result.curve,
+        "seed": seed,
+        "already_complete": result.already_complete,
+    }
+    header = ["policy", "chosen step", "predicted", "objective", "distance"]
+    columns: list[list[str]] = [
+        [str(k) for k in range(len(result.predicted))],
+        [str(step) for step in result.chosen_step],
+        [number(v) for v in result.predicted],
+        [number(v) for v in result.objective],
+        [number(v, 3) for v in result.distance],
+    ]
+    if result.returns is not None and result.closest is not None:
+        header += ["return", "nearest dataset policy"]
+        columns += [[number(v) for v in result.returns], [number(v) for v in result.closest]]
+    sink.result(
+        payload,
+        [("policies", str(out)), ("seed", str(seed))],
+        table=(header, list(zip(*columns, strict=True))),
+    )

@@ -1,0 +1,102 @@
+"""Run the ``pbvf`` command in this process or in one of its own, for the CLI tests."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbvf_cli.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = [ROOT, ROOT / "datasets", ROOT / "cli", ROOT / "tests"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one JSON object on stdout; NaN is refused."""
+
+        def refuse(name: str) -> Any:
+            raise AssertionError(f"{name} in the output")
+
+        value = json.loads(self.out, parse_constant=refuse)
+        assert isinstance(value, dict)
+        return value
+
+    @property
+    def error(self) -> str:
+        """The one error line, which must be all there is on stderr."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert self.out == ""
+        return lines[0]
+
+
+def pbvf(*argv: object, warns: bool = False) -> Ran:
+    """Run a command here; Python warnings are errors unless ``warns``."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        if warns:
+            warnings.simplefilter("always", UserWarning)
+        code = main([str(a) for a in argv])
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def start(
+    *argv: object, code: str | None = None, env: dict[str, str] | None = None, **kwargs: Any
+) -> subprocess.Popen[str]:
+    """Start a command, or Python code, in a process of its own."""
+    command = ["-m", "pbvf_cli"] if code is None else ["-c", code]
+    return subprocess.Popen(
+        [sys.executable, *command, *(str(a) for a in argv)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, SOURCES)),
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
+        },
+        **kwargs,
+    )
+
+
+def run_process(*argv: object, **kwargs: Any) -> Ran:
+    """Run a command in a process of its own to its end."""
+    process = start(*argv, **kwargs)
+    out, err = process.communicate(timeout=120)
+    return Ran(process.returncode, out, err)
+
+
+def digest(root: Path, dataset: str) -> str:
+    """Return the digest in a dataset's manifest."""
+    value = json.loads((root / dataset / "manifest.json").read_text())["digest"]
+    assert isinstance(value, str)
+    return value
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder by its name in there."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }

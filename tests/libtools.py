@@ -1,0 +1,118 @@
+"""Small policies, episodes and datasets for the tests of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pbvf_offline.batches import Episode, Trajectories, stack_episodes
+from pbvf_offline.fit import FitSettings
+from pbvf_offline.policies import Actor, BoxActions, DiscreteActions, Policies, PolicySpec
+
+
+def box_spec(
+    obs_dim: int = 2,
+    hidden: tuple[int, ...] = (),
+    act_dim: int = 1,
+    low: float = -1.0,
+    high: float = 1.0,
+    dtype: str = "float32",
+    **kwargs: Any,
+) -> PolicySpec:
+    actions = BoxActions((low,) * act_dim, (high,) * act_dim, dtype)
+    return PolicySpec(obs_dim, hidden, actions, **kwargs)
+
+
+def discrete_spec(
+    obs_dim: int = 2, hidden: tuple[int, ...] = (), n: int = 3, start: int = 0, **kwargs: Any
+) -> PolicySpec:
+    return PolicySpec(obs_dim, hidden, DiscreteActions(n, start), **kwargs)
+
+
+def make_policies(
+    spec: PolicySpec, rows: int, seed: int = 0, mean: Any = None, std: Any = None
+) -> Policies:
+    rng = np.random.default_rng(seed)
+    mean = np.zeros(spec.obs_dim) if mean is None else np.asarray(mean, float)
+    std = np.ones(spec.obs_dim) if std is None else np.asarray(std, float)
+    theta = rng.normal(0, 0.5, (rows, spec.size)).astype(np.float32)
+    return Policies(spec, theta, np.tile(mean, (rows, 1)), np.tile(std, (rows, 1)))
+
+
+def make_episode(
+    policies: Policies,
+    rows: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    rewards: Sequence[float] | None = None,
+    end: str = "terminated",
+    rng: np.random.Generator | None = None,
+    survive: float | None = None,
+) -> Episode:
+    """Segments of the given policies and lengths; ``end`` is terminated, truncated or cut."""
+    rng = np.random.default_rng(0) if rng is None else rng
+    spec, steps = policies.spec, sum(lengths)
+    observations = rng.normal(0, 1, (steps + 1, spec.obs_dim))
+    segment = np.repeat(np.arange(len(rows)), lengths)
+    actors: list[Actor] = [policies.actor(row) for row in rows]
+    actions = [
+        actors[s].act(o, rng)[0] for s, o in zip(segment, observations[:-1], strict=True)
+    ]
+    ends = np.zeros((2, steps), bool)
+    ends[0 if end == "terminated" else 1, -1] = True
+    index = np.asarray(rows)
+    return Episode(
+        observations=observations,
+        actions=np.stack(actions),
+        rewards=rng.normal(0, 1, steps) if rewards is None else np.array(rewards, float),
+        terminated=ends[0],
+        truncated=ends[1],
+        theta=policies.theta[index],
+        segment=np.append(segment, segment[-1]).astype(np.int32),
+        obs_mean=policies.obs_mean[index],
+        obs_std=policies.obs_std[index],
+        seed=int(rng.integers(1000)),
+        cut="budget" if end == "cut" else "none",
+        reward_survive=None
+        if survive is None
+        else np.concatenate([[0.0], np.full(steps, survive)]),
+    )
+
+
+def make_data(
+    spec: PolicySpec | None = None,
+    *,
+    policies: int = 12,
+    length: int = 6,
+    segments: int = 1,
+    seed: int = 0,
+    mean: Any = None,
+    std: Any = None,
+) -> Trajectories:
+    """One episode for every ``segments`` policies; ends alternate."""
+    spec = box_spec() if spec is None else spec
+    every = make_policies(spec, policies, seed, mean, std)
+    rng = np.random.default_rng(seed + 1)
+    episodes = []
+    for i, at in enumerate(range(0, policies, segments)):
+        rows = list(range(at, min(at + segments, policies)))
+        end = ("terminated", "truncated")[i % 2]
+        episodes.append(make_episode(every, rows, [length] * len(rows), end=end, rng=rng))
+    return stack_episodes(spec, episodes)
+
+
+def fit_settings(kind: str = "psvf", **kwargs: Any) -> FitSettings:
+    values: dict[str, Any] = {
+        "kind": kind,
+        "hidden": (8,),
+        "gamma": 0.9,
+        "lr": 1e-2,
+        "batch_size": 4,
+        "n_step": 2,
+        "reward": "raw",
+        "validation": 0.0,
+        "seed": 0,
+    }
+    return FitSettings(**{**values, **kwargs})

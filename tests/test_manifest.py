@@ -1,0 +1,152 @@
+import copy
+import json
+
+import pytest
+from make_episodes import BOX_SPEC
+from pbvf_datasets.manifest import (
+    build_manifest,
+    manifest_bytes,
+    manifest_digest,
+    parse_manifest,
+    tool_version,
+    verify_files,
+    versions,
+)
+from pbvf_datasets.schema import canonical_json
+
+from pbvf_offline.errors import DamagedError, IncompatibleError
+
+PROVENANCE = {
+    "tool": "pbvf-offline 0.1.0",
+    "settings": {"sigma": 0.5},
+    "environment": {"id": "Toy-v0", "module": None, "kwargs": {}, "withheld": []},
+    "spec": BOX_SPEC.to_dict(),
+    "versions": {"python": "3.11"},
+    "seed": 0,
+    "license": None,
+    "authors": ["A"],
+    "warmup_steps": 0,
+    "stats": {
+        "episodes": 1,
+        "steps": 2,
+        "policies": 1,
+        "cut": 0,
+        "return": {"mean": 1.0, "min": 1.0, "max": 1.0},
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/main_data.hdf5").write_bytes(b"numbers")
+    (tmp_path / "data/metadata.json").write_bytes(b"{}")
+    (tmp_path / "README.md").write_text("card")
+    return tmp_path
+
+
+def test_round_trip_and_known_digests(folder):
+    manifest = build_manifest(folder, PROVENANCE)
+    data = manifest_bytes(manifest)
+    assert data.endswith(b"}\n")
+    assert parse_manifest(data, "x") == manifest == json.loads(data)
+    # sha256 of the seven bytes above, worked out with sha256sum.
+    assert manifest["files"]["data/main_data.hdf5"] == {
+        "size": 7,
+        "sha256": "f3c7807d475073ba009bf4801b2d934e9f0126cb96dd19a27dbffcae23a7f5a3",
+    }
+    body = {k: v for k, v in manifest.items() if k != "digest"}
+    assert manifest["digest"] == manifest_digest(body)
+
+
+def test_the_digest_covers_everything_else(folder):
+    digests = {build_manifest(folder, PROVENANCE)["digest"]}
+    digests.add(build_manifest(folder, {**PROVENANCE, "seed": 1})["digest"])
+    for name in ("data/main_data.hdf5", "data/metadata.json", "README.md"):
+        (folder / name).write_bytes(b"other")
+        digests.add(build_manifest(folder, PROVENANCE)["digest"])
+    assert len(digests) == 5
+
+
+def test_version_99_is_incompatible_even_though_its_digest_rule_is_unknown(folder):
+    manifest = {**build_manifest(folder, PROVENANCE), "version": 99}
+    with pytest.raises(IncompatibleError, match="reads version 99") as error:
+        parse_manifest(canonical_json(manifest), "d/manifest.json")
+    assert error.value.exit_code == 5
+    assert "d/manifest.json" in str(error.value)
+
+
+def test_a_wrong_digest_is_damage(folder):
+    manifest = build_manifest(folder, PROVENANCE)
+    manifest["provenance"] = {**PROVENANCE, "license": "mit"}
+    with pytest.raises(DamagedError, match="digest") as error:
+        parse_manifest(manifest_bytes(manifest), "x")
+    assert error.value.exit_code == 3
+
+
+def resealed(folder, change):
+    manifest = copy.deepcopy(build_manifest(folder, PROVENANCE))
+    change(manifest)
+    return manifest_bytes({**manifest, "digest": manifest_digest(manifest)})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: m.update(format="other"), "not a pbvf-dataset"),
+        (lambda m: m.update(version="1"), "version"),
+        (lambda m: m.pop("card"), "keys"),
+        (lambda m: m["files"].pop("data/metadata.json"), "must list"),
+        (lambda m: m["files"].update({"../x": {}}), "must list"),
+        (lambda m: m["files"]["data/metadata.json"].update(size="7"), "malformed"),
+        (lambda m: m["files"]["data/metadata.json"].update(sha256="A" * 64), "malformed"),
+        (lambda m: m.update(card=None), "README"),
+        (lambda m: m.update(provenance=[]), "provenance"),
+        (lambda m: m["provenance"].pop("stats"), "provenance"),
+        (lambda m: m["provenance"].update(seed=True), "seed"),
+        (lambda m: m["provenance"].update(authors=[1]), "authors"),
+        (lambda m: m["provenance"].update(environment={"id": "x"}), "environment"),
+        (lambda m: m["provenance"]["environment"].update(withheld=[1]), "withheld"),
+        (lambda m: m["provenance"]["stats"].update({"return": {"mean": 1}}), "return"),
+        (lambda m: m["provenance"]["stats"].update(episodes=1.5), "episodes"),
+    ],
+)
+def test_a_well_sealed_but_malformed_manifest_is_damage(folder, change, why):
+    with pytest.raises(DamagedError, match=why):
+        parse_manifest(resealed(folder, change), "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"format":"pbvf-dataset"}'])
+def test_what_is_no_manifest_is_damage(data):
+    with pytest.raises(DamagedError):
+        parse_manifest(data, "x")
+
+
+def test_no_environment_and_no_whole_episode_are_fine(folder):
+    def change(manifest):
+        manifest["provenance"]["environment"] = None
+        manifest["provenance"]["stats"]["return"] = None
+
+    assert parse_manifest(resealed(folder, change), "x")["provenance"]["environment"] is None
+
+
+def test_verify_files(folder):
+    manifest = build_manifest(folder, PROVENANCE)
+    assert verify_files(folder, manifest) == []
+    (folder / "README.md").write_text("a nicer card")
+    (warning,) = verify_files(folder, manifest)
+    assert "README.md" in warning
+    path = folder / "data/main_data.hdf5"
+    for data, why in ((b"numbErs", "sha256"), (b"num", "3 bytes")):
+        path.write_bytes(data)
+        with pytest.raises(DamagedError, match=why) as error:
+            verify_files(folder, manifest)
+        assert error.value.where == str(path)
+    path.unlink()
+    with pytest.raises(DamagedError, match="missing"):
+        verify_files(folder, manifest)
+
+
+def test_versions_name_what_bytes_depend_on():
+    assert {"python", "numpy", "h5py", "minari", "gymnasium"} <= set(versions())
+    assert tool_version().startswith("pbvf-offline ")
