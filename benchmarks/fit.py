@@ -5,6 +5,7 @@ Run: python benchmarks/fit.py
 
 from __future__ import annotations
 
+import functools
 import time
 
 import numpy as np
@@ -98,8 +99,8 @@ if __name__ == "__main__":
         results.append(
             alternate(
                 f"fit-critic psvf, {data.policies.spec.arch} policy / bare torch loop",
-                lambda data=data, updates=updates: ours(data, updates),
-                lambda data=data, updates=updates: bare(data, updates),
+                functools.partial(ours, data, updates),
+                functools.partial(bare, data, updates),
                 rounds=arguments.rounds,
                 target=0.9,
                 unit="updates/s",

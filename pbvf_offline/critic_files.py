@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from pbvf_offline.files import Tensors, decode, encode, read_file, write_file
 from pbvf_offline.fit import Fit, FitSettings, held_out_policies, make_optimiser
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import PolicySpec
-from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.seeding import Stream, check_seed, generator
 from pbvf_offline.targets import chosen_rewards, segment_starts
 from pbvf_offline.trust_region import TrustRegion
 from pbvf_offline.validation import validate
@@ -222,6 +223,14 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         )
     config = CriticConfig.from_dict(content["config"], where)
     settings = _settings(content["settings"], where)
+    # A file of a few bytes may ask for a network of any size: what it holds decides.
+    sizes = (*config.hidden, 1)
+    declared = config.spec.size * sizes[0] + sum(a * b for a, b in itertools.pairwise(sizes))
+    stored = sum(array.size for name, array in tensors.items() if name.startswith("critic/"))
+    if declared > stored:
+        raise DamagedError(
+            f"declares a network of {declared:,} weights and holds {stored:,}", where=where
+        )
     try:
         critic = make_critic(content["kind"], config, generator(0, Stream.CRITIC_INIT))
     except UsageError as error:
@@ -253,7 +262,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         not _is_number(quantile)
         or quantile <= 0
         or type(updates) is not int
-        or updates < 0
+        or not 0 <= updates < 2**31
         or not isinstance(record, list)
         or not all(
             isinstance(r, list) and len(r) == 2 and type(r[0]) is int and _is_number(r[1])
@@ -317,13 +326,15 @@ def _settings(data: object, where: str) -> FitSettings:
         "activation": (str,),
         "relabel": (float, int),
         "bound_values": (bool,),
+        "standardise": (bool,),
     }
     for name, allowed in kinds.items():
-        if type(data[name]) not in allowed:
+        if type(data[name]) not in allowed or (float in allowed and not _is_number(data[name])):
             raise DamagedError(f"its fit setting {name} is {data[name]!r}", where=where)
     if any(type(h) is not int for h in data["hidden"]):
         raise DamagedError("its fit setting hidden is malformed", where=where)
     try:
+        check_seed(data["seed"])
         return FitSettings(**{**data, "hidden": tuple(data["hidden"])})
     except UsageError as error:
         raise DamagedError(error.what, where=where) from error

@@ -150,9 +150,10 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             where=config.name,
             remedy=_successor(env_id),
         ) from error
-    except (TypeError, ValueError, OSError) as error:
+    except Exception as error:
         raise UsageError(
-            f"the environment refused its arguments {dict(config.kwargs)}: {error}",
+            f"the environment refused its arguments {dict(config.kwargs)}: "
+            f"{type(error).__name__}: {error}",
             where=config.name,
             remedy="check --env-kwargs",
         ) from error
@@ -271,6 +272,12 @@ def _import_for_user(module: str, name: str) -> None:
             f"module {error.name!r} was not found",
             where=name,
             remedy="run from the folder that holds it, or install it",
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"module {module!r} cannot be imported: {type(error).__name__}: {error}",
+            where=name,
+            remedy="mend the module",
         ) from error
 
 

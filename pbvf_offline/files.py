@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import pickletools
 import stat
@@ -34,64 +33,16 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 FORMAT_VERSION = 1
 MAX_HEADER = 16 * 2**20
 MAX_FILE = 16 * 2**30
-MAX_DEPTH = 32
 _PICKLE_PROBE = 65_536
 _ZEROS = "0" * 64
 _ENTRY = "pbvf"
 _DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 Tensors = dict[str, NDArray[Any]]
-
-
-def canonical_json(value: object) -> bytes:
-    """Return the one JSON text of a value: sorted keys, no spaces, ASCII, no NaN.
-
-    >>> canonical_json({"b": 1, "a": [0.5, None]})
-    b'{"a":[0.5,null],"b":1}'
-    """
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-    ).encode()
-
-
-def parse_json(text: bytes | str, where: str) -> Any:
-    """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded depth.
-
-    Raises:
-        DamagedError: It is not such JSON.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ValueError("a key appears twice")
-        return result
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not JSON")
-
-    try:
-        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        if _depth(decoded) > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH}")
-        return json.loads(decoded, object_pairs_hook=unique, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"is not valid JSON: {error}", where=where) from error
-
-
-def _depth(text: str) -> int:
-    """Return an upper bound of the nesting depth (brackets inside strings count too)."""
-    depth = deepest = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
 
 
 def encode(kind: str, content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:

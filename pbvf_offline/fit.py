@@ -48,6 +48,7 @@ class FitSettings:
         activation: ``relu`` or ``tanh``.
         relabel: Tolerated change of action of behaviour-preserving relabelling; 0: none.
         bound_values: Keep bootstrapped values within what the data suggest.
+        standardise: Show thetas to the network standardised over the dataset.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class FitSettings:
     activation: str = "relu"
     relabel: float = 0.0
     bound_values: bool = False
+    standardise: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.relabel) and self.relabel >= 0):
@@ -139,10 +141,15 @@ def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -
         gamma=settings.gamma,
         reward=settings.reward,  # type: ignore[arg-type]
         n_step=settings.n_step,
+        standardise=settings.standardise,
     )
     rng = generator(settings.seed, Stream.CRITIC_INIT)
-    critic = make_critic(settings.kind, config, rng).to(device)
-    return Fit(settings, critic, shared_normaliser(data), make_optimiser(critic, settings.lr))
+    critic = make_critic(settings.kind, config, rng)
+    normaliser = shared_normaliser(data)
+    if settings.standardise:
+        critic.standardise_to(data.policies.in_normaliser(normaliser.mean, normaliser.std))
+    critic = critic.to(device)
+    return Fit(settings, critic, normaliser, make_optimiser(critic, settings.lr))
 
 
 def make_optimiser(critic: Critic, lr: float) -> torch.optim.Adam:

@@ -20,7 +20,13 @@ from pbvf_offline.critic_files import (
     make_context,
 )
 from pbvf_offline.envs import EnvReference
-from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    DivergedError,
+    PbvfError,
+    UsageError,
+)
 from pbvf_offline.files import locked
 from pbvf_offline.fit import Fit, FitSettings, advance, start_fit, training_set
 
@@ -116,7 +122,11 @@ def fit_to_file(
             for path in (partial, *files):
                 path.unlink(missing_ok=True)
         found = None if overwrite else _found(out, partial, settings, updates, dataset, device)
-        missing = [u for u, path in zip(wanted, files, strict=True) if not path.exists()]
+        missing = [
+            u
+            for u, path in zip(wanted, files, strict=True)
+            if not _is_snapshot(path, u, settings, dataset, device)
+        ]
         if found is not None and missing and missing[0] < found.fit.updates:
             found = None  # a snapshot that was passed already: the way is gone over again
         if found is not None and found.fit.updates == updates and not missing and out.exists():
@@ -192,6 +202,24 @@ def _found(
             if file.fit.updates <= updates:
                 candidates.append(file)
     return max(candidates, key=lambda c: c.fit.updates, default=None)
+
+
+def _is_snapshot(
+    path: Path, update: int, settings: FitSettings, dataset: str, device: torch.device
+) -> bool:
+    """Return whether a snapshot of this very fit stands at ``path``.
+
+    Raises:
+        ConflictError: A snapshot made with other settings stands there.
+    """
+    if not path.exists():
+        return False
+    try:
+        file = load_critic(path, device)
+    except DamagedError:
+        return False
+    _refuse_difference(file, settings, dataset, path)
+    return file.fit.updates == update
 
 
 def _refuse_difference(file: CriticFile, settings: FitSettings, dataset: str, path: Path) -> None:

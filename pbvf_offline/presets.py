@@ -53,6 +53,7 @@ class CriticPreset:
         relabel: Tolerated change of action of behaviour-preserving relabelling (not the
             paper's), where the policies allow it; 0: none.
         bound_values: Keep bootstrapped values within what the data suggest (not the paper's).
+        standardise: Show thetas to the network standardised (not the paper's).
     """
 
     hidden: tuple[int, ...]
@@ -63,6 +64,7 @@ class CriticPreset:
     undiscounted: bool = False
     relabel: float = 0.0
     bound_values: bool = False
+    standardise: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,13 @@ class SynthesisPreset:
         radius: Radius of the trust region, in units of the 95 % quantile of the dataset
             policies' own distances.
         states: Stored states that the objective averages over.
+        restarts: Random starts for each policy, of which the critic keeps one.
     """
 
     steps: int
     radius: float
     states: int
+    restarts: int
 
 
 ENVIRONMENTS: dict[str, EnvPreset] = {
@@ -88,12 +92,18 @@ ENVIRONMENTS: dict[str, EnvPreset] = {
 }
 
 CRITIC_PRESETS: dict[str, CriticPreset] = {
-    "pssvf": CriticPreset((64, 64), 16, 1e-3, 2_000, 1, undiscounted=True),
-    "psvf": CriticPreset((512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True),
-    "pavf": CriticPreset((512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True),
+    "pssvf": CriticPreset(
+        (64, 64), 16, 1e-3, 3_000, 1, undiscounted=True, relabel=0.1, standardise=True
+    ),
+    "psvf": CriticPreset(
+        (512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True, standardise=True
+    ),
+    "pavf": CriticPreset(
+        (512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True, standardise=True
+    ),
 }
 
-SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000)
+SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32)
 
 
 def env_preset(env_id: str | None) -> EnvPreset:

@@ -12,7 +12,8 @@ parameters are drawn from the Gaussian proportional to
 
     N(phi_o; mu_o, s^2 I) * exp(-mean_t (w_t (phi_o - theta_o) . f_t)^2 / (2 tau^2)),
 
-whose precision is ``A / tau^2 + I / s^2`` with ``A = mean_t w_t^2 f_t f_t^T`` and whose mean
+whose precision is ``A / tau^2 + I / s^2`` with ``A = mean_t w_t^2 f_t f_t^T + 0.05 mean f f^T``,
+the second mean over states of the whole dataset (they are reached later), and whose mean
 is ``mu + Sigma (A / tau^2) (theta_o - mu)``. ``mu`` and ``s`` are the dataset's own mean and
 spread of these parameters; ``tau`` is the change of action tolerated (root mean square, in
 units of half the action range).
@@ -31,6 +32,10 @@ from pbvf_offline.batches import Trajectories
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import PolicySpec, split_theta
+
+_ELSEWHERE = 0.05  # weight of the dataset's states beside those of the policy's own segments
+_ELSEWHERE_STATES = 256
+_MOST_STATES = 1_000  # of a policy's own: more do not change a covariance of F features
 
 
 def can_relabel(spec: PolicySpec) -> bool:
@@ -109,12 +114,19 @@ def make_relabelling(
     prior = np.eye(features) / max(spread, 1e-3) ** 2
     mean = np.empty((len(theta), outputs, features), np.float32)
     factor = np.empty((len(theta), outputs, features, features), np.float32)
+    obs_index = data.obs_index
+    elsewhere = normaliser.apply(data.observations[_some(obs_index, _ELSEWHERE_STATES)])
     for row, steps in enumerate(_steps_of_policies(data)):
-        obs = normaliser.apply(data.observations[data_rows(data, steps)])
-        feature, unit = _features(spec, theta[row], obs)
+        acted = _some(steps, _MOST_STATES)
+        feature, unit = _features(
+            spec, theta[row], normaliser.apply(data.observations[obs_index[acted]])
+        )
         weight = 1.0 - unit**2 if spec.squash == "tanh" else np.ones_like(unit)
         weighted = weight[:, :, None] * feature[:, None, :]  # (T, O, F)
-        needed = np.einsum("tof,tog->ofg", weighted, weighted) / (len(steps) * tolerance**2)
+        needed = np.einsum("tof,tog->ofg", weighted, weighted) / len(acted)
+        typical, _ = _features(spec, theta[row], elsewhere)
+        needed += _ELSEWHERE * (typical.T @ typical) / len(typical)
+        needed /= tolerance**2
         covariance = np.linalg.inv(needed + prior)
         pull = np.einsum("ofg,og->of", needed, last[row] - center)
         mean[row] = center + np.einsum("ofg,og->of", covariance, pull)
@@ -126,10 +138,11 @@ def make_relabelling(
     )
 
 
-def data_rows(data: Trajectories, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of ``data.observations`` that the given steps started from."""
-    episode = np.searchsorted(data.start, steps, side="right") - 1
-    return steps + episode
+def _some(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return at most ``most`` of the rows, evenly spread."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
 
 
 def _steps_of_policies(data: Trajectories) -> list[NDArray[np.int64]]:

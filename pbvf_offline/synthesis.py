@@ -36,6 +36,8 @@ class SynthesisSettings:
         radius: Radius of the trust region, in units of the 95 % quantile of the dataset
             policies' own distances.
         states: Number of stored states the objective averages over.
+        restarts: Random starts for each policy; the critic keeps the best of them halfway.
+            Plain ascent has one.
     """
 
     count: int
@@ -45,6 +47,7 @@ class SynthesisSettings:
     trust_region: bool = True
     radius: float = 1.0
     states: int = 1_000
+    restarts: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 100_000:
@@ -55,6 +58,13 @@ class SynthesisSettings:
             raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
         if not (math.isfinite(self.radius) and self.radius > 0):
             raise UsageError(f"radius {self.radius} is not positive", where="--radius")
+        if self.restarts < 1 or self.count * self.restarts > 100_000:
+            raise UsageError(
+                f"{self.restarts} restarts of {self.count} policies are not 1 … 100,000 starts",
+                where="--restarts",
+            )
+        if self.restarts > 1 and not self.trust_region:
+            raise UsageError("plain ascent has one start a policy", where="--restarts")
         if self.states < 1:
             raise UsageError(f"{self.states} states are not at least 1", where="--states")
 
@@ -126,7 +136,8 @@ def synthesize(
     The trust region is the Mahalanobis ball of ``radius * quantile`` around the dataset's
     policies. A policy that starts outside may not move further out than it has been. The
     chosen step is, inside the region, the one with the highest objective; in plain ascent
-    it is the last.
+    it is the last. With restarts, several random starts climb for each policy on fewer
+    states, and from halfway on only the one with the highest objective goes on.
 
     Args:
         file: The critic.
@@ -146,47 +157,21 @@ def synthesize(
             f"({file.spec.obs_dim},)"
         )
     states = file.normalised(synthesis_states(source, settings))
-    start = np.stack(
-        [
-            init_theta(file.spec, generator(settings.seed, Stream.SYNTHESIS_INIT, k))
-            for k in range(settings.count)
-        ]
-    )
-    theta = torch.from_numpy(start.copy()).to(states.device)
-    optimiser = torch.optim.Adam([theta.requires_grad_()], lr=settings.lr, maximize=True)
-    region = file.context.region
-    limit = settings.radius * region.quantile
-    nearest = region.distance(theta)
-    best = torch.full((settings.count,), -math.inf, dtype=torch.float64)
-    chosen = np.zeros(settings.count, dtype=np.int64)
-    kept = theta.detach().clone()
-    path = []
-    for step in range(settings.steps + 1):
-        objective, gradient = file.critic.objective_and_gradient(theta, states)
-        if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
-            raise DivergedError(
-                f"the objective or its gradient is not finite at step {step}",
-                remedy="lower --lr, or keep the trust region",
-            )
-        better = (
-            objective > best if settings.trust_region else torch.ones_like(best, dtype=torch.bool)
-        )
-        best = torch.where(better, objective, best)
-        chosen[better.numpy()] = step
-        kept = torch.where(better[:, None].to(theta.device), theta.detach(), kept)
-        if waypoint_every is not None and step % waypoint_every == 0:
-            path.append(_waypoint(file, step, theta))
-        if after_step is not None:
-            after_step(step, float(objective.mean()))
-        if step == settings.steps:
-            break
-        theta.grad = gradient
-        optimiser.step()
-        if settings.trust_region:
-            nearest = torch.minimum(nearest, region.distance(theta))
-            radius = torch.clamp(nearest, min=limit)
-            with torch.no_grad():
-                theta.copy_(region.project(theta, radius))
+    climb = _Climb(file, settings, waypoint_every, after_step)
+    count, restarts = settings.count, settings.restarts
+    theta = _starts(file, settings).to(states.device)
+    first = 0
+    if restarts > 1:
+        # Many starts on few states cost what few starts on many states cost.
+        few = states[:: max(1, restarts)]
+        first = settings.steps // 2
+        climb.run(theta, few, 0, first)
+        values = file.critic.objective(climb.theta, states).reshape(count, restarts)
+        climb.keep_starts(torch.arange(count) * restarts + values.argmax(dim=1))
+        theta = climb.theta
+    climb.run(theta, states, first, settings.steps, last=True)
+    chosen, best, kept = climb.chosen, climb.best, climb.kept
+    path, region = climb.path, file.context.region
     rows = settings.count
     final = kept.cpu().numpy()
     return Synthesis(
@@ -202,6 +187,100 @@ def synthesize(
         distance=(region.distance(kept) / region.quantile).numpy(),
         path=tuple(path),
     )
+
+
+def _starts(file: CriticFile, settings: SynthesisSettings) -> torch.Tensor:
+    """Return the fresh thetas (K * R, D); the first start of each policy is the same for all R."""
+    rows = []
+    for k in range(settings.count):
+        for r in range(settings.restarts):
+            place = (k,) if r == 0 else (k, r)
+            rows.append(
+                init_theta(file.spec, generator(settings.seed, Stream.SYNTHESIS_INIT, *place))
+            )
+    return torch.from_numpy(np.stack(rows))
+
+
+class _Climb:
+    """Adam ascent of several thetas at once, with the trust region and the choice of a step."""
+
+    def __init__(
+        self,
+        file: CriticFile,
+        settings: SynthesisSettings,
+        waypoint_every: int | None,
+        after_step: Callable[[int, float], None] | None,
+    ) -> None:
+        self._file = file
+        self._settings = settings
+        self._every = waypoint_every
+        self._after_step = after_step
+        self._thetas: list[tuple[int, torch.Tensor]] = []
+        self._nearest: torch.Tensor | None = None
+        self.theta = torch.empty(0)
+        self.best = torch.empty(0)
+        self.kept = torch.empty(0)
+        self.chosen: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def run(
+        self,
+        start: torch.Tensor,
+        states: torch.Tensor,
+        first: int,
+        stop: int,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Climb from step ``first`` to ``stop``; ``last`` also looks at the end point itself."""
+        settings, region = self._settings, self._file.context.region
+        theta = start.detach().clone().requires_grad_()
+        optimiser = torch.optim.Adam([theta], lr=settings.lr, maximize=True)
+        distance = region.distance(theta)
+        nearest = distance if self._nearest is None else torch.minimum(self._nearest, distance)
+        best = torch.full((len(theta),), -math.inf, dtype=torch.float64)
+        chosen = np.zeros(len(theta), dtype=np.int64)
+        kept = theta.detach().clone()
+        for step in range(first, stop + last):
+            objective, gradient = self._file.critic.objective_and_gradient(theta, states)
+            if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
+                raise DivergedError(
+                    f"the objective or its gradient is not finite at step {step}",
+                    remedy="lower --lr, or keep the trust region",
+                )
+            better = (
+                objective > best
+                if settings.trust_region
+                else torch.ones_like(best, dtype=torch.bool)
+            )
+            best = torch.where(better, objective, best)
+            chosen[better.numpy()] = step
+            kept = torch.where(better[:, None].to(theta.device), theta.detach(), kept)
+            if self._every is not None and step % self._every == 0:
+                self._thetas.append((step, theta.detach().clone()))
+            if self._after_step is not None:
+                self._after_step(step, float(objective.mean()))
+            if step == stop:
+                break
+            theta.grad = gradient
+            optimiser.step()
+            if settings.trust_region:
+                nearest = torch.minimum(nearest, region.distance(theta))
+                radius = torch.clamp(nearest, min=settings.radius * region.quantile)
+                with torch.no_grad():
+                    theta.copy_(region.project(theta, radius))
+        self._nearest = nearest
+        self.theta, self.best, self.kept, self.chosen = theta.detach(), best, kept, chosen
+
+    def keep_starts(self, rows: torch.Tensor) -> None:
+        """Go on with the given rows only, and forget the way of the others."""
+        self.theta = self.theta[rows.to(self.theta.device)]
+        self._nearest = None if self._nearest is None else self._nearest[rows]
+        self._thetas = [(step, theta[rows.to(theta.device)]) for step, theta in self._thetas]
+
+    @property
+    def path(self) -> list[Waypoint]:
+        """The waypoints kept."""
+        return [_waypoint(self._file, step, theta) for step, theta in self._thetas]
 
 
 def _waypoint(file: CriticFile, step: int, theta: torch.Tensor) -> Waypoint:

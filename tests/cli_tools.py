@@ -68,8 +68,6 @@ def start(
     command = ["-m", "pbvf_cli"] if code is None else ["-c", code]
     return subprocess.Popen(
         [sys.executable, *command, *(str(a) for a in argv)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         env={
             **os.environ,
@@ -77,7 +75,7 @@ def start(
             "OMP_NUM_THREADS": "1",
             **(env or {}),
         },
-        **kwargs,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs},
     )
 
 

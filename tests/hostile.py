@@ -22,10 +22,10 @@ import h5py
 import numpy as np
 from gymnasium import spaces
 from h5py import h5d, h5p, h5s, h5t, h5z
+
 from pbvf_datasets.manifest import build_manifest, manifest_bytes
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.writer import DatasetWriter
-
 from pbvf_offline.batches import Episode
 from pbvf_offline.policies import BoxActions, DiscreteActions, PolicySpec
 

@@ -57,9 +57,7 @@ def make_episode(
     observations = rng.normal(0, 1, (steps + 1, spec.obs_dim))
     segment = np.repeat(np.arange(len(rows)), lengths)
     actors: list[Actor] = [policies.actor(row) for row in rows]
-    actions = [
-        actors[s].act(o, rng)[0] for s, o in zip(segment, observations[:-1], strict=True)
-    ]
+    actions = [actors[s].act(o, rng)[0] for s, o in zip(segment, observations[:-1], strict=True)]
     ends = np.zeros((2, steps), bool)
     ends[0 if end == "terminated" else 1, -1] = True
     index = np.asarray(rows)

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import hostile
 import numpy as np
 import pytest
+
+import hostile
 from pbvf_datasets import cache, load_dataset
 from pbvf_datasets.cache import cache_file, cache_folder, load_cache, store_cache
-
 from pbvf_offline.batches import Trajectories, stack_episodes
 
 DIGEST = "ab" * 32

@@ -2,6 +2,7 @@ import copy
 import json
 
 import pytest
+
 from make_episodes import BOX_SPEC, DISCRETE_SPEC
 from pbvf_datasets.card import card_text
 from test_manifest import PROVENANCE

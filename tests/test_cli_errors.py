@@ -10,11 +10,11 @@ import warnings
 
 import pytest
 import typer
+
 from cli_tools import pbvf
 from pbvf_cli import errors
 from pbvf_cli.errors import Signals, Stopped, describe, guarded
 from pbvf_cli.output import one_line
-
 from pbvf_offline import errors as library
 
 
@@ -66,6 +66,12 @@ def test_other_errors_have_a_code(error, code, words):
 def test_system_exit_says_nothing_and_keeps_its_code():
     assert describe(SystemExit(3)) == (None, 3)
     assert describe(SystemExit("text")) == (None, 1)
+
+
+def test_a_reader_of_the_help_that_left_is_no_failure():
+    error = SystemExit(1)
+    error.__context__ = BrokenPipeError()
+    assert describe(error) == (None, 0)
 
 
 def test_bug_shows_a_traceback_and_exits_1(capsys):
@@ -139,11 +145,16 @@ def test_signals_unwind_through_finally(capsys, number, code):
 
 def test_held_signal_stops_at_the_next_check():
     reached = []
-    with Signals() as signals, pytest.raises(Stopped) as stopped, signals.held():
-        os.kill(os.getpid(), signal.SIGTERM)
-        reached.append("after the signal")
-        signals.check()
-        reached.append("after the check")
+
+    def work() -> None:
+        with Signals() as signals, signals.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached.append("after the signal")
+            signals.check()
+            reached.append("after the check")
+
+    with pytest.raises(Stopped) as stopped:
+        work()
     assert stopped.value.exit_code == 143
     assert reached == ["after the signal"]
 
@@ -155,13 +166,18 @@ def test_held_signal_stops_at_the_end_at_the_latest():
 
 def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypatch):
     reached = []
-    with Signals() as signals, pytest.raises(Stopped), signals.held():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # a wrapper forwards it at once
-        reached.append("echo")
-        monkeypatch.setattr(errors, "_REPEAT_SECONDS", 0.0)
-        os.kill(os.getpid(), signal.SIGINT)
-        reached.append("second")
+
+    def work() -> None:
+        with Signals() as signals, signals.held():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)  # a wrapper forwards it at once
+            reached.append("echo")
+            monkeypatch.setattr(errors, "_REPEAT_SECONDS", 0.0)
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("second")
+
+    with pytest.raises(Stopped):
+        work()
     assert reached == ["echo"]
 
 
@@ -172,7 +188,7 @@ def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypat
         (["colect"], ["Did you mean 'collect'"]),
         (["collect", "X", "--foo"], ["--foo", "pbvf collect --help"]),
         (["collect"], ["ENV"]),
-        (["collect", "X", "--steps", "0"], ["--steps", "0"]),
+        (["collect", "X", "--steps", "0"], ["--steps", "1"]),
         (["collect", "X", "--steps", "many"], ["--steps"]),
         (["collect", "X", "--sigma", "wide"], ["--sigma"]),
         (["collect", "X", "--workers", "0"], ["--workers"]),

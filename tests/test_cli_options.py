@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from pbvf_cli import options
 from pbvf_cli.options import DeviceName, Form, Setting
 from pbvf_cli.output import Sink
-
 from pbvf_offline.errors import UsageError
 
 
@@ -17,7 +17,7 @@ def test_numbers_are_sorted_and_unique():
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "0", "-5,10", "1.5"])
 def test_other_lists_are_refused(text):
-    with pytest.raises(UsageError, match="--snapshots.*500,1000"):
+    with pytest.raises(UsageError, match=r"--snapshots.*500,1000"):
         options.parse_numbers(text, "--snapshots")
 
 
@@ -103,7 +103,7 @@ def test_device():
 
 def test_cuda_without_cuda_is_wrong_usage(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(UsageError, match="--device.*CUDA is not available"):
+    with pytest.raises(UsageError, match=r"--device.*CUDA is not available"):
         options.torch_device(DeviceName.CUDA)
 
 

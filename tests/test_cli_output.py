@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from pbvf_cli.options import Setting
 from pbvf_cli.output import Sink, number, plain, time_taken
 from pbvf_cli.progress import Bar, duration

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode, same
 from pbvf_datasets.columns import (
     columns_to_image,
@@ -8,7 +9,6 @@ from pbvf_datasets.columns import (
     unpack_columns,
 )
 from pbvf_datasets.schema import OBS_DTYPES
-
 from pbvf_offline.errors import DamagedError, UsageError
 
 KINDS = {

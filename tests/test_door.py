@@ -12,14 +12,14 @@ from pathlib import Path
 
 import gymnasium
 import h5py
-import hostile
 import numpy as np
 import pytest
+
+import hostile
 from pbvf_datasets.door import CardWarning, UnverifiedWarning, open_folder
 from pbvf_datasets.guarded import printable
 from pbvf_datasets.reader import load_dataset
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
-
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,

@@ -5,11 +5,11 @@ import time
 import h5py
 import numpy as np
 import pytest
+
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
 from pbvf_datasets import hdf5
 from pbvf_datasets.hdf5 import WriteTotals, chunk_shape, write_episodes
 from pbvf_datasets.schema import FIELDS, OBS_DTYPES, parse_episode_blob
-
 from pbvf_offline.errors import UsageError
 
 

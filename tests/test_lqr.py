@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from libtools import fit_settings
 
+from libtools import fit_settings
 from pbvf_offline.batches import stack_episodes
 from pbvf_offline.envs import EnvConfig, make_env, spec_for_env, time_limit
 from pbvf_offline.fit import advance, start_fit, training_set
@@ -35,7 +35,14 @@ def simulate(weight: float, bias: float, steps: int, gamma: float) -> tuple[floa
 
 
 # m = 1 + w is 0 at w = -1 (one jump) and -1 at w = -2 (for ever back and forth).
-POINTS = [(-1.0, 0.0), (-1.0, 0.3), (-2.0, 0.0), (-2.0, 0.4), (-1.0 + 1e-7, 0.2), (-2.0 + 1e-9, 0.1)]
+POINTS = [
+    (-1.0, 0.0),
+    (-1.0, 0.3),
+    (-2.0, 0.0),
+    (-2.0, 0.4),
+    (-1.0 + 1e-7, 0.2),
+    (-2.0 + 1e-9, 0.1),
+]
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.99, 0.5, 0.0])
@@ -76,9 +83,9 @@ def test_gradient_of_the_return_by_finite_differences() -> None:
     h = 1e-5
     weight, bias = np.array(-0.7), np.array(0.2)
     for dw, db in ((h, 0.0), (0.0, h)):
-        slope = (
-            lqr_return(weight + dw, bias + db, 1) - lqr_return(weight - dw, bias - db, 1)
-        ) / (2 * h)
+        slope = (lqr_return(weight + dw, bias + db, 1) - lqr_return(weight - dw, bias - db, 1)) / (
+            2 * h
+        )
         assert slope == pytest.approx(1.0, rel=1e-6)
     # Two steps: s1 = 1 + w + b, R = -1 - (w + b)^2 - s1^2 - (w s1 + b)^2.
     w, b = -0.7, 0.2

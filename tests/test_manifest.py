@@ -2,6 +2,7 @@ import copy
 import json
 
 import pytest
+
 from make_episodes import BOX_SPEC
 from pbvf_datasets.manifest import (
     build_manifest,
@@ -12,9 +13,8 @@ from pbvf_datasets.manifest import (
     verify_files,
     versions,
 )
-from pbvf_datasets.schema import canonical_json
-
 from pbvf_offline.errors import DamagedError, IncompatibleError
+from pbvf_offline.strict_json import canonical_json
 
 PROVENANCE = {
     "tool": "pbvf-offline 0.1.0",

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import hostile
 import numpy as np
 import pytest
 from gymnasium import spaces
+
+import hostile
 from pbvf_datasets import from_minari, load_dataset
 from pbvf_datasets.door import UnverifiedWarning
 from pbvf_datasets.minari_bridge import content_digest
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
-
 from pbvf_offline.batches import Episode, stack_episodes
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 

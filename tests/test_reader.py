@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import hostile
 import numpy as np
 import pytest
+
+import hostile
 from pbvf_datasets import load_dataset, reader
 from pbvf_datasets.assemble import Assembler
 from pbvf_datasets.door import UnverifiedWarning
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
-
 from pbvf_offline.batches import Episode, Trajectories, stack_episodes
 from pbvf_offline.errors import DamagedError, ResourceError, UsageError
 from pbvf_offline.policies import BoxActions, PolicySpec

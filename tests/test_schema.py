@@ -5,14 +5,14 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import pbvf_datasets
 import pytest
 from gymnasium import spaces
-from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
 from minari.serialization import deserialize_space
 from minari.serialization import serialize_space as minari_serialize_space
-from pbvf_datasets import schema
 
+import pbvf_datasets
+from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
+from pbvf_datasets import schema
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from libtools import box_spec, discrete_spec, make_policies
 from torch import nn
 
+from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.policies import Actor, BoxActions, PolicySpec
 from pbvf_offline.torch_policies import network_output, to_unit, unit_action
 

@@ -162,11 +162,10 @@ def collect(
     )
     config = options.env_config(env, env_kwargs, max_episode_steps)
 
+    from pbvf_cli.environments import silence_gymnasium
     from pbvf_datasets.collect import CollectSettings, stored_seed
     from pbvf_datasets.collect import collect as collect_dataset
     from pbvf_datasets.schema import check_dataset_id
-
-    from pbvf_cli.environments import silence_gymnasium
     from pbvf_offline.policy_files import load_policies, single_policy
     from pbvf_offline.presets import env_preset
 

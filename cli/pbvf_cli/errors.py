@@ -174,6 +174,8 @@ def describe(error: BaseException) -> tuple[str | None, int]:
         # Without arguments the help was printed already, and there is nothing to add.
         return message + _help_hint(error) if message else None, error.exit_code
     if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError):
+            return None, 0  # rich's answer to a reader of the help that left early
         return None, error.code if isinstance(error.code, int) else BUG
     if _is_memory(error):
         return "there is not enough memory; close other programs, or ask for less", RESOURCES

@@ -139,7 +139,6 @@ def fit_critic(
 
     from pbvf_datasets import load_dataset
     from pbvf_datasets.schema import resolve_dataset
-
     from pbvf_offline.envs import EnvReference
     from pbvf_offline.fit import FitSettings
     from pbvf_offline.fit_files import fit_to_file, stored_seed
@@ -223,10 +222,10 @@ def fit_critic(
         )
     if result.already_complete:
         sink.note(f"already complete: {out}")
-    _print(sink, out, result)
+    _print(sink, out, result, cut)
 
 
-def _print(sink: Sink, out: Path, result: FitResult) -> None:
+def _print(sink: Sink, out: Path, result: FitResult, cut: int) -> None:
     fit = result.file.fit
     done, seconds = result.updates_done_now, result.seconds
     rate = done / seconds if done and seconds > 0 else None
@@ -242,6 +241,7 @@ def _print(sink: Sink, out: Path, result: FitResult) -> None:
         "reward": fit.settings.reward,
         "seed": fit.settings.seed,
         "dataset": result.file.context.dataset,
+        "cut_episodes": cut,
         "snapshots": result.snapshots,
         "validation": validation,
         "already_complete": result.already_complete,

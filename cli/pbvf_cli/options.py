@@ -193,7 +193,7 @@ def paper_source(env_id: str | None) -> str:
     """Return what to call a default that :mod:`pbvf_offline.presets` has for an environment."""
     from pbvf_offline.presets import ENVIRONMENTS, env_preset
 
-    known = env_id is not None and env_preset(env_id) in ENVIRONMENTS.values()
+    known = any(env_preset(env_id) is preset for preset in ENVIRONMENTS.values())
     return f"paper default for {env_id}" if known else "paper default"
 
 
@@ -263,7 +263,7 @@ def parse_kwargs(text: str | None) -> dict[str, Any]:
     Raises:
         UsageError: It is something else.
     """
-    from pbvf_offline.files import parse_json
+    from pbvf_offline.strict_json import parse_json
 
     if text is None:
         return {}

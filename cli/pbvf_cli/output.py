@@ -100,10 +100,13 @@ class Sink:
         self._held: str | None = None
 
     def note(self, text: str) -> None:
-        """Tell something worth knowing, on stderr."""
-        self.begin()
-        if not self.quiet:
+        """Tell something worth knowing, on stderr; after the settings, if they still wait."""
+        if self.quiet:
+            return
+        if self._held is None:
             note_line(one_line(text))
+        else:
+            self._held += "\n" + one_line(text)
 
     def settings(self, title: str, settings: Sequence[Setting]) -> None:
         """Have the settings in force, and where each comes from, shown when work begins."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
-from pbvf_offline.files import parse_json, read_file, write_file
+from pbvf_offline.files import read_file, write_file
+from pbvf_offline.strict_json import parse_json
 
 _MAX_CELL = 16 * 2**20
 

@@ -161,8 +161,11 @@ def _critics(
         seed=seed,
         relabel=preset.relabel,
         bound_values=preset.bound_values,
+        standardise=preset.standardise,
     )
-    paper = dataclasses.replace(default, n_step=1, relabel=0.0, bound_values=False)
+    paper = dataclasses.replace(
+        default, n_step=1, relabel=0.0, bound_values=False, standardise=False
+    )
     return [
         ("default", default, preset.updates, ()),
         ("paper", paper, max(settings.snapshots), settings.snapshots),
@@ -184,6 +187,7 @@ def _grow(
             trust_region=trust_region,
             radius=SYNTHESIS.radius,
             states=SYNTHESIS.states,
+            restarts=SYNTHESIS.restarts if trust_region else 1,
         ),
         critic.with_name(f"{critic.stem}-{kind}-policies.safetensors"),
         evaluation=EvaluationSettings(

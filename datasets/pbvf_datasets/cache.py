@@ -27,10 +27,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.schema import OBS_DTYPES, canonical_json, parse_json
+from pbvf_datasets.schema import OBS_DTYPES
 from pbvf_offline.batches import Trajectories
 from pbvf_offline.errors import PbvfError
 from pbvf_offline.policies import Policies, PolicySpec
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 _MAGIC: Final = b"pbvfcach"
 _VERSION: Final = 1

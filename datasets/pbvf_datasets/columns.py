@@ -22,9 +22,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.schema import FIELDS, canonical_json, parse_json
+from pbvf_datasets.schema import FIELDS
 from pbvf_offline.batches import Episode
 from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 Columns = dict[str, NDArray[Any]]
 

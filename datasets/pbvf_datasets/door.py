@@ -30,9 +30,7 @@ from pbvf_datasets.schema import (
     DATA_FILE,
     MANIFEST_FILE,
     METADATA_FILE,
-    canonical_json,
     check_spaces,
-    parse_json,
     parse_space,
 )
 from pbvf_offline.errors import (
@@ -42,6 +40,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 if TYPE_CHECKING:
     import gymnasium as gym

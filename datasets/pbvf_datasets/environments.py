@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pbvf_datasets.schema import parse_json
 from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.strict_json import parse_json
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -22,12 +22,11 @@ from pbvf_datasets.schema import (
     FORMAT,
     FORMAT_VERSION,
     METADATA_FILE,
-    canonical_json,
     check_version,
-    parse_json,
 )
 from pbvf_offline import __version__
 from pbvf_offline.errors import DamagedError
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 

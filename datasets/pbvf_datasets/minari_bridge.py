@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from pbvf_datasets.assemble import ArraySource, Assembler, read_episode
 from pbvf_datasets.door import check_space_kinds
 from pbvf_datasets.reader import Dataset, environment_of
-from pbvf_datasets.schema import BLOB, FIELDS, canonical_json, parse_space, serialize_space
+from pbvf_datasets.schema import BLOB, FIELDS, parse_space, serialize_space
 from pbvf_offline.batches import Episode, Trajectories
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.strict_json import canonical_json
 
 if TYPE_CHECKING:
     from minari import MinariDataset  # type: ignore[import-untyped,unused-ignore]

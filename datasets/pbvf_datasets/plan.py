@@ -13,14 +13,9 @@ from typing import Any, Final
 
 from pbvf_datasets.checks import show
 from pbvf_datasets.manifest import parse_manifest
-from pbvf_datasets.schema import (
-    MANIFEST_FILE,
-    canonical_json,
-    check_version,
-    dataset_path,
-    parse_json,
-)
+from pbvf_datasets.schema import MANIFEST_FILE, check_version, dataset_path
 from pbvf_offline.errors import ConflictError, DamagedError, PbvfError
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 PLAN_VERSION: Final = 1
 PLAN_FILE: Final = "plan.json"

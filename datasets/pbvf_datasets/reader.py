@@ -17,9 +17,10 @@ from pbvf_datasets.assemble import ArraySource, Assembler, read_episode
 from pbvf_datasets.cache import load_cache, store_cache
 from pbvf_datasets.door import CheckedFolder, open_folder, open_suspect
 from pbvf_datasets.guarded import GuardedFile, GuardedGroup, printable
-from pbvf_datasets.schema import BLOB, DATA_FILE, FIELDS, METADATA_FILE, parse_json, resolve_dataset
+from pbvf_datasets.schema import BLOB, DATA_FILE, FIELDS, METADATA_FILE, resolve_dataset
 from pbvf_offline.batches import Episode, Trajectories, Transitions
 from pbvf_offline.errors import DamagedError, ResourceError, UsageError
+from pbvf_offline.strict_json import parse_json
 
 if TYPE_CHECKING:
     import gymnasium as gym

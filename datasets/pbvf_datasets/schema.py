@@ -7,7 +7,6 @@ disagree. Nothing in here opens a data file or runs anything that a file names.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.policies import BoxActions, PolicySpec
+from pbvf_offline.strict_json import canonical_json, parse_json
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -39,8 +39,6 @@ OBS_DTYPES: Final = (
 )
 """Observation dtypes that are stored; the environment's own is kept."""
 
-MAX_JSON_BYTES: Final = 256 * 2**20
-MAX_JSON_DEPTH: Final = 32
 MAX_SPACE_DIM: Final = 1_000_000
 MAX_BLOB_BYTES: Final = 16 * 2**20
 
@@ -118,90 +116,6 @@ def field_shape(field: Field, spec: PolicySpec, steps: int, segments: int) -> tu
 def present_fields(episode: Episode) -> tuple[Field, ...]:
     """Return the fields that an episode carries, in the table's order."""
     return tuple(f for f in FIELDS if f.required or getattr(episode, f.attribute) is not None)
-
-
-# ------------------------------------------------------------------------------- JSON
-
-
-def canonical_json(value: object) -> bytes:
-    """Return the one byte string that stands for a JSON value.
-
-    Raises:
-        UsageError: The value holds NaN, infinity or something JSON has no word for.
-    """
-    try:
-        text = json.dumps(
-            value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-        )
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"a value cannot be written as JSON: {error}") from error
-    return text.encode("ascii")
-
-
-def parse_json(
-    data: bytes | str,
-    where: str | os.PathLike[str],
-    *,
-    allow_infinity: bool = False,
-    max_bytes: int = MAX_JSON_BYTES,
-) -> Any:
-    """Read JSON from a stranger: no duplicate keys, no NaN, bounded size and depth.
-
-    Args:
-        data: The text, UTF-8 when bytes.
-        where: The file (and object) it is from, for messages.
-        allow_infinity: Accept ``Infinity`` and ``-Infinity``, as Minari writes in spaces.
-        max_bytes: Longest text accepted.
-
-    Raises:
-        DamagedError: The text is anything else.
-    """
-    if len(data) > max_bytes:
-        raise DamagedError(f"JSON of {len(data):,} bytes is over {max_bytes:,}", where=where)
-
-    def constant(name: str) -> float:
-        if allow_infinity and name != "NaN":
-            return float(name)
-        raise ValueError(f"{name} is not allowed")
-
-    def number(text: str) -> float:
-        value = float(text)
-        if not math.isfinite(value):
-            raise ValueError(f"the number {text[:40]} is out of range")
-        return value
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(items)
-        if len(result) != len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"the key {twice[:80]!r} appears twice")
-        return result
-
-    try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-        value = json.loads(
-            text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number
-        )
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"not valid JSON: {error}", where=where) from error
-    _check_depth(value, where)
-    return value
-
-
-def _check_depth(value: object, where: str | os.PathLike[str]) -> None:
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):
-        inner: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner += [v for v in item.values() if isinstance(v, dict | list)]
-            elif isinstance(item, list):
-                inner += [v for v in item if isinstance(v, dict | list)]
-        if not inner:
-            return
-        level = inner
-    raise DamagedError(f"JSON is nested deeper than {MAX_JSON_DEPTH} levels", where=where)
 
 
 def episode_blob(spec: PolicySpec, cut: Cut) -> bytes:

@@ -67,7 +67,6 @@ from pbvf_datasets.schema import (
     FIELDS,
     MANIFEST_FILE,
     METADATA_FILE,
-    canonical_json,
     check_dataset_id,
     check_spaces,
     dataset_path,
@@ -84,6 +83,7 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.files import sync_folder
 from pbvf_offline.policies import PolicySpec
+from pbvf_offline.strict_json import canonical_json
 
 if TYPE_CHECKING:
     import gymnasium as gym

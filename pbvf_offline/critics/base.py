@@ -33,6 +33,8 @@ class CriticConfig:
         gamma: Discount factor of the values.
         reward: Which reward the values add up.
         n_step: Longest n-step target of a TD critic; 1 is the paper's.
+        standardise: Show theta to the network with the dataset's mean taken off and divided
+            by its spread, dimension by dimension; the paper shows it as it is.
     """
 
     spec: PolicySpec
@@ -41,11 +43,12 @@ class CriticConfig:
     gamma: float = 0.99
     reward: RewardChoice = "raw"
     n_step: int = 1
+    standardise: bool = False
 
     def __post_init__(self) -> None:
-        if not self.hidden or any(not 1 <= h <= 65_536 for h in self.hidden):
+        if not 1 <= len(self.hidden) <= 16 or any(not 1 <= h <= 65_536 for h in self.hidden):
             raise UsageError(
-                f"critic hidden sizes {list(self.hidden)} are not one or more of 1 … 65536"
+                f"critic hidden sizes {list(self.hidden)} are not 1 to 16 numbers in 1 … 65536"
             )
         if self.activation not in ("relu", "tanh"):
             raise UsageError(f"critic activation {self.activation!r} is neither relu nor tanh")
@@ -65,6 +68,7 @@ class CriticConfig:
             "gamma": self.gamma,
             "reward": self.reward,
             "n_step": self.n_step,
+            "standardise": self.standardise,
         }
 
     @classmethod
@@ -74,7 +78,7 @@ class CriticConfig:
         Raises:
             DamagedError: A key is missing, unknown or invalid.
         """
-        keys = {"spec", "hidden", "activation", "gamma", "reward", "n_step"}
+        keys = {"spec", "hidden", "activation", "gamma", "reward", "n_step", "standardise"}
         if not isinstance(data, dict) or set(data) != keys:
             raise DamagedError("the critic's configuration is malformed", where=where)
         hidden, gamma, n_step = data["hidden"], data["gamma"], data["n_step"]
@@ -83,6 +87,7 @@ class CriticConfig:
             or any(type(h) is not int for h in hidden)
             or type(gamma) not in (int, float)
             or type(n_step) is not int
+            or type(data["standardise"]) is not bool
         ):
             raise DamagedError("the critic's configuration is malformed", where=where)
         try:
@@ -93,6 +98,7 @@ class CriticConfig:
                 gamma=float(min(gamma, 2.0)),  # a huge integer has no float; 2 is refused too
                 reward=data["reward"],
                 n_step=n_step,
+                standardise=data["standardise"],
             )
         except (UsageError, DamagedError) as error:
             raise DamagedError(
@@ -117,6 +123,26 @@ class Critic(torch.nn.Module, ABC):
         self.check(config.spec)
         self.config = config
         self.network = SplitMLP(self.inputs(config), config.hidden, config.activation, rng)
+        self.theta_center: Tensor
+        self.theta_scale: Tensor
+        self.register_buffer("theta_center", torch.zeros(config.spec.size))
+        self.register_buffer("theta_scale", torch.ones(config.spec.size))
+
+    def standardise_to(self, theta: NDArray[np.float32]) -> None:
+        """Take center and scale of the network's theta input from policies theta (P, D)."""
+        wide = theta.astype(np.float64)
+        scale = wide.std(axis=0)
+        typical = float(np.median(scale[scale > 0])) if np.any(scale > 0) else 1.0
+        # A direction without spread says nothing; dividing by its spread would make it loud.
+        scale = np.maximum(scale, 1e-3 * typical)
+        self.theta_center.copy_(torch.from_numpy(wide.mean(axis=0)))
+        self.theta_scale.copy_(torch.from_numpy(scale))
+
+    def theta_part(self, theta: Tensor) -> Tensor:
+        """Return what thetas (…, D) add to the first layer: (…, hidden[0])."""
+        if self.config.standardise:
+            theta = (theta - self.theta_center) / self.theta_scale
+        return self.network.part("theta", theta)
 
     @classmethod
     def check(cls, spec: PolicySpec) -> None:

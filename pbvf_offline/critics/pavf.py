@@ -77,7 +77,7 @@ class PAVF(Critic):
         if batch.action is None:
             raise ValueError("this training set has no actions")
         theta = batch.thetas(index, noise)
-        part = network.part("theta", theta)
+        part = self.theta_part(theta)
         value = network.head(
             part
             + network.part("obs", obs[obs_row[index]])
@@ -100,7 +100,7 @@ class PAVF(Critic):
         """
         network = self.network
         action = unit_action(self.config.spec, theta, states)
-        first = network.part("theta", theta).unsqueeze(1) + state_part
+        first = self.theta_part(theta).unsqueeze(1) + state_part
         return network.head(first + network.part("action", action))
 
     def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
@@ -108,7 +108,5 @@ class PAVF(Critic):
         network = self.network
         action = unit_action(self.config.spec, theta, states.unsqueeze(1)).squeeze(1)
         return network.head(
-            network.part("theta", theta)
-            + network.part("obs", states)
-            + network.part("action", action)
+            self.theta_part(theta) + network.part("obs", states) + network.part("action", action)
         )

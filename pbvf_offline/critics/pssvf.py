@@ -44,7 +44,7 @@ class PSSVF(Critic):
     def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean of ``[r - V(theta)]^2`` (Algorithm 1)."""
         network = self.network
-        value = network.head(network.part("theta", batch.thetas(index, noise)))
+        value = network.head(self.theta_part(batch.thetas(index, noise)))
         return (batch.value[index] - value).square().mean()
 
     def state_part(self, states: Tensor) -> Tensor:
@@ -54,12 +54,12 @@ class PSSVF(Critic):
     def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
         """Return V(theta) as (K, 1)."""
         del states, state_part
-        return self.network.head(self.network.part("theta", theta)).unsqueeze(1)
+        return self.network.head(self.theta_part(theta)).unsqueeze(1)
 
     def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
         """Return V(theta) as (B,)."""
         del states
-        return self.network.head(self.network.part("theta", theta))
+        return self.network.head(self.theta_part(theta))
 
     @property
     def depends_on_state(self) -> bool:

@@ -42,7 +42,7 @@ class PSVF(Critic):
         network = self.network
         obs, obs_row, boot_row = td_parts(batch)
         # The theta part serves both states of the transition.
-        part = network.part("theta", batch.thetas(index, noise))
+        part = self.theta_part(batch.thetas(index, noise))
         value = network.head(part + network.part("obs", obs[obs_row[index]]))
         with torch.no_grad():
             ahead = network.head(part + network.part("obs", obs[boot_row[index]]))
@@ -53,12 +53,12 @@ class PSVF(Critic):
         """Return V(s, theta) as (K, S)."""
         del states
         network = self.network
-        return network.head(network.part("theta", theta).unsqueeze(1) + state_part)
+        return network.head(self.theta_part(theta).unsqueeze(1) + state_part)
 
     def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
         """Return V(s, theta) as (B,)."""
         network = self.network
-        return network.head(network.part("theta", theta) + network.part("obs", states))
+        return network.head(self.theta_part(theta) + network.part("obs", states))
 
 
 def td_training_set(

@@ -1,0 +1,97 @@
+"""JSON from strangers and JSON with one form: strict in, canonical out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+from pbvf_offline.errors import DamagedError, UsageError
+
+MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_DEPTH = 32
+
+
+def canonical_json(value: object) -> bytes:
+    """Return the one byte string that stands for a JSON value.
+
+    >>> canonical_json({"b": 1, "a": [0.5, None]})
+    b'{"a":[0.5,null],"b":1}'
+
+    Raises:
+        UsageError: The value holds NaN, infinity or something JSON has no word for.
+    """
+    try:
+        text = json.dumps(
+            value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a value cannot be written as JSON: {error}") from error
+    return text.encode("ascii")
+
+
+def parse_json(
+    data: bytes | str,
+    where: str | os.PathLike[str],
+    *,
+    allow_infinity: bool = False,
+    max_bytes: int = MAX_JSON_BYTES,
+) -> Any:
+    """Read JSON from a stranger: no duplicate keys, no NaN, bounded size and depth.
+
+    Args:
+        data: The text, UTF-8 when bytes.
+        where: The file (and object) it is from, for messages.
+        allow_infinity: Accept ``Infinity`` and ``-Infinity``, as Minari writes in spaces.
+        max_bytes: Longest text accepted.
+
+    Raises:
+        DamagedError: The text is anything else.
+    """
+    if len(data) > max_bytes:
+        raise DamagedError(f"JSON of {len(data):,} bytes is over {max_bytes:,}", where=where)
+
+    def constant(name: str) -> float:
+        if allow_infinity and name != "NaN":
+            return float(name)
+        raise ValueError(f"{name} is not allowed")
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise ValueError(f"the number {text[:40]} is out of range")
+        return value
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(items)
+        if len(result) != len(items):
+            seen: set[str] = set()
+            twice = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise ValueError(f"the key {twice[:80]!r} appears twice")
+        return result
+
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        value = json.loads(
+            text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number
+        )
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"not valid JSON: {error}", where=where) from error
+    _check_depth(value, where)
+    return value
+
+
+def _check_depth(value: object, where: str | os.PathLike[str]) -> None:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        inner: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += [v for v in item.values() if isinstance(v, dict | list)]
+            elif isinstance(item, list):
+                inner += [v for v in item if isinstance(v, dict | list)]
+        if not inner:
+            return
+        level = inner
+    raise DamagedError(f"JSON is nested deeper than {MAX_JSON_DEPTH} levels", where=where)

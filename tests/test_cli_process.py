@@ -1,0 +1,230 @@
+"""The command as a process: start-up, workers, signals, pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from cli_tools import content, digest, run_process, start
+
+SLOW = ("collect", "toyenv:ToySlow-v0", "--dataset", "lab/slow-v0", "--seed", 0, "-q")
+
+
+@pytest.fixture
+def env(tmp_path):
+    (tmp_path / "work").mkdir()
+    return {
+        "MINARI_DATASETS_PATH": str(tmp_path / "datasets"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+
+
+def test_start_up_loads_nothing_heavy():
+    code = (
+        "import sys; from pbvf_cli.__main__ import main; code = main(['--help'])\n"
+        "heavy = {'torch', 'numpy', 'gymnasium', 'h5py', 'minari', 'scipy', 'matplotlib'}\n"
+        "print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    ran = run_process(code=code)
+    assert ran.err.splitlines()[-1] == "0 []"
+    assert "fit-critic" in ran.out
+
+
+def test_collect_never_imports_torch(env):
+    code = (
+        "import sys; from pbvf_cli.__main__ import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(code, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    argv = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 12, "-q"]
+    ran = run_process(*argv, code=code, env=env)
+    assert ran.err.splitlines()[-1] == "0 False"
+
+
+def test_case_5_and_11_workers_give_the_same_bytes(env, tmp_path):
+    argv = ["collect", "toyenv:Toy-v0", "--steps", 102, "--seed", 0, "--perturb-every", 2, "-q"]
+    for workers in (1, 2):
+        ran = run_process(
+            *argv, "--workers", workers, "--dataset", f"lab/with{workers}-v0", env=env
+        )
+        assert ran.code == 0, ran.err
+    one, two = (content(tmp_path / f"datasets/lab/with{w}-v0/data") for w in (1, 2))
+    assert one["main_data.hdf5"] == two["main_data.hdf5"]
+
+
+def test_a_module_of_the_current_folder_is_found_by_workers_too(env, tmp_path):
+    work = tmp_path / "work"
+    (work / "mine.py").write_text(
+        "import gymnasium as gym\n"
+        "from toyenv import ToyEnv\n"
+        "class Mine(ToyEnv):\n    pass\n"
+        "gym.register('Mine-v0', entry_point='mine:Mine', max_episode_steps=50)\n"
+    )
+    argv = ["collect", "mine:Mine-v0", "--dataset", "lab/mine-v0", "--episodes", 6, "--workers", 2]
+    # As the installed command starts: the current folder is not on the path.
+    ran = run_process(*argv, "-q", env={**env, "PYTHONSAFEPATH": "1"}, cwd=work)
+    assert ran.code == 0, ran.err
+
+
+def wait_for(path, lines, process):
+    """Wait until a log has so many lines."""
+    for _ in range(600):
+        if path.exists() and len(path.read_text().splitlines()) >= lines:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    raise AssertionError("the process did not get so far")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The command of case 14, the folder of its log, and what it makes when left alone."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    argv = [*SLOW, "--steps", 70, "--warmup-episodes", 1]
+    argv += ["--env-kwargs", f'{{"log": "{folder / "log.txt"}"}}']
+    ran = run_process(*argv, env={"MINARI_DATASETS_PATH": str(folder / "datasets")})
+    assert ran.code == 0, ran.err
+    return argv, folder / "log.txt", content(folder / "datasets/lab/slow-v0")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_case_14_stopped_in_the_middle_the_same_command_continues(
+    env, tmp_path, undisturbed, number, code
+):
+    argv, log, expected = undisturbed
+    log.unlink()
+    process = start(*argv, env=env)
+    wait_for(log, 40, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert out == ""
+    if code > 0:
+        assert len(err.splitlines()) == 1
+        assert "continues" in err
+    root = tmp_path / "datasets"
+    assert not (root / "lab/slow-v0").exists()
+    before = len(log.read_text().splitlines())
+    ran = run_process(*argv, env=env)
+    assert ran.code == 0, ran.err
+    assert content(root / "lab/slow-v0") == expected
+    if code > 0:  # finished episodes were kept: no step of them was run again
+        assert len(log.read_text().splitlines()) - before < 70
+
+
+def test_interrupting_a_group_of_workers_leaves_no_process_behind(env, tmp_path):
+    log = tmp_path / "log.txt"
+    argv = [*SLOW, "--steps", 2000, "--workers", 2, "--warmup-episodes", 0]
+    argv += ["--env-kwargs", f'{{"log": "{log}"}}']
+    process = start(*argv, env=env, start_new_session=True)
+    wait_for(log, 10, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    for _ in range(100):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("a worker is still there")
+
+
+def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path):
+    collect = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 200, "--seed", 0]
+    assert run_process(*collect, "-q", env=env).code == 0
+    # Large enough to be caught in the middle.
+    fit = ["fit-critic", "lab/toy-v0", "--critic", "psvf", "--updates", 400, "--seed", 0]
+    fit += ["--hidden", "128,128", "--snapshots", "40"]
+    work = tmp_path / "work"
+    process = start(*fit, "--out", "c.safetensors", "-q", env=env, cwd=work)
+    for _ in range(600):
+        if (work / "c-000040.safetensors").exists() or process.poll() is not None:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert not (work / "c.safetensors").exists()
+    assert (work / ".c.safetensors.partial").exists()
+    for out in ("c.safetensors", "d.safetensors"):
+        ran = run_process(*fit, "--out", out, "-q", env=env, cwd=work)
+        assert ran.code == 0, ran.err
+    assert (work / "c.safetensors").read_bytes() == (work / "d.safetensors").read_bytes()
+    assert not (work / ".c.safetensors.partial").exists()
+
+
+def test_two_at_once_conflict(env, tmp_path):
+    log = tmp_path / "log.txt"
+    argv = [*SLOW, "--steps", 200, "--warmup-episodes", 0]
+    argv += ["--env-kwargs", f'{{"log": "{log}"}}']
+    process = start(*argv, env=env)
+    wait_for(log, 3, process)
+    second = run_process(*argv, env=env)
+    process.kill()
+    process.communicate()
+    assert second.code == 7
+    assert "another process" in second.error
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["collect", "--help"]])
+def test_a_reader_that_leaves_early_is_no_error(argv):
+    with start(*argv) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 0
+
+
+def test_a_result_nobody_reads_is_still_a_success(env, tmp_path):
+    argv = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 12, "--json", "-q"]
+    with start(*argv, env=env) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 0
+    assert digest(tmp_path / "datasets", "lab/toy-v0")
+
+
+def test_progress_is_plain_lines_without_a_terminal(env):
+    argv = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 12, "--json"]
+    ran = run_process(*argv, env=env)
+    assert ran.json["steps"] == 12
+    assert "\x1b" not in ran.err + ran.out
+    assert "\r" not in ran.err
+
+
+def test_a_dependency_that_complains_does_not_break_json(env):
+    # Hopper-v4 is old: Gymnasium has remarks about it.
+    argv = ["collect", "Hopper-v4", "--dataset", "lab/h-v0", "--steps", 20, "--json", "-q"]
+    ran = run_process(*argv, "--warmup-episodes", 1, env=env)
+    assert ran.code == 0
+    assert ran.err == ""
+    assert ran.json["steps"] == 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals")
+def test_a_terminal_gets_a_bar(env):
+    import pty
+
+    parent, child = pty.openpty()
+    argv = ["collect", "toyenv:ToySlow-v0", "--dataset", "lab/toy-v0", "--steps", 50, "--seed", 0]
+    with start(*argv, "--workers", 2, env={**env, "TERM": "xterm"}, stderr=child) as process:
+        os.close(child)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(parent, 65536)
+            except OSError:  # the other side is gone
+                break
+        os.close(parent)
+        assert process.wait(timeout=60) == 0
+    text = seen.decode()
+    assert "50/50 steps" in text
+    assert "\x1b[?25h" in text  # the cursor is back

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from pbvf_offline import files
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    IncompatibleError,
+    PbvfError,
+    ResourceError,
+    UnsafeError,
+    UsageError,
+)
+from pbvf_offline.files import decode, encode, file_digest, locked, read_file, write_file
+from pbvf_offline.strict_json import canonical_json, parse_json
+
+ARRAYS: dict[str, Any] = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.array([[1.5], [-2.5]]),
+    "c": np.array([2**40, -1]),
+    "d": np.array(7, np.int32),
+    "e": np.array([], np.uint8),
+    "f": np.zeros((0, 3), np.float32),
+}
+CONTENT = {"x": 1, "y": [0.1, None, "ü"], "n": {"sha256": "no"}}
+
+
+def sample(kind: str = "sample") -> bytes:
+    return encode(kind, CONTENT, ARRAYS)
+
+
+def test_round_trip() -> None:
+    content, tensors = decode("sample", sample(), "here")
+    assert content == CONTENT
+    assert set(tensors) == set(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert tensors[name].dtype == array.dtype
+        assert tensors[name].shape == array.shape
+        assert np.array_equal(tensors[name], array)
+
+
+def test_equal_arguments_give_equal_bytes() -> None:
+    backwards = dict(reversed(ARRAYS.items()))
+    fortran = {**ARRAYS, "a": np.asfortranarray(ARRAYS["a"])}
+    assert encode("sample", dict(reversed(CONTENT.items())), backwards) == sample()
+    assert encode("sample", CONTENT, fortran) == sample()
+
+
+def test_other_programs_can_read_the_tensors() -> None:
+    loaded = safetensors.numpy.load(sample())
+    assert np.array_equal(loaded["a"], ARRAYS["a"])
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    image = sample()
+    for at in range(len(image)):
+        for flip in (0x01, 0x80, 0xFF):
+            bad = bytearray(image)
+            bad[at] ^= flip
+            with pytest.raises((DamagedError, IncompatibleError, UnsafeError)):
+                decode("sample", bytes(bad), "here")
+
+
+def test_every_truncation_and_extension_is_noticed() -> None:
+    image = sample()
+    for size in range(len(image)):
+        with pytest.raises((DamagedError, IncompatibleError, UnsafeError)):
+            decode("sample", image[:size], "here")
+    for more in (b"\0", b"x" * 100):
+        with pytest.raises(DamagedError):
+            decode("sample", image + more, "here")
+
+
+def test_swapped_arrays_are_noticed() -> None:
+    # safetensors itself has no checksum: the second array's bytes moved into the first.
+    image = encode("sample", {}, {"a": np.zeros(4), "b": np.ones(4)})
+    zeros, ones = np.zeros(4).tobytes(), np.ones(4).tobytes()
+    assert image.endswith(zeros + ones)
+    with pytest.raises(DamagedError, match="digest"):
+        decode("sample", image[:-64] + ones + zeros, "here")
+
+
+def test_a_digest_in_the_content_does_not_mislead() -> None:
+    content = {"z": 'x"sha256":"' + "a" * 64 + '"', "sha256": "b" * 64}
+    got, _ = decode("sample", encode("sample", content, {}), "here")
+    assert got == content
+
+
+class Attack:
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("attack-has-run",))
+
+
+def pickles() -> list[Any]:
+    found = []
+    for name, value in (("attack", Attack()), ("dict", {"w": 1}), ("big", list(range(999)))):
+        found += [
+            pytest.param(pickle.dumps(value, p), id=f"{name}-{p}") for p in (0, 1, 2, 3, 4, 5)
+        ]
+    for zipped in (True, False):
+        buffer = io.BytesIO()
+        torch.save({"w": torch.zeros(3)}, buffer, _use_new_zipfile_serialization=zipped)
+        found.append(pytest.param(buffer.getvalue(), id=f"torch-{zipped}"))
+    archive = io.BytesIO()
+    np.savez(archive, a=np.zeros(3))
+    found.append(pytest.param(archive.getvalue(), id="npz"))
+    return found
+
+
+@pytest.mark.parametrize("image", pickles())
+def test_every_pickle_is_unsafe(
+    image: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsafeError) as caught:
+        decode("critic", image, "critic.safetensors")
+    assert caught.value.exit_code == 4
+    assert "weights_only" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_headers_of_every_length_are_not_taken_for_pickles() -> None:
+    # A header of 0x0280 … 0x0580 bytes starts like a pickle: 80 02.
+    seen = set()
+    for pad in range(300, 1500):
+        image = encode("sample", {"pad": "x" * pad}, {})
+        decode("sample", image, "here")
+        seen.add(image[:2])
+    assert {b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"} <= seen
+
+
+def with_version(version: Any, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    monkeypatch.setattr(files, "FORMAT_VERSION", version)
+    image = sample()
+    monkeypatch.undo()
+    return image
+
+
+def test_newer_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(IncompatibleError, match="version 99.*upgrade") as caught:
+        decode("sample", with_version(99, monkeypatch), "here")
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", 1.0, True, None])
+def test_impossible_version(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DamagedError, match="format version"):
+        decode("sample", with_version(version, monkeypatch), "here")
+
+
+def test_other_kind() -> None:
+    with pytest.raises(IncompatibleError, match="is a policies file, not a critic file"):
+        decode("critic", sample("policies"), "here")
+
+
+def test_safetensors_of_others() -> None:
+    arrays = {"w": np.zeros(3)}
+    for image in (
+        safetensors.numpy.save(arrays),
+        safetensors.numpy.save(arrays, metadata={"format": "pt"}),
+    ):
+        with pytest.raises(IncompatibleError, match="no pbvf header entry"):
+            decode("sample", image, "here")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"kind":"sample"}', '{"a":1,"a":1}', "NaN"])
+def test_malformed_entries(text: str) -> None:
+    image = safetensors.numpy.save({}, metadata={"pbvf": text})
+    with pytest.raises(DamagedError):
+        decode("sample", image, "here")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        b"",
+        b"\0" * 8,
+        b"\xff" * 100,
+        (2**62).to_bytes(8, "little") + b"{" * 100,
+        (10).to_bytes(8, "little") + b"{" * 10,
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{}",
+        (4).to_bytes(8, "little") + b"\xff\xfe{}",
+    ],
+)
+def test_what_is_not_safetensors(image: bytes) -> None:
+    with pytest.raises((DamagedError, IncompatibleError)):
+        decode("sample", image, "here")
+
+
+def test_canonical_json() -> None:
+    assert canonical_json({"b": "ü", "a": [1, 0.5, None]}) == b'{"a":[1,0.5,null],"b":"\\u00fc"}'
+    with pytest.raises(ValueError, match="JSON"):
+        canonical_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1,"a":2}',
+        '{"b":{"a":1,"a":2}}',
+        "NaN",
+        "[Infinity]",
+        "[-Infinity]",
+        "[" * 33 + "]" * 33,
+        "[" * 100_000,
+        "",
+        "{'a':1}",
+        b"\xff\xfe",
+        "1" * 5000,
+        '"\x00"',
+    ],
+)
+def test_strict_json(text: str | bytes) -> None:
+    with pytest.raises(DamagedError, match="not valid JSON") as caught:
+        parse_json(text, "meta.json")
+    assert caught.value.where == "meta.json"
+
+
+def test_json_of_bounded_depth_is_read() -> None:
+    assert parse_json("[" * 32 + "]" * 32, "x") is not None
+    assert parse_json(b'{"a":[1,2.5,"x",null,true]}', "x") == {"a": [1, 2.5, "x", None, True]}
+
+
+def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    write_file(path, b"one")
+    write_file(path, b"two")
+    assert read_file(path) == b"two"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "write"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_failed_write_keeps_the_old_file(
+    call: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    if call == "fsync":
+        monkeypatch.setattr(os, "fsync", refuse)
+    elif call == "replace":
+        monkeypatch.setattr(Path, "replace", refuse)
+    else:
+        monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ResourceError) as caught:
+        write_file(path, b"new")
+    monkeypatch.undo()
+    assert caught.value.exit_code == 6
+    assert caught.value.where == str(path)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "file" / "inside", tmp_path / "folder", tmp_path / ("x" * 300)):
+        with pytest.raises((ResourceError, UsageError)) as caught:
+            write_file(path, b"data")
+        assert caught.value.exit_code in (2, 6)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_reading_refuses(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist") as caught:
+        read_file(tmp_path / "none")
+    assert caught.value.exit_code == 2
+    big = tmp_path / "big"
+    big.write_bytes(b"12345")
+    with pytest.raises(UnsafeError, match="over the limit of 4"):
+        read_file(big, 4)
+    assert read_file(big, 5) == b"12345"
+    with pytest.raises(PbvfError):
+        read_file(tmp_path)
+
+
+def test_a_named_pipe_does_not_hang(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    outcome: list[Any] = []
+
+    def read() -> None:
+        try:
+            outcome.append(read_file(pipe))
+        except PbvfError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(2)
+    if thread.is_alive():
+        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))  # frees the reader
+        thread.join(2)
+        pytest.fail("reading a named pipe waits for a writer")
+    assert isinstance(outcome[0], PbvfError)
+
+
+def test_file_digest(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    # The well-known SHA-256 of "abc".
+    assert file_digest(tmp_path / "f").startswith("ba7816bf8f01cfea")
+    with pytest.raises(UsageError, match="does not exist"):
+        file_digest(tmp_path / "none")
+
+
+def test_lock_is_exclusive_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "out"
+    with locked(path):
+        with pytest.raises(ConflictError, match="another process") as caught, locked(path):
+            pytest.fail("locked twice")
+        assert caught.value.exit_code == 7
+    with locked(path):
+        pass
+    assert list(path.parent.iterdir()) == []
+
+
+def test_lock_held_by_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    code = (
+        "import sys; from pathlib import Path; from pbvf_offline.files import locked\n"
+        "with locked(Path(sys.argv[1])):\n"
+        "    print('held', flush=True); sys.stdin.read()\n"
+    )
+    root = Path(files.__file__).parent.parent
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ConflictError), locked(path):
+            pass
+        other.kill()  # a killed process holds no lock: its file alone does not block
+        other.wait()
+    assert (tmp_path / ".out.lock").exists()
+    with locked(path):
+        assert (tmp_path / ".out.lock").exists()
+
+
+def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), locked(tmp_path / "out"):
+        raise KeyboardInterrupt
+    with locked(tmp_path / "out"):
+        pass
+
+
+def test_lock_does_not_follow_a_link(tmp_path: Path) -> None:
+    (tmp_path / ".out.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PbvfError), locked(tmp_path / "out"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_flock_is_what_the_lock_uses(tmp_path: Path) -> None:
+    with locked(tmp_path / "out"), (tmp_path / ".out.lock").open("w") as lock:
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
