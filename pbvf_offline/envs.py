@@ -23,6 +23,8 @@ LQR_ID = "LQR-v0"
 SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
 _ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
 _MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
+_PLAIN_TEXT = re.compile(r"[\w +-]{0,64}|\d+(\.\d+)*")
+_PATH_NAME = re.compile(r"(^|_)(file|path|folder|dir|directory|root|xml|url|uri)s?(_|$)")
 Env = gym.Env[Any, Any]
 
 
@@ -43,7 +45,7 @@ class EnvConfig:
     def reference(self) -> EnvReference:
         """Return what a file may carry of this environment: nothing that names a path."""
         module, _, env_id = self.name.rpartition(":")
-        kept = {k: v for k, v in sorted(self.kwargs.items()) if _is_portable(v)}
+        kept = {k: v for k, v in sorted(self.kwargs.items()) if is_portable(k, v)}
         if self.max_episode_steps is not None:
             kept["max_episode_steps"] = self.max_episode_steps
         withheld = tuple(sorted(set(self.kwargs) - set(kept)))
@@ -176,7 +178,7 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
             where=where,
             remedy=remedy,
         )
-    unsafe = [key for key, value in reference.kwargs.items() if not _is_portable(value)]
+    unsafe = [key for key, value in reference.kwargs.items() if not is_portable(key, value)]
     if unsafe or reference.withheld:
         names = ", ".join(sorted(map(str, [*unsafe, *reference.withheld])))
         raise UnsafeError(
@@ -252,13 +254,18 @@ def spec_for_env(
     )
 
 
-def _is_portable(value: object) -> bool:
-    """Whether a keyword argument is a scalar that cannot name a file."""
-    if isinstance(value, float):
+def is_portable(name: str, value: object) -> bool:
+    """Whether an environment's argument may go into a file, or be taken from one.
+
+    It must be a finite number, a boolean, None, or a text that cannot name a file.
+    """
+    if type(value) is float:
         return math.isfinite(value)
-    if value is None or isinstance(value, bool | int):
+    if value is None or type(value) in (bool, int):
         return True
-    return isinstance(value, str) and re.fullmatch(r"[\w +-]{0,64}", value) is not None
+    if type(value) is not str or _PATH_NAME.search(name):
+        return False
+    return _PLAIN_TEXT.fullmatch(value) is not None
 
 
 def _import_for_user(module: str, name: str) -> None:

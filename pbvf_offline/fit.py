@@ -22,7 +22,9 @@ from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.normalization import Normaliser, RunningStatistics
-from pbvf_offline.relabel import make_relabelling
+from pbvf_offline.policies import PolicySpec
+from pbvf_offline.presets import CRITIC_PRESETS, default_gamma, default_reward
+from pbvf_offline.relabel import can_relabel, make_relabelling
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.targets import chosen_rewards, value_bounds
 from pbvf_offline.validation import split_policies
@@ -82,6 +84,42 @@ class FitSettings:
         data = dataclasses.asdict(self)
         data["hidden"] = list(self.hidden)
         return data
+
+
+def default_fit_settings(
+    kind: str, env_id: str | None, spec: PolicySpec, *, seed: int, validation: float = 0.0
+) -> FitSettings:
+    """Return this project's default recipe for a critic in an environment.
+
+    Args:
+        kind: ``pssvf``, ``psvf`` or ``pavf``.
+        env_id: The environment's id, for the paper's discount and reward there.
+        spec: The policies' architecture; relabelling is left out where it cannot be done.
+        seed: Seed of initial weights, batches and hold-out.
+        validation: Fraction of policies held out.
+    """
+    preset = CRITIC_PRESETS[kind]
+    return FitSettings(
+        kind=kind,
+        hidden=preset.hidden,
+        gamma=default_gamma(kind, env_id),
+        lr=preset.lr,
+        batch_size=preset.batch_size,
+        n_step=preset.n_step,
+        reward=default_reward(kind, env_id),
+        validation=validation,
+        seed=seed,
+        relabel=preset.relabel if can_relabel(spec) else 0.0,
+        bound_values=preset.bound_values,
+        standardise=preset.standardise,
+    )
+
+
+def paper_fit_settings(settings: FitSettings) -> FitSettings:
+    """Return the paper's critic with otherwise the same settings: one-step TD, nothing added."""
+    return dataclasses.replace(
+        settings, n_step=1, relabel=0.0, bound_values=False, standardise=False
+    )
 
 
 @dataclass

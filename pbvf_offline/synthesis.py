@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pbvf_offline.critic_files import CriticFile
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.policies import Policies, init_theta
+from pbvf_offline.presets import SYNTHESIS, env_preset
 from pbvf_offline.seeding import Stream, generator
 
 
@@ -71,6 +72,22 @@ class SynthesisSettings:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return asdict(self)
+
+
+def default_synthesis_settings(
+    env_id: str | None, *, count: int, seed: int, trust_region: bool = True
+) -> SynthesisSettings:
+    """Return this project's defaults for growing policies in an environment."""
+    return SynthesisSettings(
+        count=count,
+        steps=SYNTHESIS.steps,
+        lr=env_preset(env_id).synthesis_lr,
+        seed=seed,
+        trust_region=trust_region,
+        radius=SYNTHESIS.radius,
+        states=SYNTHESIS.states,
+        restarts=SYNTHESIS.restarts if trust_region else 1,
+    )
 
 
 @dataclass(frozen=True)

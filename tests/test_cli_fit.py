@@ -119,6 +119,14 @@ def test_reward_without_survival():
     assert "reward_survive" in ran.error
 
 
+def test_the_papers_reward_for_hopper_needs_what_old_versions_do_not_report():
+    for env, expected in (("Hopper-v4", "raw"), ("Hopper-v5", "without-survival")):
+        data = f"lab/{env.lower()}"
+        argv = ["--dataset", data, "--episodes", 2, "--warmup-episodes", 1, "-q"]
+        assert pbvf("collect", env, *argv).code == 0
+        assert fit(data, "pssvf", "--updates", 2, "--overwrite")["reward"] == expected
+
+
 def test_pssvf_needs_one_policy_an_episode():
     argv = ["--critic", "pssvf", "--out", "c.safetensors", *SMALL]
     ran = pbvf("fit-critic", "lab/parts-v0", *argv)

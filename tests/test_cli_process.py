@@ -142,12 +142,12 @@ def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path):
     collect = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 200, "--seed", 0]
     assert run_process(*collect, "-q", env=env).code == 0
     # Large enough to be caught in the middle.
-    fit = ["fit-critic", "lab/toy-v0", "--critic", "psvf", "--updates", 400, "--seed", 0]
-    fit += ["--hidden", "128,128", "--snapshots", "40"]
+    fit = ["fit-critic", "lab/toy-v0", "--critic", "psvf", "--updates", 250, "--seed", 0]
+    fit += ["--hidden", "128,128", "--snapshots", "20"]
     work = tmp_path / "work"
     process = start(*fit, "--out", "c.safetensors", "-q", env=env, cwd=work)
     for _ in range(600):
-        if (work / "c-000040.safetensors").exists() or process.poll() is not None:
+        if (work / "c-000020.safetensors").exists() or process.poll() is not None:
             break
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)

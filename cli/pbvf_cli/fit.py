@@ -172,12 +172,11 @@ def fit_critic(
         "batch-size", batch_size, preset.batch_size, f"paper default for {kind}"
     )
     n_step = form.choose("n-step", n_step, preset.n_step, f"default for {kind}")
-    reward = form.choose(
-        "reward",
-        reward,
-        lambda: RewardName(default_reward(kind, env_id)),
-        paper if kind == "pssvf" else f"paper default for {kind}",
-    )
+    usual = RewardName(default_reward(kind, env_id))
+    source = paper if kind == "pssvf" else f"paper default for {kind}"
+    if usual is RewardName.WITHOUT_SURVIVAL and data.trajectories.reward_survive is None:
+        usual, source = RewardName.RAW, "the dataset reports no survival bonus"
+    reward = form.choose("reward", reward, usual, source)
     if wanted:
         form.show("snapshots", wanted)
     held_out = form.choose("validation-policies", validation_policies, 0.0)

@@ -21,11 +21,12 @@ from pbvf_datasets.reader import Dataset, load_dataset
 from pbvf_experiments.cells import cell
 from pbvf_offline.critic_files import CriticFile, load_critic
 from pbvf_offline.envs import EnvConfig, EnvReference
-from pbvf_offline.fit import FitSettings
+from pbvf_offline.fit import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit_files import fit_to_file, snapshot_path
-from pbvf_offline.presets import CRITIC_PRESETS, SYNTHESIS, default_gamma, env_preset
+from pbvf_offline.policies import PolicySpec
+from pbvf_offline.presets import CRITIC_PRESETS, SYNTHESIS
 from pbvf_offline.rollout import evaluate_policies
-from pbvf_offline.synthesis import SynthesisSettings
+from pbvf_offline.synthesis import default_synthesis_settings
 from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
 from pbvf_offline.targets import segment_starts
 
@@ -118,7 +119,7 @@ def _run_seed(settings: OfflineSettings, seed: int, work: Path, note: Note) -> d
         "best_fragments": _mean_return(settings, data, fragments, seed),
         "fragment_rows": fragments.tolist(),
     }
-    for name, fit_settings, updates, snapshots in _critics(settings, seed):
+    for name, fit_settings, updates, snapshots in _critics(settings, data.spec, seed):
         note(f"seed {seed}: fitting the {name} critic, {updates:,} updates")
         path = work / f"{name}.safetensors"
         fitted = fit_to_file(
@@ -145,29 +146,13 @@ def _run_seed(settings: OfflineSettings, seed: int, work: Path, note: Note) -> d
 
 
 def _critics(
-    settings: OfflineSettings, seed: int
+    settings: OfflineSettings, spec: PolicySpec, seed: int
 ) -> list[tuple[str, FitSettings, int, tuple[int, ...]]]:
     """Return the two recipes: this project's default and the paper's one-step TD."""
-    preset = CRITIC_PRESETS["psvf"]
-    default = FitSettings(
-        kind="psvf",
-        hidden=preset.hidden,
-        gamma=default_gamma("psvf", settings.env),
-        lr=preset.lr,
-        batch_size=preset.batch_size,
-        n_step=preset.n_step,
-        reward="raw",
-        validation=0.0,
-        seed=seed,
-        relabel=preset.relabel,
-        bound_values=preset.bound_values,
-        standardise=preset.standardise,
-    )
-    paper = dataclasses.replace(
-        default, n_step=1, relabel=0.0, bound_values=False, standardise=False
-    )
+    default = default_fit_settings("psvf", settings.env, spec, seed=seed)
+    paper = paper_fit_settings(default)
     return [
-        ("default", default, preset.updates, ()),
+        ("default", default, CRITIC_PRESETS["psvf"].updates, ()),
         ("paper", paper, max(settings.snapshots), settings.snapshots),
     ]
 
@@ -179,15 +164,11 @@ def _grow(
     grown = synthesize_to_file(
         critic,
         load_critic(critic),
-        SynthesisSettings(
-            count=settings.policies,
+        dataclasses.replace(
+            default_synthesis_settings(
+                settings.env, count=settings.policies, seed=seed, trust_region=trust_region
+            ),
             steps=steps,
-            lr=env_preset(settings.env).synthesis_lr,
-            seed=seed,
-            trust_region=trust_region,
-            radius=SYNTHESIS.radius,
-            states=SYNTHESIS.states,
-            restarts=SYNTHESIS.restarts if trust_region else 1,
         ),
         critic.with_name(f"{critic.stem}-{kind}-policies.safetensors"),
         evaluation=EvaluationSettings(

@@ -14,11 +14,11 @@ from pbvf_datasets.reader import load_dataset
 from pbvf_experiments.plots import draw_synthesis
 from pbvf_offline.critic_files import load_critic
 from pbvf_offline.envs import EnvConfig, EnvReference
-from pbvf_offline.fit import FitSettings
+from pbvf_offline.fit import default_fit_settings
 from pbvf_offline.fit_files import fit_to_file
-from pbvf_offline.presets import CRITIC_PRESETS, SYNTHESIS, default_gamma, env_preset
+from pbvf_offline.presets import SYNTHESIS
 from pbvf_offline.rollout import evaluate_policies
-from pbvf_offline.synthesis import SynthesisSettings
+from pbvf_offline.synthesis import default_synthesis_settings
 from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
 
 ENV = "Swimmer-v5"
@@ -87,27 +87,13 @@ def run_quickstart(
         progress=report("collect"),
     )
     data = load_dataset(collected.path, cache=False)
-    preset = CRITIC_PRESETS["psvf"]
     note(
         f"pbvf fit-critic {collected.path} --critic psvf --updates {updates} "
         f"--out {critic_path} --seed {seed}"
     )
     fit_to_file(
         data.trajectories,
-        FitSettings(
-            kind="psvf",
-            hidden=preset.hidden,
-            gamma=default_gamma("psvf", ENV),
-            lr=preset.lr,
-            batch_size=preset.batch_size,
-            n_step=preset.n_step,
-            reward="raw",
-            validation=0.0,
-            seed=seed,
-            relabel=preset.relabel,
-            bound_values=preset.bound_values,
-            standardise=preset.standardise,
-        ),
+        default_fit_settings("psvf", ENV, data.spec, seed=seed),
         critic_path,
         updates=updates,
         environment=EnvReference.from_dict(data.environment, str(data.path)),
@@ -122,15 +108,7 @@ def run_quickstart(
     grown = synthesize_to_file(
         critic_path,
         load_critic(critic_path),
-        SynthesisSettings(
-            count=5,
-            steps=SYNTHESIS.steps,
-            lr=env_preset(ENV).synthesis_lr,
-            seed=seed,
-            radius=SYNTHESIS.radius,
-            states=SYNTHESIS.states,
-            restarts=SYNTHESIS.restarts,
-        ),
+        default_synthesis_settings(ENV, count=5, seed=seed),
         policies_path,
         evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed, workers),
         progress=progress,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pbvf_datasets.environments import env_spec_text
 from pbvf_datasets.schema import check_dataset_id
 from pbvf_datasets.writer import DatasetWriter, peek
 from pbvf_offline.envs import EnvConfig, make_env, spec_for_env, time_limit
@@ -205,7 +206,7 @@ def collect(
         if settings.episodes is not None:
             require_end(settings.env, settings.env.max_episode_steps)
         obs_space, action_space = env.observation_space, env.action_space
-        env_spec = _env_spec_json(env)
+        env_spec = env_spec_text(env)
     finally:
         env.close()
     row = spec.obs_dim * 8 + spec.actions.dim * 8 + _ROW_OVERHEAD
@@ -331,13 +332,6 @@ def _plan(
         state = writer.state or {}
     mean, std = (np.array(state[name], np.float64)[None] for name in ("obs_mean", "obs_std"))
     return perturbed(Policies(spec, theta, mean, std))
-
-
-def _env_spec_json(env: Any) -> str | None:
-    try:
-        return None if env.spec is None else env.spec.to_json()
-    except (TypeError, ValueError):
-        return None  # an entry point or argument that no file can hold
 
 
 def _result(

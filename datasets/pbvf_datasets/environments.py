@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pbvf_offline.envs import is_portable
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.strict_json import parse_json
 
@@ -15,14 +14,11 @@ if TYPE_CHECKING:
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
 
-_PATH_LIKE = re.compile(r"[/\\~\0]|^\.|\.[A-Za-z]\w{0,7}$")
-_PATH_NAME = re.compile(r"(^|_)(file|path|folder|dir|directory|root|xml|url|uri)s?(_|$)")
-
 
 def safe_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Split arguments of an environment into those that files may hold and the others.
 
-    Kept are finite numbers, booleans, None and texts that do not look like a path.
+    What is kept is decided by :func:`pbvf_offline.envs.is_portable`, as for reading.
     ``render_mode`` is dropped: it changes no data.
 
     Returns:
@@ -33,9 +29,7 @@ def safe_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for key, value in kwargs.items():
         if key == "render_mode":
             continue
-        scalar = value is None or type(value) in (bool, int, float, str)
-        finite = not isinstance(value, float) or math.isfinite(value)
-        if scalar and finite and not _is_path(key, value):
+        if is_portable(key, value):
             kept[key] = value
         else:
             withheld.append(key)
@@ -108,10 +102,6 @@ def env_spec_text(env: gym.Env[Any, Any]) -> str | None:
         return None
 
 
-def _is_path(key: str, value: object) -> bool:
-    return isinstance(value, str) and bool(_PATH_LIKE.search(value) or _PATH_NAME.search(key))
-
-
 def _without_paths(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in kwargs.items() if k != "render_mode" and _is_clean(k, v)}
 
@@ -121,4 +111,4 @@ def _is_clean(key: str, value: object) -> bool:
         return all(_is_clean(str(k), v) for k, v in value.items())
     if isinstance(value, list):
         return all(_is_clean(key, v) for v in value)
-    return not _is_path(key, value)
+    return is_portable(key, value)
