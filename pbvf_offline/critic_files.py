@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Mapping
@@ -179,7 +180,9 @@ class CriticFile:
         }
         for name, weight in fit.critic.state_dict().items():
             tensors[f"critic/{name}"] = weight.cpu().numpy()
-        for name, parameter in fit.critic.named_parameters():
+        for name, parameter in fit.online.named_parameters():
+            if fit.averaged is not None:
+                tensors[f"online/{name}"] = parameter.detach().cpu().numpy()
             state = fit.optimiser.state.get(parameter)
             if state:
                 for key in ("exp_avg", "exp_avg_sq"):
@@ -215,7 +218,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
     content, tensors = decode(KIND, read_file(path), where)
     if set(content) != _CONTENT:
         raise DamagedError("lacks a part of a critic file", where=where)
-    if content["kind"] not in CRITICS:
+    if not isinstance(content["kind"], str) or content["kind"] not in CRITICS:
         raise IncompatibleError(
             f"holds a critic of kind {content['kind']!r}, which this program does not know",
             where=where,
@@ -279,12 +282,16 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         raise DamagedError("its parts contradict each other", where=where)
     if device is not None:
         critic = critic.to(device)
-    optimiser = make_optimiser(critic, settings.lr)
-    _load_optimiser(critic, optimiser, tensors, updates, where)
+    online = copy.deepcopy(critic) if settings.average > 0 else critic
+    if online is not critic:
+        _load_parameters(online, tensors, where)
+    optimiser = make_optimiser(online, settings.lr)
+    _load_optimiser(online, optimiser, tensors, updates, where)
     environment = content["environment"]
     fit = Fit(
         settings,
-        critic,
+        online,
+        None if online is critic else critic,
         Normaliser(tensors["obs_mean"].copy(), tensors["obs_std"].copy()),
         optimiser,
         updates,
@@ -327,6 +334,7 @@ def _settings(data: object, where: str) -> FitSettings:
         "relabel": (float, int),
         "bound_values": (bool,),
         "standardise": (bool,),
+        "average": (float, int),
     }
     for name, allowed in kinds.items():
         if type(data[name]) not in allowed or (float in allowed and not _is_number(data[name])):
@@ -373,6 +381,23 @@ def _load_weights(critic: Critic, tensors: Tensors, where: str) -> None:
         raise DamagedError(f"holds weights that its configuration lacks: {extra[0]}", where=where)
 
 
+def _load_parameters(online: Critic, tensors: Tensors, where: str) -> None:
+    """Put the weights that learn beside the averaged ones."""
+    with torch.no_grad():
+        for name, parameter in online.named_parameters():
+            given = tensors.get(f"online/{name}")
+            if (
+                given is None
+                or given.shape != tuple(parameter.shape)
+                or given.dtype != np.float32
+                or not np.all(np.isfinite(given))
+            ):
+                raise DamagedError(
+                    f"online/{name} is missing, misshapen or not finite", where=where
+                )
+            parameter.copy_(torch.from_numpy(given.copy()))
+
+
 def _load_optimiser(
     critic: Critic,
     optimiser: torch.optim.Adam,
@@ -388,7 +413,15 @@ def _load_optimiser(
         }
         for key in ("exp_avg", "exp_avg_sq"):
             given = tensors.get(f"{key}/{name}")
-            if given is None or given.shape != tuple(parameter.shape):
-                raise DamagedError(f"{key}/{name} is missing or misshapen", where=where)
+            if (
+                given is None
+                or given.shape != tuple(parameter.shape)
+                or given.dtype != np.float32
+                or not np.all(np.isfinite(given))
+                or (key == "exp_avg_sq" and np.any(given < 0))
+            ):
+                raise DamagedError(
+                    f"{key}/{name} is missing, misshapen or out of range", where=where
+                )
             state[key] = torch.from_numpy(given.copy()).to(parameter.device)
         optimiser.state[parameter] = state

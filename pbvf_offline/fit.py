@@ -7,6 +7,7 @@ an undisturbed one.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -51,6 +52,8 @@ class FitSettings:
         relabel: Tolerated change of action of behaviour-preserving relabelling; 0: none.
         bound_values: Keep bootstrapped values within what the data suggest.
         standardise: Show thetas to the network standardised over the dataset.
+        average: Decay of the running average of weights that becomes the critic; 0: the
+            last weights do.
     """
 
     kind: str
@@ -66,8 +69,11 @@ class FitSettings:
     relabel: float = 0.0
     bound_values: bool = False
     standardise: bool = False
+    average: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.average < 1.0:
+            raise UsageError(f"{self.average} is not in [0, 1)", where="--average")
         if not (math.isfinite(self.relabel) and self.relabel >= 0):
             raise UsageError(f"{self.relabel} is not a number from 0", where="--relabel")
         if not (math.isfinite(self.lr) and self.lr > 0):
@@ -112,13 +118,14 @@ def default_fit_settings(
         relabel=preset.relabel if can_relabel(spec) else 0.0,
         bound_values=preset.bound_values,
         standardise=preset.standardise,
+        average=preset.average,
     )
 
 
 def paper_fit_settings(settings: FitSettings) -> FitSettings:
     """Return the paper's critic with otherwise the same settings: one-step TD, nothing added."""
     return dataclasses.replace(
-        settings, n_step=1, relabel=0.0, bound_values=False, standardise=False
+        settings, n_step=1, relabel=0.0, bound_values=False, standardise=False, average=0.0
     )
 
 
@@ -128,20 +135,30 @@ class Fit:
 
     Attributes:
         settings: What decides the fit.
-        critic: The network.
+        online: The network that takes the gradient steps.
+        averaged: The running average of its weights, when wanted.
         normaliser: The critic's normaliser.
         optimiser: Adam over the critic's weights.
         updates: Gradient steps done.
         record: ``(update, mean loss of the updates since the one before)``.
+        pending: Losses since the last entry of the record.
+        whole: False while an update is under way, when nothing may be saved.
     """
 
     settings: FitSettings
-    critic: Critic
+    online: Critic
+    averaged: Critic | None
     normaliser: Normaliser
     optimiser: torch.optim.Adam
     updates: int = 0
     record: list[tuple[int, float]] = field(default_factory=list)
     pending: list[float] = field(default_factory=list)
+    whole: bool = True
+
+    @property
+    def critic(self) -> Critic:
+        """What the fit has come to: the averaged network, else the one that learns."""
+        return self.online if self.averaged is None else self.averaged
 
     @property
     def loss(self) -> float | None:
@@ -187,7 +204,8 @@ def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -
     if settings.standardise:
         critic.standardise_to(data.policies.in_normaliser(normaliser.mean, normaliser.std))
     critic = critic.to(device)
-    return Fit(settings, critic, normaliser, make_optimiser(critic, settings.lr))
+    averaged = copy.deepcopy(critic) if settings.average > 0 else None
+    return Fit(settings, critic, averaged, normaliser, make_optimiser(critic, settings.lr))
 
 
 def make_optimiser(critic: Critic, lr: float) -> torch.optim.Adam:
@@ -214,13 +232,25 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
         raise IncompatibleError("there is nothing to learn from", remedy="hold out fewer policies")
     if settings.bound_values:
         rewards = chosen_rewards(data, fit.critic.config.reward)
-        prepared = dataclasses.replace(prepared, bounds=value_bounds(data, rewards, settings.gamma))
+        bounds = value_bounds(data, rewards, settings.gamma, held_out_policies(data, settings))
+        prepared = dataclasses.replace(prepared, bounds=bounds)
     if settings.relabel > 0:
         relabelling = make_relabelling(
             data, prepared.theta.cpu().numpy(), fit.normaliser, settings.relabel, device
         )
         prepared = dataclasses.replace(prepared, relabelling=relabelling)
     return prepared
+
+
+def _average(averaged: Critic, online: Critic, decay: float, updates: int) -> None:
+    """Move averaged weights towards the online ones.
+
+    By ``max(1 - decay, 1 / (updates + 1))``: a plain mean at first, exponential later. The
+    rule does not know how many updates will follow, so a fit can be extended.
+    """
+    weight = max(1.0 - decay, 1.0 / (updates + 1))
+    with torch.no_grad():
+        torch._foreach_lerp_(list(averaged.parameters()), list(online.parameters()), weight)
 
 
 def batch_indices(
@@ -280,7 +310,7 @@ def advance(
         DivergedError: The loss or a weight is NaN or infinite; the fit stands at the
             update before.
     """
-    critic, optimiser, entry = fit.critic, fit.optimiser, prepared.entry
+    critic, optimiser, entry = fit.online, fit.optimiser, prepared.entry
     everything = bool((entry == torch.arange(len(prepared), device=entry.device)).all())
     relabelling = prepared.relabelling
     shape = None if relabelling is None else relabelling.noise_shape
@@ -296,12 +326,16 @@ def advance(
             )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        fit.whole = False
         optimiser.step()
         fit.updates += 1
+        if fit.averaged is not None:
+            _average(fit.averaged, critic, fit.settings.average, fit.updates)
         fit.pending.append(value)
         if fit.updates % RECORD_EVERY == 0:
             fit.record.append((fit.updates, float(np.mean(fit.pending))))
             fit.pending.clear()
+        fit.whole = True
         if after_update is not None:
             after_update(fit)
     if not all(bool(torch.isfinite(p).all()) for p in critic.parameters()):

@@ -144,7 +144,8 @@ def fit_to_file(
         except DivergedError:
             raise
         except BaseException:
-            keeper.keep(fit)  # Ctrl-C, SIGTERM, a full disk: every whole update is kept
+            if fit.whole:  # Ctrl-C, SIGTERM, a full disk: every whole update is kept
+                keeper.keep(fit)
             raise
         seconds = time.perf_counter() - started
         result = finished_file(fit, data, context)

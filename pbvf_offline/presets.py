@@ -54,6 +54,7 @@ class CriticPreset:
             paper's), where the policies allow it; 0: none.
         bound_values: Keep bootstrapped values within what the data suggest (not the paper's).
         standardise: Show thetas to the network standardised (not the paper's).
+        average: Decay of the running average of weights (not the paper's); 0: none.
     """
 
     hidden: tuple[int, ...]
@@ -65,6 +66,7 @@ class CriticPreset:
     relabel: float = 0.0
     bound_values: bool = False
     standardise: bool = False
+    average: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,32 @@ ENVIRONMENTS: dict[str, EnvPreset] = {
     "LQR": EnvPreset(squash="none", normalize=False, steps=5_000),
 }
 
+_TD = CriticPreset(
+    hidden=(512, 512),
+    batch_size=128,
+    lr=1e-3,
+    updates=3_000,
+    n_step=200,
+    relabel=0.1,
+    bound_values=True,
+    standardise=True,
+    average=0.998,
+)
+
 CRITIC_PRESETS: dict[str, CriticPreset] = {
     "pssvf": CriticPreset(
-        (64, 64), 16, 1e-3, 3_000, 1, undiscounted=True, relabel=0.1, standardise=True
+        hidden=(64, 64),
+        batch_size=16,
+        lr=1e-3,
+        updates=3_000,
+        n_step=1,
+        undiscounted=True,
+        relabel=0.1,
+        standardise=True,
+        average=0.998,
     ),
-    "psvf": CriticPreset(
-        (512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True, standardise=True
-    ),
-    "pavf": CriticPreset(
-        (512, 512), 128, 1e-3, 3_000, 200, relabel=0.1, bound_values=True, standardise=True
-    ),
+    "psvf": _TD,
+    "pavf": _TD,
 }
 
 SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32)

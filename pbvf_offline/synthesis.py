@@ -152,9 +152,10 @@ def synthesize(
 
     The trust region is the Mahalanobis ball of ``radius * quantile`` around the dataset's
     policies. A policy that starts outside may not move further out than it has been. The
-    chosen step is, inside the region, the one with the highest objective; in plain ascent
-    it is the last. With restarts, several random starts climb for each policy on fewer
-    states, and from halfway on only the one with the highest objective goes on.
+    chosen step is the one with the highest objective inside the region (the last where a
+    policy never enters it); in plain ascent it is the last. With restarts, several random
+    starts climb for each policy on fewer states; from halfway on only the one with the
+    highest objective goes on, and the step is chosen among those that follow.
 
     Args:
         file: The critic.
@@ -254,6 +255,8 @@ class _Climb:
         optimiser = torch.optim.Adam([theta], lr=settings.lr, maximize=True)
         distance = region.distance(theta)
         nearest = distance if self._nearest is None else torch.minimum(self._nearest, distance)
+        limit = settings.radius * region.quantile * (1 + 1e-6)
+        entered = torch.zeros(len(theta), dtype=torch.bool)
         best = torch.full((len(theta),), -math.inf, dtype=torch.float64)
         chosen = np.zeros(len(theta), dtype=np.int64)
         kept = theta.detach().clone()
@@ -264,11 +267,14 @@ class _Climb:
                     f"the objective or its gradient is not finite at step {step}",
                     remedy="lower --lr, or keep the trust region",
                 )
-            better = (
-                objective > best
-                if settings.trust_region
-                else torch.ones_like(best, dtype=torch.bool)
-            )
+            # Until a policy is inside, its last step stands; the objective misleads outside.
+            better = objective > best
+            if settings.trust_region:
+                inside = region.distance(theta) <= limit
+                better = (inside & better) | ~entered
+                entered |= inside
+            else:
+                better = torch.ones_like(better)
             best = torch.where(better, objective, best)
             chosen[better.numpy()] = step
             kept = torch.where(better[:, None].to(theta.device), theta.detach(), kept)

@@ -125,7 +125,7 @@ def synthesize_to_file(
     made_from = {
         "made_by": "synthesize",
         "critic": file_digest(critic_path),
-        "states": states_digest,
+        "states_from": states_digest,
         "settings": settings.to_dict(),
     }
     measured = None if evaluation is None else evaluation.to_dict()

@@ -142,9 +142,14 @@ def monte_carlo_returns(
 
 
 def value_bounds(
-    data: Trajectories, rewards: NDArray[np.float64], gamma: float
+    data: Trajectories,
+    rewards: NDArray[np.float64],
+    gamma: float,
+    held_out: NDArray[np.bool_],
 ) -> tuple[float, float] | None:
     """Return the smallest and largest value that the stored segments suggest.
+
+    Segments of policies that are held out (P,) say nothing here.
 
     A segment of m steps that earned G (discounted) is worth about ``G / (1 - gamma^m)`` if it went
     on as it did, and G if it terminated. None when gamma is 1, where that has no limit.
@@ -152,8 +157,9 @@ def value_bounds(
     if gamma >= 1.0:
         return None
     starts = segment_starts(data)
+    learned = ~held_out[data.policy[starts[:-1]]]
     earned = discounted_to_go(rewards, starts, gamma)[starts[:-1]]
     ended = data.terminated[starts[1:] - 1]
-    worth = np.where(ended, earned, earned / (1.0 - gamma ** np.diff(starts)))
+    worth = np.where(ended, earned, earned / (1.0 - gamma ** np.diff(starts)))[learned]
     # A task that can end is worth 0 there, so 0 is always allowed.
     return min(float(worth.min()), 0.0), max(float(worth.max()), 0.0)

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from pbvf_offline.batches import Episode, Trajectories, stack_episodes
-from pbvf_offline.fit import FitSettings
+from pbvf_offline.critic_files import CriticFile, finished_file, make_context
+from pbvf_offline.envs import EnvReference
+from pbvf_offline.fit import FitSettings, advance, start_fit, training_set
 from pbvf_offline.policies import Actor, BoxActions, DiscreteActions, Policies, PolicySpec
 
 
@@ -114,3 +117,16 @@ def fit_settings(kind: str = "psvf", **kwargs: Any) -> FitSettings:
         "seed": 0,
     }
     return FitSettings(**{**values, **kwargs})
+
+
+def make_file(kind: str = "psvf", updates: int = 5, data: Any = None, **kwargs: Any) -> CriticFile:
+    if data is None:
+        data = make_data(policies=6, length=3, mean=[0.5, -0.5], std=[2.0, 1.0])
+    settings = fit_settings(kind, hidden=(4,), **kwargs)
+    device = torch.device("cpu")
+    fit = start_fit(data, settings, device)
+    context = make_context(
+        data, fit.normaliser, settings, environment=EnvReference("LQR-v0"), dataset="d" * 64
+    )
+    advance(fit, training_set(fit, data, device), updates)
+    return finished_file(fit, data, context)

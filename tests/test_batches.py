@@ -113,3 +113,12 @@ def test_truncate_at_a_segment_boundary_drops_the_policy_that_no_longer_acted() 
     assert cut.segment.tolist() == [0, 0, 0, 0]
     assert cut.theta.shape[0] == 1
     assert cut.truncate(1).segment.tolist() == [0, 0]
+
+
+def test_truncate_never_leaves_a_termination() -> None:
+    policies = make_policies(box_spec(), 1)
+    episode = make_episode(policies, [0], [3], end="terminated")
+    cut = episode.truncate(3)
+    assert cut.terminated.tolist() == [False] * 3
+    assert cut.truncated.tolist() == [False, False, True]
+    assert episode.terminated[-1]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cli_tools import content, digest, run_process, start
+from cli_tools import content, digest, pbvf, run_process, start
 
 SLOW = ("collect", "toyenv:ToySlow-v0", "--dataset", "lab/slow-v0", "--seed", 0, "-q")
 
@@ -138,15 +138,18 @@ def test_interrupting_a_group_of_workers_leaves_no_process_behind(env, tmp_path)
         raise AssertionError("a worker is still there")
 
 
-def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path):
-    collect = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 200, "--seed", 0]
-    assert run_process(*collect, "-q", env=env).code == 0
-    # Large enough to be caught in the middle.
-    fit = ["fit-critic", "lab/toy-v0", "--critic", "psvf", "--updates", 250, "--seed", 0]
-    fit += ["--hidden", "128,128", "--snapshots", "20"]
+def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path, monkeypatch):
     work = tmp_path / "work"
-    process = start(*fit, "--out", "c.safetensors", "-q", env=env, cwd=work)
-    for _ in range(600):
+    monkeypatch.chdir(work)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    collect = ["--dataset", "lab/toy-v0", "--steps", 200, "--seed", 0, "-q"]
+    assert pbvf("collect", "toyenv:Toy-v0", *collect).code == 0
+    # Large enough to be caught in the middle.
+    fit = ["fit-critic", "lab/toy-v0", "--critic", "psvf", "--updates", 300, "--seed", 0]
+    fit += ["--hidden", "128,128", "--snapshots", "20", "-q"]
+    process = start(*fit, "--out", "c.safetensors", env=env, cwd=work)
+    for _ in range(3000):
         if (work / "c-000020.safetensors").exists() or process.poll() is not None:
             break
         time.sleep(0.02)
@@ -156,7 +159,7 @@ def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path):
     assert not (work / "c.safetensors").exists()
     assert (work / ".c.safetensors.partial").exists()
     for out in ("c.safetensors", "d.safetensors"):
-        ran = run_process(*fit, "--out", out, "-q", env=env, cwd=work)
+        ran = pbvf(*fit, "--out", out)
         assert ran.code == 0, ran.err
     assert (work / "c.safetensors").read_bytes() == (work / "d.safetensors").read_bytes()
     assert not (work / ".c.safetensors.partial").exists()

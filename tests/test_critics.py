@@ -447,3 +447,48 @@ def test_a_training_set_of_another_critic_is_a_programming_error() -> None:
     transitions = prepare(critic_of("psvf"), data)
     with pytest.raises(ValueError, match="no actions"):
         critic_of("pavf").loss(transitions, torch.tensor([0]))
+
+
+# --- options beyond the paper ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_standardising_is_a_change_of_coordinates(kind: str) -> None:
+    spec = box_spec(2, (3,), 2)
+    theta = make_data(spec, policies=30).policies.theta * 3 + 1
+    plain, shown = critic_of(kind), critic_of(kind, standardise=True)
+    points, states = torch.from_numpy(theta[:4]), torch.randn(5, 2)
+    if kind != "pavf":  # without data taken in, nothing changes
+        assert torch.equal(plain.objective(points, states), shown.objective(points, states))
+    shown.standardise_to(theta)
+    center, scale = theta.astype(float).mean(axis=0), theta.astype(float).std(axis=0)
+    assert np.allclose(shown.theta_center.numpy(), center, atol=1e-5)
+    assert np.allclose(shown.theta_scale.numpy(), scale, rtol=1e-5)
+    # The same first layer on (theta - center) / scale.
+    want = plain.network.part("theta", (points - shown.theta_center) / shown.theta_scale)
+    assert torch.equal(shown.theta_part(points), want)
+
+
+def test_standardising_a_direction_without_spread() -> None:
+    critic = critic_of("psvf", box_spec(2), standardise=True)
+    theta = np.zeros((10, 3), np.float32)
+    theta[:, 0] = np.linspace(-1, 1, 10)
+    critic.standardise_to(theta)
+    assert torch.all(critic.theta_scale > 0)
+    assert torch.all(torch.isfinite(critic.theta_part(torch.from_numpy(theta))))
+    critic.standardise_to(np.ones((3, 3), np.float32))
+    assert torch.all(critic.theta_scale > 0)
+
+
+@pytest.mark.parametrize("kind", ["psvf", "pavf"])
+def test_bounded_targets_by_hand(kind: str) -> None:
+    critic = critic_of(kind)
+    batch = prepare(critic, make_data(critic.config.spec, policies=6))
+    index = torch.arange(len(batch))
+    ahead = torch.linspace(-9, 9, len(batch))
+    free = batch.value + batch.discount * ahead
+    assert torch.equal(batch.bootstrap(index, ahead), free)
+    bounded = dataclasses.replace(batch, bounds=(-1.0, 2.0))
+    want = batch.value + batch.discount * ahead.clamp(-1, 2)
+    assert torch.equal(bounded.bootstrap(index, ahead), want)
+    assert not torch.equal(free, want)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
 
+from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
 from pbvf_offline.batches import Trajectories, stack_episodes
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit import (

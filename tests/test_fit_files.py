@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from libtools import fit_settings, make_data
 
 import pbvf_offline.fit_files as module
+from libtools import fit_settings, make_data
 from pbvf_offline.batches import Trajectories
 from pbvf_offline.critic_files import load_critic
 from pbvf_offline.envs import EnvReference
@@ -108,6 +108,20 @@ def test_interrupted_and_continued(at: int, tmp_path: Path, undisturbed: bytes) 
     assert result.updates_done_now == 120 - at
     assert out.read_bytes() == undisturbed
     assert not partial_path(out).exists()
+
+
+@pytest.mark.parametrize("name", ["relabel", "bound_values", "standardise"])
+@pytest.mark.parametrize("kind", ["psvf", "pavf"])
+def test_interrupted_and_continued_with_every_option(name: str, kind: str, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, kind=kind, **{name: CHANGES[name]})
+    whole, broken = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    run(whole, 40, settings, snapshots=(20,))
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, 40, settings, snapshots=(20,), progress=Interrupt(13))
+    run(broken, 40, settings, snapshots=(20,))
+    assert broken.read_bytes() == whole.read_bytes()
+    assert snapshot_path(broken, 20).read_bytes() == snapshot_path(whole, 20).read_bytes()
+    assert load_critic(whole).encode() == whole.read_bytes()
 
 
 def test_interrupted_many_times(tmp_path: Path, undisturbed: bytes) -> None:
@@ -237,6 +251,9 @@ CHANGES: dict[str, Any] = {
     "validation": 0.2,
     "seed": 5,
     "activation": "tanh",
+    "relabel": 0.1,
+    "bound_values": True,
+    "standardise": True,
 }
 
 
@@ -322,7 +339,12 @@ def test_diverging_keeps_the_last_good_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("updates", "snapshots", "where"),
-    [(0, (), "--updates"), (-3, (), "--updates"), (10, (0,), "--snapshots"), (10, (11,), "--snapshots")],
+    [
+        (0, (), "--updates"),
+        (-3, (), "--updates"),
+        (10, (0,), "--snapshots"),
+        (10, (11,), "--snapshots"),
+    ],
 )
 def test_numbers_out_of_range(
     updates: int, snapshots: tuple[int, ...], where: str, tmp_path: Path

@@ -119,7 +119,7 @@ def test_episode_is_a_function_of_plan_and_index(stochastic: bool) -> None:
     job = EpisodeJob(probe(), plan(box_spec(2, (4,), stochastic=stochastic), 3))
     forward = list(run_episodes(job, range(5)))
     backward = list(run_episodes(job, range(4, -1, -1)))[::-1]
-    alone = list(run_episodes(job, [3]))[0]
+    alone = next(iter(run_episodes(job, [3])))
     assert all(same(a, b) for a, b in zip(forward, backward, strict=True))
     assert same(alone, forward[3])
     starts = {e.observations[0, 0] for e in forward}

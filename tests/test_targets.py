@@ -12,6 +12,7 @@ from pbvf_offline.targets import (
     monte_carlo_returns,
     n_step_targets,
     segment_starts,
+    value_bounds,
 )
 
 
@@ -131,7 +132,7 @@ def test_monte_carlo_returns_leave_out_cut_episodes() -> None:
 
 
 def test_monte_carlo_refuses_several_policies_in_an_episode() -> None:
-    with pytest.raises(IncompatibleError, match="episode 0 .*several policies") as caught:
+    with pytest.raises(IncompatibleError, match=r"episode 0 .*several policies") as caught:
         monte_carlo_returns(seven_steps(), seven_steps().rewards, 1.0)
     assert caught.value.exit_code == 5
     assert "--perturb-every episode" in str(caught.value)
@@ -159,3 +160,14 @@ def test_rewards_without_survival() -> None:
     with pytest.raises(IncompatibleError, match="reward_survive") as caught:
         chosen_rewards(make_data(), "without-survival")
     assert caught.value.exit_code == 5
+
+
+def test_value_bounds_by_hand() -> None:
+    # Segments of seven_steps at gamma 0.5: [1, 2] earns 2 in 2 steps and goes on: 2 / 0.75;
+    # [4] ends: 4; [8, 16] earns 16: 16 / 0.75; [32, 64] earns 64: 64 / 0.75.
+    data = seven_steps()
+    low, high = value_bounds(data, data.rewards, 0.5) or (None, None)
+    assert (low, high) == (0.0, pytest.approx(64 / 0.75))
+    low, high = value_bounds(data, -data.rewards, 0.5) or (None, None)
+    assert (low, high) == (pytest.approx(-64 / 0.75), 0.0)
+    assert value_bounds(data, data.rewards, 1.0) is None
