@@ -17,7 +17,7 @@ import pickletools
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -55,7 +55,7 @@ def encode(kind: str, content: Mapping[str, Any], tensors: Mapping[str, NDArray[
     """
     entry = {"kind": kind, "version": FORMAT_VERSION, "content": content, "sha256": _ZEROS}
     metadata = {_ENTRY: canonical_json(entry).decode()}
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     blank = safetensors.numpy.save(contiguous, metadata=metadata)
     digest = hashlib.sha256(blank).hexdigest()
     at = _digest_position(blank)
@@ -214,19 +214,26 @@ def resource_error(error: OSError, path: Path) -> PbvfError:
     )
 
 
+def _open_regular(path: Path) -> BinaryIO:
+    # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError("is not a regular file", where=path)
+    return os.fdopen(descriptor, "rb")
+
+
 def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
     """Read a regular file of bounded size.
 
     Raises:
-        UsageError: It does not exist.
-        UnsafeError: It is a link to elsewhere, not a regular file, or too large.
+        UsageError: It does not exist, or is not a regular file.
+        UnsafeError: It is too large.
         ResourceError: It cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise UsageError("is not a regular file", where=path)
             if status.st_size > limit:
                 raise UnsafeError(
                     f"is {status.st_size:,} bytes long, over the limit of {limit:,}", where=path
@@ -244,7 +251,7 @@ def file_digest(path: Path) -> str:
         ResourceError: It cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise resource_error(error, path) from error

@@ -199,6 +199,12 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
     reports_survive = False
     try:
         obs, _ = env.reset(seed=seed)
+        if np.shape(obs) != (spec.obs_dim,):
+            raise UsageError(
+                f"its observations have shape {np.shape(obs)}, its space says ({spec.obs_dim},)",
+                where="environment" if env.spec is None else env.spec.id,
+                remedy="mend the environment",
+            )
         # Copied at once: some environments return the same array at every step.
         observations[0] = obs
         while not (terminated or truncated) and t < limit:
@@ -262,7 +268,7 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
 def _check_finite(
     env: Env, index: int, observations: NDArray[Any], rewards: NDArray[np.float64]
 ) -> None:
-    for name, values in (("reward", rewards[:, None]), ("observation", observations)):
+    for name, values in (("observation", observations), ("reward", rewards[:, None])):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             step = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
             raise DivergedError(

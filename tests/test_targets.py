@@ -165,9 +165,12 @@ def test_rewards_without_survival() -> None:
 def test_value_bounds_by_hand() -> None:
     # Segments of seven_steps at gamma 0.5: [1, 2] earns 2 in 2 steps and goes on: 2 / 0.75;
     # [4] ends: 4; [8, 16] earns 16: 16 / 0.75; [32, 64] earns 64: 64 / 0.75.
-    data = seven_steps()
-    low, high = value_bounds(data, data.rewards, 0.5) or (None, None)
-    assert (low, high) == (0.0, pytest.approx(64 / 0.75))
-    low, high = value_bounds(data, -data.rewards, 0.5) or (None, None)
-    assert (low, high) == (pytest.approx(-64 / 0.75), 0.0)
-    assert value_bounds(data, data.rewards, 1.0) is None
+    data, none = seven_steps(), np.zeros(2, bool)
+    got = value_bounds(data, data.rewards, 0.5, none)
+    assert got == (0.0, pytest.approx(64 / 0.75))
+    got = value_bounds(data, -data.rewards, 0.5, none)
+    assert got == (pytest.approx(-64 / 0.75), 0.0)
+    # Policy A acted in the first and last segment; held out, its earnings are not looked at.
+    got = value_bounds(data, data.rewards, 0.5, np.array([True, False]))
+    assert got == (0.0, pytest.approx(16 / 0.75))
+    assert value_bounds(data, data.rewards, 1.0, none) is None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pbvf_cli import collect, evaluate, fit, synthesize
+from pbvf_cli import collect, evaluate, fit, quickstart, reproduce, synthesize
 
 app = typer.Typer(
     name="pbvf",
@@ -45,3 +45,5 @@ collect.register(app)
 fit.register(app)
 synthesize.register(app)
 evaluate.register(app)
+quickstart.register(app)
+reproduce.register(app)

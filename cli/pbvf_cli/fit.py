@@ -25,6 +25,10 @@ pbvf fit-critic lab/swimmer-v0 --critic psvf --snapshots 500,1000 --out critic.s
 pbvf fit-critic ./swimmer-v0 --critic pssvf --validation-policies 0.1 --out critic.safetensors"""
 
 
+_BEYOND = "Beyond the paper (its critic: --n-step 1 --relabel 0 --no-bound-values --no-standardise \
+--average 0)"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
     app.command("fit-critic", epilog=EXAMPLES)(fit_critic)
@@ -48,7 +52,7 @@ def fit_critic(
             min=1,
             metavar="N",
             help="Gradient steps in all; more of them extend a finished fit.",
-            show_default="7000; pssvf 2000",
+            show_default="3000",
         ),
     ] = None,
     gamma: Annotated[
@@ -88,7 +92,46 @@ def fit_critic(
             min=1,
             metavar="N",
             help="Longest n-step target; never beyond one policy's segment.",
-            show_default="200",
+            show_default="200; pssvf has none",
+        ),
+    ] = None,
+    relabel: Annotated[
+        float | None,
+        typer.Option(
+            "--relabel",
+            metavar="TAU",
+            help="Also learn from other parameters that would have changed the actions by no "
+            "more than TAU (1: half the action range); 0: only those that acted.",
+            show_default="0.1 where policies are deterministic and continuous",
+            rich_help_panel=_BEYOND,
+        ),
+    ] = None,
+    bound_values: Annotated[
+        bool | None,
+        typer.Option(
+            "--bound-values/--no-bound-values",
+            help="Keep bootstrapped values within what the best and worst segments suggest.",
+            show_default="bounded; pssvf bootstraps nothing",
+            rich_help_panel=_BEYOND,
+        ),
+    ] = None,
+    standardise: Annotated[
+        bool | None,
+        typer.Option(
+            "--standardise/--no-standardise",
+            help="Show the network parameters standardised over the dataset.",
+            show_default="standardised",
+            rich_help_panel=_BEYOND,
+        ),
+    ] = None,
+    average: Annotated[
+        float | None,
+        typer.Option(
+            "--average",
+            metavar="DECAY",
+            help="Decay of the running average of weights that becomes the critic; 0: the last.",
+            show_default="0.998",
+            rich_help_panel=_BEYOND,
         ),
     ] = None,
     reward: Annotated[
@@ -133,6 +176,7 @@ def fit_critic(
     options.fraction(gamma, "--gamma")
     options.positive(lr, "--lr")
     options.fraction(validation_policies, "--validation-policies", below_one=True)
+    options.fraction(average, "--average", below_one=True)
     sizes = options.parse_sizes(hidden, "--hidden")
     wanted = options.parse_numbers(snapshots, "--snapshots")
     options.output_file(out)
@@ -140,9 +184,9 @@ def fit_critic(
     from pbvf_datasets import load_dataset
     from pbvf_datasets.schema import resolve_dataset
     from pbvf_offline.envs import EnvReference
-    from pbvf_offline.fit import FitSettings
+    from pbvf_offline.fit import FitSettings, default_fit_settings
     from pbvf_offline.fit_files import fit_to_file, stored_seed
-    from pbvf_offline.presets import CRITIC_PRESETS, default_gamma, default_reward
+    from pbvf_offline.presets import CRITIC_PRESETS
 
     torch_device = options.torch_device(device)
     path = resolve_dataset(dataset)
@@ -153,6 +197,12 @@ def fit_critic(
     env_id = None if environment is None else environment.id
     kind = critic.value
     preset, paper = CRITIC_PRESETS[kind], options.paper_source(env_id)
+    usual = default_fit_settings(kind, env_id, data.spec, seed=0)
+    usual_reward, reward_source = RewardName(usual.reward), f"paper default for {kind}"
+    if kind == "pssvf":
+        reward_source = paper
+    if usual_reward is RewardName.WITHOUT_SURVIVAL and data.trajectories.reward_survive is None:
+        usual_reward, reward_source = RewardName.RAW, "the dataset reports no survival bonus"
 
     form = Form()
     form.show("dataset", dataset)
@@ -160,40 +210,33 @@ def fit_critic(
     form.show("critic", kind)
     form.show("out", out)
     updates = form.choose("updates", updates, preset.updates, f"default for {kind}")
-    sizes = form.choose("hidden", sizes, preset.hidden, f"paper default for {kind}")
-    gamma = form.choose(
-        "gamma",
-        gamma,
-        lambda: default_gamma(kind, env_id),
-        f"paper default for {kind}" if preset.undiscounted else paper,
-    )
-    lr = form.choose("lr", lr, preset.lr, f"paper default for {kind}")
-    batch_size = form.choose(
-        "batch-size", batch_size, preset.batch_size, f"paper default for {kind}"
-    )
-    n_step = form.choose("n-step", n_step, preset.n_step, f"default for {kind}")
-    usual = RewardName(default_reward(kind, env_id))
-    source = paper if kind == "pssvf" else f"paper default for {kind}"
-    if usual is RewardName.WITHOUT_SURVIVAL and data.trajectories.reward_survive is None:
-        usual, source = RewardName.RAW, "the dataset reports no survival bonus"
-    reward = form.choose("reward", reward, usual, source)
-    if wanted:
-        form.show("snapshots", wanted)
-    held_out = form.choose("validation-policies", validation_policies, 0.0)
-    seed = form.seed(seed, None if overwrite else lambda: stored_seed(out))
-    form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
-
     settings = FitSettings(
         kind=kind,
-        hidden=sizes,
-        gamma=gamma,
-        lr=lr,
-        batch_size=batch_size,
-        n_step=n_step,
-        reward=reward.value,
-        validation=held_out,
-        seed=seed,
+        hidden=form.choose("hidden", sizes, usual.hidden, f"paper default for {kind}"),
+        gamma=form.choose(
+            "gamma",
+            gamma,
+            usual.gamma,
+            f"paper default for {kind}" if preset.undiscounted else paper,
+        ),
+        lr=form.choose("lr", lr, usual.lr, f"paper default for {kind}"),
+        batch_size=form.choose(
+            "batch-size", batch_size, usual.batch_size, f"paper default for {kind}"
+        ),
+        n_step=form.choose("n-step", n_step, usual.n_step, f"default for {kind}"),
+        relabel=form.choose("relabel", relabel, usual.relabel, "default for such policies"),
+        bound_values=form.choose(
+            "bound-values", bound_values, usual.bound_values, f"default for {kind}"
+        ),
+        standardise=form.choose("standardise", standardise, usual.standardise),
+        average=form.choose("average", average, usual.average),
+        reward=form.choose("reward", reward, usual_reward, reward_source).value,
+        validation=form.choose("validation-policies", validation_policies, usual.validation),
+        seed=form.seed(seed, None if overwrite else lambda: stored_seed(out)),
     )
+    if wanted:
+        form.show("snapshots", wanted)
+    form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
     sink.settings("pbvf fit-critic", form.settings)
     cut = int(data.trajectories.cut.sum())
     if cut:

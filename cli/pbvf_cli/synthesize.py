@@ -24,8 +24,8 @@ pbvf synthesize critic.safetensors --from-scratch 10 --evaluate --out policies.s
 
 pbvf synthesize critic.safetensors --no-trust-region --evaluate --out policies.safetensors"""
 
-_COUNT, _STEPS, _EPISODES, _STATES = 5, 500, 5, 1_000
-_MEASUREMENTS = 10
+_COUNT, _EPISODES = 5, 5
+_EVERY = 5  # the paper's protocol: 5 test episodes every 5 gradient steps
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +42,9 @@ def synthesize(
         int, typer.Option("--from-scratch", min=1, metavar="K", help="Number of policies.")
     ] = _COUNT,
     steps: Annotated[
-        int, typer.Option("--steps", min=0, metavar="N", help="Gradient steps.")
-    ] = _STEPS,
+        int | None,
+        typer.Option("--steps", min=0, metavar="N", help="Gradient steps.", show_default="200"),
+    ] = None,
     lr: Annotated[
         float | None,
         typer.Option(
@@ -68,9 +69,25 @@ def synthesize(
         ),
     ] = None,
     states: Annotated[
-        int,
-        typer.Option("--states", min=1, metavar="N", help="States the objective averages over."),
-    ] = _STATES,
+        int | None,
+        typer.Option(
+            "--states",
+            min=1,
+            metavar="N",
+            help="Stored states the objective averages over.",
+            show_default="1000",
+        ),
+    ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            "--restarts",
+            min=1,
+            metavar="R",
+            help="Random starts for each policy; the critic keeps one of them halfway.",
+            show_default="32; plain ascent 1",
+        ),
+    ] = None,
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -100,7 +117,7 @@ def synthesize(
             min=1,
             metavar="N",
             help="Gradient steps between measurements.",
-            show_default="a tenth of --steps",
+            show_default=str(_EVERY),
         ),
     ] = None,
     episodes: Annotated[
@@ -145,9 +162,8 @@ def synthesize(
 
     from pbvf_cli import environments
     from pbvf_offline.critic_files import load_critic
-    from pbvf_offline.presets import env_preset
     from pbvf_offline.rollout import require_end
-    from pbvf_offline.synthesis import SynthesisSettings
+    from pbvf_offline.synthesis import SynthesisSettings, default_synthesis_settings
     from pbvf_offline.synthesis_files import (
         EvaluationSettings,
         stored_seed,
@@ -163,12 +179,16 @@ def synthesize(
     form.show("critic", critic)
     form.show("out", out)
     form.show("from-scratch", from_scratch, _source(from_scratch, _COUNT))
-    form.show("steps", steps, _source(steps, _STEPS))
-    lr = form.choose("lr", lr, env_preset(env_id).synthesis_lr, options.paper_source(env_id))
+    usual = default_synthesis_settings(
+        env_id, count=from_scratch, seed=0, trust_region=trust_region
+    )
+    steps = form.choose("steps", steps, usual.steps)
+    lr = form.choose("lr", lr, usual.lr, options.paper_source(env_id))
     form.show("trust-region", trust_region, _source(trust_region, True))
     if trust_region:
-        radius = form.choose("radius", radius, 1.0)
-    form.show("states", states, _source(states, _STATES))
+        radius = form.choose("radius", radius, usual.radius)
+    states = form.choose("states", states, usual.states)
+    restarts = form.choose("restarts", restarts, usual.restarts)
     if dataset is not None:
         form.show("dataset", dataset)
     seed = form.seed(seed, None if overwrite else lambda: stored_seed(out))
@@ -181,11 +201,10 @@ def synthesize(
         require_end(config, None)
         environments.warn_if_other(config, [(reference, critic)])
         form.show("env", config.name, "given" if env else "stored in the critic")
-        tenth = max(1, steps // _MEASUREMENTS)
         evaluation = EvaluationSettings(
             env=config,
-            every=form.choose("evaluate-every", evaluate_every, tenth, "a tenth of the steps"),
-            episodes=form.choose("episodes", episodes, _EPISODES),
+            every=form.choose("evaluate-every", evaluate_every, _EVERY, "the paper's protocol"),
+            episodes=form.choose("episodes", episodes, _EPISODES, "the paper's protocol"),
             seed=seed,
             workers=workers,
         )
@@ -197,6 +216,7 @@ def synthesize(
         trust_region=trust_region,
         radius=radius or 1.0,
         states=states,
+        restarts=restarts,
     )
     observations, digest = None, None
     if dataset is not None:

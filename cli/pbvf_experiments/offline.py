@@ -8,7 +8,7 @@ and two controls that need no synthesis.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pbvf_datasets.reader import Dataset, load_dataset
 from pbvf_experiments.cells import cell
 from pbvf_offline.critic_files import CriticFile, load_critic
 from pbvf_offline.envs import EnvConfig, EnvReference
+from pbvf_offline.errors import UsageError
 from pbvf_offline.fit import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit_files import fit_to_file, snapshot_path
 from pbvf_offline.policies import PolicySpec
@@ -47,6 +48,7 @@ class OfflineSettings:
         evaluate_every: Gradient steps between measurements of plain ascent.
         episodes: Test episodes of each measurement.
         policies: Fresh policies grown through each critic.
+        recipes: Which critics to fit: ``default`` and ``paper``.
         workers: Number of processes; does not change the results.
     """
 
@@ -59,6 +61,7 @@ class OfflineSettings:
     evaluate_every: int = 10
     episodes: int = 2
     policies: int = 5
+    recipes: tuple[str, ...] = ("default", "paper")
     workers: int = 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,6 +95,51 @@ def run_offline(
             lambda seed=seed: _run_seed(settings, seed, out / "work" / f"seed-{seed:03d}", note),  # type: ignore[misc]
         )
     return results
+
+
+def parse_recipes(text: str | None) -> tuple[str, ...]:
+    """Parse ``default,paper``; both when None.
+
+    Raises:
+        UsageError: Another name is given.
+    """
+    known = ("default", "paper")
+    names = known if text is None else tuple(dict.fromkeys(text.split(",")))
+    if not names or any(name not in known for name in names):
+        raise UsageError(f"cells {text!r} are not {' or '.join(known)}", where="--cells")
+    return names
+
+
+def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | str]]:
+    """Return one row a seed and their mean: what was grown beside what the dataset holds.
+
+    ``region``: through the first critic run, inside the trust region, at the chosen step;
+    ``plain peak`` and ``plain last``: plain ascent through the same critic, mean over its policies.
+    """
+    rows: list[dict[str, float | str]] = []
+    for seed, result in results.items():
+        name = "default" if "default" in result else "paper"
+        recipe = result[name]
+        last = max(
+            (key for key in recipe if key.startswith("plain_")),
+            key=lambda key: int(key.removeprefix("plain_")),
+        )
+        curve = [float(np.mean(point["returns"])) for point in recipe[last]["curve"]]
+        rows.append(
+            {
+                "seed": str(seed),
+                "region": float(np.mean(recipe["trust_region"]["returns"])),
+                "plain peak": max(curve),
+                "plain last": curve[-1],
+                "best episode": result["best_episode"],
+                "best policy": result["best_policy"],
+                "top ranked": recipe["top_ranked"],
+                "best fragments": result["best_fragments"],
+            }
+        )
+    names = [key for key in rows[0] if key != "seed"]
+    mean = {key: float(np.mean([float(row[key]) for row in rows])) for key in names}
+    return [*rows, {"seed": "mean", **mean}]
 
 
 def _run_seed(settings: OfflineSettings, seed: int, work: Path, note: Note) -> dict[str, Any]:
@@ -151,10 +199,11 @@ def _critics(
     """Return the two recipes: this project's default and the paper's one-step TD."""
     default = default_fit_settings("psvf", settings.env, spec, seed=seed)
     paper = paper_fit_settings(default)
-    return [
+    both = [
         ("default", default, CRITIC_PRESETS["psvf"].updates, ()),
         ("paper", paper, max(settings.snapshots), settings.snapshots),
     ]
+    return [recipe for recipe in both if recipe[0] in settings.recipes]
 
 
 def _grow(
