@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import re
 import sys
 import warnings
@@ -18,13 +17,12 @@ from gymnasium.envs.registration import registry
 
 from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
 from pbvf_offline.policies import BoxActions, DiscreteActions, PolicySpec, Squash
+from pbvf_offline.portable import is_portable
 
 LQR_ID = "LQR-v0"
 SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
 _ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
 _MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
-_PLAIN_TEXT = re.compile(r"[\w +-]{0,64}|\d+(\.\d+)*")
-_PATH_NAME = re.compile(r"(^|_)(file|path|folder|dir|directory|root|xml|url|uri)s?(_|$)")
 Env = gym.Env[Any, Any]
 
 
@@ -252,20 +250,6 @@ def spec_for_env(
     return PolicySpec(
         obs.shape[0], hidden, actions, "none" if squash == "none" else "tanh", stochastic
     )
-
-
-def is_portable(name: str, value: object) -> bool:
-    """Whether an environment's argument may go into a file, or be taken from one.
-
-    It must be a finite number, a boolean, None, or a text that cannot name a file.
-    """
-    if type(value) is float:
-        return math.isfinite(value)
-    if value is None or type(value) in (bool, int):
-        return True
-    if type(value) is not str or _PATH_NAME.search(name):
-        return False
-    return _PLAIN_TEXT.fullmatch(value) is not None
 
 
 def _import_for_user(module: str, name: str) -> None:

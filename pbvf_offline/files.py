@@ -16,8 +16,9 @@ import os
 import pickletools
 import stat
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -214,7 +215,7 @@ def resource_error(error: OSError, path: Path) -> PbvfError:
     )
 
 
-def _open_regular(path: Path) -> BinaryIO:
+def _open_regular(path: Path) -> BufferedReader:
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pbvf_offline.envs import is_portable
 from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.portable import is_portable
 from pbvf_offline.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def safe_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Split arguments of an environment into those that files may hold and the others.
 
-    What is kept is decided by :func:`pbvf_offline.envs.is_portable`, as for reading.
+    What is kept is decided by :func:`pbvf_offline.portable.is_portable`, as for reading.
     ``render_mode`` is dropped: it changes no data.
 
     Returns:
