@@ -10,13 +10,14 @@ parameters phi_o (weights and bias of output o) over features f(s) = (hidden(s),
 the action changes by about ``w_t (delta phi_o . f_t)`` with ``w_t = 1 - u_t^2`` (tanh). Relabelled
 parameters are drawn from the Gaussian proportional to
 
-    N(phi_o; mu_o, s^2 I) * exp(-mean_t (w_t (phi_o - theta_o) . f_t)^2 / (2 tau^2)),
+    N(phi_o; mu_o, s^2 I) * exp(-F mean_t (w_t (phi_o - theta_o) . f_t)^2 / (2 tau^2)),
 
-whose precision is ``A / tau^2 + I / s^2`` with ``A = mean_t w_t^2 f_t f_t^T + 0.05 mean f f^T``,
+whose precision is ``F A / tau^2 + I / s^2`` with ``A = mean_t w_t^2 f_t f_t^T + 0.05 mean f f^T``,
 the second mean over states of the whole dataset (they are reached later), and whose mean
-is ``mu + Sigma (A / tau^2) (theta_o - mu)``. ``mu`` and ``s`` are the dataset's own mean and
-spread of these parameters; ``tau`` is the change of action tolerated (root mean square, in
-units of half the action range).
+is ``mu + Sigma (F A / tau^2) (theta_o - mu)``. ``mu`` and ``s`` are the dataset's own mean and
+spread of these parameters, F the number of features. ``tau`` bounds the root mean square
+change of action over the policy's own states: in [-1, 1] units with tanh, in the action's
+own unit with ``squash="none"``.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def make_relabelling(
         needed = np.einsum("tof,tog->ofg", weighted, weighted) / len(acted)
         typical, _ = _features(spec, theta[row], elsewhere)
         needed += _ELSEWHERE * (typical.T @ typical) / len(typical)
-        needed /= tolerance**2
+        # The F directions of a draw add up, so each gets its share of the change tolerated.
+        needed *= features / tolerance**2
         covariance = np.linalg.inv(needed + prior)
         pull = np.einsum("ofg,og->of", needed, last[row] - center)
         mean[row] = center + np.einsum("ofg,og->of", covariance, pull)

@@ -344,14 +344,19 @@ class ReturnOf:
 
     Attributes:
         gamma: Discount factor of the second number.
+        without_survival: Leave the reported survival bonus out of the second number.
     """
 
     gamma: float = 1.0
+    without_survival: bool = False
 
     def __call__(self, episode: Episode) -> tuple[float, float]:
-        """Return ``(sum of r_t, sum of gamma^t r_t)``."""
+        """Return ``(sum of r_t, sum of gamma^t r'_t)``, r' with or without the bonus."""
+        rewards = episode.rewards
+        if self.without_survival and episode.reward_survive is not None:
+            rewards = rewards - episode.reward_survive[1:]
         discount = self.gamma ** np.arange(len(episode))
-        return float(episode.rewards.sum()), float(discount @ episode.rewards)
+        return float(episode.rewards.sum()), float(discount @ rewards)
 
 
 def require_end(config: EnvConfig, max_steps: int | None) -> None:
@@ -385,6 +390,7 @@ def evaluate_policies(
     episodes: int,
     seed: int,
     gamma: float = 1.0,
+    without_survival: bool = False,
     max_steps: int | None = None,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
@@ -400,6 +406,8 @@ def evaluate_policies(
         episodes: Episodes E of each policy.
         seed: Seed of resets and action noise.
         gamma: Discount factor of the discounted returns.
+        without_survival: Leave the reported survival bonus out of the discounted returns, as
+            critics with that reward do.
         max_steps: Step limit where the environment has none.
         workers: Number of processes.
         progress: Called with episodes done and wanted.
@@ -412,7 +420,7 @@ def evaluate_policies(
     """
     require_end(config, max_steps)
     plan = GivenPlan(policies, seed, repeat=episodes)
-    job = EpisodeJob(config, plan, max_steps, ReturnOf(gamma))
+    job = EpisodeJob(config, plan, max_steps, ReturnOf(gamma, without_survival))
     total = len(policies) * episodes
     pairs = []
     for pair in run_episodes(job, range(total), workers=workers):

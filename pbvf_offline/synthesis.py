@@ -22,6 +22,9 @@ from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.policies import Policies, init_theta
 from pbvf_offline.presets import SYNTHESIS, env_preset
 from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.trust_region import TrustRegion, shrink
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own
 
 
 @dataclass(frozen=True)
@@ -146,16 +149,17 @@ def synthesize(
 ) -> Synthesis:
     """Grow K policies from PyTorch's default initialisation by gradient ascent in theta.
 
-    Each step takes ``theta <- theta + Adam(grad_theta mean_s V(s, theta))`` (V(theta) for the
-    PSSVF, Q(s, pi_theta(s), theta) with both gradient terms for the PAVF), then draws
-    policies that left the trust region straight back to its edge. The critic is only read.
+    Each step climbs the gradient in theta of the mean of V(s, theta) over states (V(theta)
+    for the PSSVF, Q(s, pi_theta(s), theta) with both gradient terms for the PAVF), always
+    over the same states. The critic is only read.
 
-    The trust region is the Mahalanobis ball of ``radius * quantile`` around the dataset's
-    policies. A policy that starts outside may not move further out than it has been. The
-    chosen step is the one with the highest objective inside the region (the last where a
-    policy never enters it); in plain ascent it is the last. With restarts, several random
+    Plain ascent is Adam on theta and keeps the last step. In the trust region, the
+    Mahalanobis ball of ``radius * quantile`` around the dataset's policies, starts outside
+    are first drawn straight to its edge, every step that would leave is drawn back, and
+    the step kept is the one with the highest objective. With restarts, several random
     starts climb for each policy on fewer states; from halfway on only the one with the
-    highest objective goes on, and the step is chosen among those that follow.
+    highest objective goes on, with a fresh optimiser, and the step is chosen among those
+    that follow.
 
     Args:
         file: The critic.
@@ -184,9 +188,10 @@ def synthesize(
         few = states[:: max(1, restarts)]
         first = settings.steps // 2
         climb.run(theta, few, 0, first)
-        values = file.critic.objective(climb.theta, states).reshape(count, restarts)
-        climb.keep_starts(torch.arange(count) * restarts + values.argmax(dim=1))
-        theta = climb.theta
+        values = file.critic.objective(climb.kept, states).reshape(count, restarts)
+        going_on = torch.arange(count) * restarts + values.argmax(dim=1)
+        climb.keep_starts(going_on)
+        theta = climb.kept[going_on.to(climb.kept.device)]
     climb.run(theta, states, first, settings.steps, last=True)
     chosen, best, kept = climb.chosen, climb.best, climb.kept
     path, region = climb.path, file.context.region
@@ -219,8 +224,61 @@ def _starts(file: CriticFile, settings: SynthesisSettings) -> torch.Tensor:
     return torch.from_numpy(np.stack(rows))
 
 
+class _Adam:
+    """Plain ascent: Adam on theta, dimension by dimension, as the paper has it."""
+
+    def __init__(self, theta: torch.Tensor, lr: float) -> None:
+        self._theta = theta.detach().clone().requires_grad_()
+        self._adam = torch.optim.Adam([self._theta], lr=lr, maximize=True)
+
+    @property
+    def theta(self) -> torch.Tensor:
+        """The thetas (K, D)."""
+        return self._theta.detach()
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """Climb along a gradient in theta (K, D)."""
+        self._theta.grad = gradient
+        self._adam.step()
+
+
+class _ConfinedAdam:
+    """Ascent inside the trust region.
+
+    Adam in the coordinates in which the region is a ball, with one step size a policy
+    instead of one a dimension: where the gradient points straight out of the ball, the
+    projected step then stands still, so the ascent ends at the best point of the
+    region and not where Adam's uneven steps happen to balance.
+    """
+
+    def __init__(self, theta: torch.Tensor, lr: float, region: TrustRegion, radius: float) -> None:
+        self._device = theta.device
+        self._region, self._radius = region, radius * region.quantile
+        self._lr = lr / region.scale
+        self._white = shrink(region.whiten(theta), self._radius)
+        self._mean = torch.zeros_like(self._white)
+        self._square = torch.zeros(len(theta), 1, dtype=torch.float64)
+        self._steps = 0
+
+    @property
+    def theta(self) -> torch.Tensor:
+        """The thetas (K, D)."""
+        return self._region.colour(self._white).to(self._device)
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """Climb along a gradient in theta (K, D)."""
+        pulled = self._region.pull_back(gradient)
+        self._steps += 1
+        self._mean.lerp_(pulled, 1 - _BETA1)
+        self._square.lerp_(pulled.square().mean(dim=1, keepdim=True), 1 - _BETA2)
+        mean = self._mean / (1 - _BETA1**self._steps)
+        square = self._square / (1 - _BETA2**self._steps)
+        white = self._white + self._lr * mean / (square.sqrt() + _EPSILON)
+        self._white = shrink(white, self._radius)
+
+
 class _Climb:
-    """Adam ascent of several thetas at once, with the trust region and the choice of a step."""
+    """Ascent of several thetas at once, with the choice of a step."""
 
     def __init__(
         self,
@@ -234,8 +292,6 @@ class _Climb:
         self._every = waypoint_every
         self._after_step = after_step
         self._thetas: list[tuple[int, torch.Tensor]] = []
-        self._nearest: torch.Tensor | None = None
-        self.theta = torch.empty(0)
         self.best = torch.empty(0)
         self.kept = torch.empty(0)
         self.chosen: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -249,55 +305,39 @@ class _Climb:
         *,
         last: bool = False,
     ) -> None:
-        """Climb from step ``first`` to ``stop``; ``last`` also looks at the end point itself."""
+        """Climb from step ``first`` to ``stop``; ``last``: this is the end of the way."""
         settings, region = self._settings, self._file.context.region
-        theta = start.detach().clone().requires_grad_()
-        optimiser = torch.optim.Adam([theta], lr=settings.lr, maximize=True)
-        distance = region.distance(theta)
-        nearest = distance if self._nearest is None else torch.minimum(self._nearest, distance)
-        limit = settings.radius * region.quantile * (1 + 1e-6)
-        entered = torch.zeros(len(theta), dtype=torch.bool)
-        best = torch.full((len(theta),), -math.inf, dtype=torch.float64)
-        chosen = np.zeros(len(theta), dtype=np.int64)
-        kept = theta.detach().clone()
-        for step in range(first, stop + last):
+        climber: _Adam | _ConfinedAdam
+        if settings.trust_region:
+            climber = _ConfinedAdam(start, settings.lr, region, settings.radius)
+        else:
+            climber = _Adam(start, settings.lr)
+        best = torch.full((len(start),), -math.inf, dtype=torch.float64)
+        chosen = np.zeros(len(start), dtype=np.int64)
+        kept = climber.theta.clone()
+        for step in range(first, stop + 1):
+            theta = climber.theta
             objective, gradient = self._file.critic.objective_and_gradient(theta, states)
             if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
                 raise DivergedError(
                     f"the objective or its gradient is not finite at step {step}",
                     remedy="lower --lr, or keep the trust region",
                 )
-            # Until a policy is inside, its last step stands; the objective misleads outside.
-            better = objective > best
-            if settings.trust_region:
-                inside = region.distance(theta) <= limit
-                better = (inside & better) | ~entered
-                entered |= inside
-            else:
-                better = torch.ones_like(better)
+            better = objective > best if settings.trust_region else best < math.inf
             best = torch.where(better, objective, best)
             chosen[better.numpy()] = step
-            kept = torch.where(better[:, None].to(theta.device), theta.detach(), kept)
-            if self._every is not None and step % self._every == 0:
-                self._thetas.append((step, theta.detach().clone()))
-            if self._after_step is not None:
-                self._after_step(step, float(objective.mean()))
-            if step == stop:
-                break
-            theta.grad = gradient
-            optimiser.step()
-            if settings.trust_region:
-                nearest = torch.minimum(nearest, region.distance(theta))
-                radius = torch.clamp(nearest, min=settings.radius * region.quantile)
-                with torch.no_grad():
-                    theta.copy_(region.project(theta, radius))
-        self._nearest = nearest
-        self.theta, self.best, self.kept, self.chosen = theta.detach(), best, kept, chosen
+            kept = torch.where(better[:, None].to(theta.device), theta, kept)
+            if step < stop or last:  # the next stretch begins where this one ends
+                if self._every is not None and step % self._every == 0:
+                    self._thetas.append((step, theta.clone()))
+                if self._after_step is not None:
+                    self._after_step(step, float(objective.mean()))
+            if step < stop:
+                climber.step(gradient)
+        self.best, self.kept, self.chosen = best, kept, chosen
 
     def keep_starts(self, rows: torch.Tensor) -> None:
-        """Go on with the given rows only, and forget the way of the others."""
-        self.theta = self.theta[rows.to(self.theta.device)]
-        self._nearest = None if self._nearest is None else self._nearest[rows]
+        """Forget the way of all but the given rows."""
         self._thetas = [(step, theta[rows.to(theta.device)]) for step, theta in self._thetas]
 
     @property

@@ -151,15 +151,19 @@ def value_bounds(
 
     Segments of policies that are held out (P,) say nothing here.
 
-    A segment of m steps that earned G (discounted) is worth about ``G / (1 - gamma^m)`` if it went
-    on as it did, and G if it terminated. None when gamma is 1, where that has no limit.
+    A heuristic against bootstraps that run away. A segment of m steps that earned G
+    (discounted) without ending suggests ``G / (1 - gamma^m)``, its value if it went on as it
+    did; one that terminated suggests what was still to come at each of its steps. None
+    when gamma is 1, where going on for ever has no limit.
     """
     if gamma >= 1.0:
         return None
     starts = segment_starts(data)
-    learned = ~held_out[data.policy[starts[:-1]]]
-    earned = discounted_to_go(rewards, starts, gamma)[starts[:-1]]
-    ended = data.terminated[starts[1:] - 1]
-    worth = np.where(ended, earned, earned / (1.0 - gamma ** np.diff(starts)))[learned]
+    lengths = np.diff(starts)
+    to_go = discounted_to_go(rewards, starts, gamma)
+    learned = ~held_out[data.policy]
+    ended = np.repeat(data.terminated[starts[1:] - 1], lengths)
+    forever = (to_go[starts[:-1]] / (1.0 - gamma**lengths))[(learned & ~ended)[starts[:-1]]]
+    worth = np.concatenate([forever, to_go[learned & ended]])
     # A task that can end is worth 0 there, so 0 is always allowed.
-    return min(float(worth.min()), 0.0), max(float(worth.max()), 0.0)
+    return float(worth.min(initial=0.0)), float(worth.max(initial=0.0))

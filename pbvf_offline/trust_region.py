@@ -52,22 +52,40 @@ class TrustRegion:
         quantile = float(np.quantile(distances.numpy(), _QUANTILE))
         return cls(center, factor, max(quantile, 1e-12))
 
-    def distance(self, theta: Tensor) -> Tensor:
-        """Return the Mahalanobis distance of each theta (K, D) from the center, (K,) float64."""
+    def whiten(self, theta: Tensor) -> Tensor:
+        """Return thetas (K, D) as (K, D) float64 coordinates in which the region is a ball."""
         away = theta.detach().double().cpu() - torch.from_numpy(self.center)
         factor = torch.from_numpy(self.factor)
         if factor.dim() == 1:
-            flat: Tensor = torch.linalg.vector_norm(away / factor, dim=1)
-            return flat
-        white = torch.linalg.solve_triangular(factor, away.T, upper=False)
-        norm: Tensor = torch.linalg.vector_norm(white, dim=0)
+            return away / factor
+        solved: Tensor = torch.linalg.solve_triangular(factor, away.T, upper=False)
+        return solved.T.contiguous()
+
+    def colour(self, white: Tensor) -> Tensor:
+        """Return the thetas (K, D) float32 of whitened coordinates: undoes :meth:`whiten`."""
+        factor = torch.from_numpy(self.factor)
+        away = white * factor if factor.dim() == 1 else white @ factor.T
+        return (away + torch.from_numpy(self.center)).float()
+
+    def pull_back(self, gradient: Tensor) -> Tensor:
+        """Return gradients in theta (K, D) as gradients in whitened coordinates, float64."""
+        factor = torch.from_numpy(self.factor)
+        wide = gradient.detach().double().cpu()
+        return wide * factor if factor.dim() == 1 else wide @ factor
+
+    def distance(self, theta: Tensor) -> Tensor:
+        """Return the Mahalanobis distance of each theta (K, D) from the center, (K,) float64."""
+        norm: Tensor = torch.linalg.vector_norm(self.whiten(theta), dim=1)
         return norm
 
-    def project(self, theta: Tensor, radius: Tensor) -> Tensor:
-        """Return each theta (K, D), drawn straight to the center up to its radius (K,)."""
-        distance = self.distance(theta)
-        shrink = torch.where(distance > radius, radius / distance.clamp_min(1e-300), 1.0)
-        center = torch.from_numpy(self.center)
-        inside = center + (theta.detach().double().cpu() - center) * shrink[:, None]
-        kept = torch.where((distance > radius)[:, None], inside.to(theta.dtype), theta.cpu())
-        return kept.to(theta.device)
+    @property
+    def scale(self) -> float:
+        """Typical length in theta of one whitened unit along one direction."""
+        return float(np.sqrt(np.square(self.factor).sum() / len(self.center)))
+
+
+def shrink(white: Tensor, radius: float) -> Tensor:
+    """Return whitened coordinates (K, D) drawn straight to the center up to a radius."""
+    norm = torch.linalg.vector_norm(white, dim=1, keepdim=True)
+    shrunk: Tensor = white * torch.clamp(radius / norm.clamp_min(1e-300), max=1.0)
+    return shrunk

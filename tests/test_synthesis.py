@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pbvf_offline.synthesis import (
     synthesis_states,
     synthesize,
 )
+from pbvf_offline.trust_region import TrustRegion
 
 KINDS = ("pssvf", "psvf", "pavf")
 
@@ -40,11 +42,14 @@ def start_of(file: CriticFile, seed: int, count: int) -> np.ndarray:
 @pytest.mark.parametrize("trust_region", [False, True])
 def test_starts_at_pytorchs_initialisation(trust_region: bool) -> None:
     file = make_file()
-    grown = grow(file, steps=2, waypoint_every=1, seed=7, trust_region=trust_region)
+    wide = {"trust_region": trust_region, "radius": 100.0}  # all starts are inside
+    grown = grow(file, steps=2, waypoint_every=1, seed=7, **wide)
     assert grown.path[0].step == 0
-    assert np.array_equal(grown.path[0].theta, start_of(file, 7, 3))
-    other = grow(file, steps=0, seed=8, trust_region=trust_region)
-    assert np.array_equal(other.policies.theta, start_of(file, 8, 3))
+    # In the region, whitening and back costs a rounding.
+    tolerance = 1e-6 if trust_region else 0.0
+    assert np.allclose(grown.path[0].theta, start_of(file, 7, 3), rtol=0, atol=tolerance)
+    other = grow(file, steps=0, seed=8, **wide)
+    assert np.allclose(other.policies.theta, start_of(file, 8, 3), rtol=0, atol=tolerance)
     assert other.chosen_step.tolist() == [0, 0, 0]
 
 
@@ -253,3 +258,38 @@ def test_stochastic_and_discrete_policies_grow_too(tmp_path: Path) -> None:
         grown = grow(make_file("psvf", 5, make_data(spec, policies=6)))
         assert grown.policies.spec == spec
         assert np.all(np.isfinite(grown.policies.theta))
+
+
+def far_away(file: CriticFile) -> CriticFile:
+    """The same critic with a region that no fresh policy starts in."""
+    center = np.full_like(file.context.region.center, 3.0)
+    factor = np.full(len(center), 0.1)
+    region = TrustRegion(center, factor, 2.0)
+    return dataclasses.replace(file, context=dataclasses.replace(file.context, region=region))
+
+
+@pytest.mark.parametrize("restarts", [1, 4])
+def test_policies_end_inside_wherever_they_start(restarts: int) -> None:
+    file = far_away(make_file())
+    starts = file.context.region.distance(torch.from_numpy(start_of(file, 0, 3)))
+    assert starts.min() > 20
+    grown = grow(file, steps=6, restarts=restarts, radius=0.5)
+    assert np.all(grown.distance <= 0.5 * (1 + 1e-4))
+
+
+def test_the_ascent_ends_at_the_best_point_of_the_region() -> None:
+    # For a linear objective over a ball the best point is known: center + radius * direction.
+    file = make_file("pssvf")
+    region = file.context.region
+    direction = torch.linspace(1.0, 2.0, file.spec.size)
+
+    def linear(theta: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        del states
+        return (theta @ direction).double(), direction.expand_as(theta)
+
+    file.critic.objective_and_gradient = linear  # type: ignore[method-assign]
+    grown = grow(file, steps=400, lr=0.05)
+    pulled = region.pull_back(direction[None])
+    radius = region.quantile
+    want = region.colour(radius * pulled / pulled.norm())
+    assert np.allclose(grown.policies.theta, want.numpy(), atol=0.02)

@@ -174,3 +174,17 @@ def test_value_bounds_by_hand() -> None:
     got = value_bounds(data, data.rewards, 0.5, np.array([True, False]))
     assert got == (0.0, pytest.approx(16 / 0.75))
     assert value_bounds(data, data.rewards, 1.0, none) is None
+
+
+def test_value_bounds_admit_what_comes_just_before_an_end() -> None:
+    # Nothing for 299 steps and 100 at the end: the last states are worth up to 100, though
+    # the start is worth only 100 * 0.99^299 = 4.95. A crash of -100 likewise.
+    for prize in (100.0, -100.0):
+        policies = make_policies(box_spec(), 1)
+        rewards = [0.0] * 299 + [prize]
+        data = stack_episodes(
+            policies.spec,
+            [make_episode(policies, [0], [300], rewards=rewards, end="terminated")],
+        )
+        low, high = value_bounds(data, data.rewards, 0.99, np.zeros(1, bool))
+        assert (low, high) == (min(prize, 0.0), max(prize, 0.0))

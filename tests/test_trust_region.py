@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.spatial.distance import mahalanobis
 
-from pbvf_offline.trust_region import TrustRegion
+from pbvf_offline.trust_region import TrustRegion, shrink
 
 
 def correlated(rows: int, size: int, seed: int = 0) -> np.ndarray:
@@ -58,30 +58,42 @@ def test_quantile_is_of_the_datasets_own_distances(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [20, 300])
-def test_projection_ends_on_the_edge_along_the_ray(rows: int) -> None:
+def test_whitened_coordinates(rows: int) -> None:
     theta = correlated(rows, 5)
     region = TrustRegion.of(theta)
+    white = region.whiten(torch.from_numpy(theta))
+    assert torch.allclose(white.norm(dim=1), region.distance(torch.from_numpy(theta)))
+    assert torch.allclose(region.colour(white), torch.from_numpy(theta), atol=1e-4)
+    # The chain rule: d f / d white = factor^T d f / d theta, for f(theta) = sum of sines.
+    point = white[:3].clone().requires_grad_()
+    factor = torch.from_numpy(region.factor)
+    away = point * factor if factor.dim() == 1 else point @ factor.T
+    reached = away + torch.from_numpy(region.center)
+    torch.sin(reached).sum().backward()
+    pulled = region.pull_back(torch.cos(reached).detach())
+    assert torch.allclose(pulled, point.grad)
+
+
+@pytest.mark.parametrize("rows", [20, 300])
+def test_shrinking_ends_on_the_edge_along_the_ray(rows: int) -> None:
+    region = TrustRegion.of(correlated(rows, 5))
     center = torch.from_numpy(region.center)
     outside = (center + 30 * torch.randn(8, 5, dtype=torch.float64)).float()
-    radius = torch.linspace(0.3, 1.0, 8, dtype=torch.float64)
-    assert torch.all(region.distance(outside) > radius)
-    moved = region.project(outside, radius)
+    assert torch.all(region.distance(outside) > 0.7)
+    moved = region.colour(shrink(region.whiten(outside), 0.7))
     assert moved.dtype == torch.float32
-    assert torch.allclose(region.distance(moved), radius, rtol=1e-4)
+    assert torch.allclose(region.distance(moved), torch.tensor(0.7).double(), rtol=1e-4)
     # Along the ray: moved - center is a positive multiple of outside - center.
     a, b = outside.double() - center, moved.double() - center
     cosine = (a * b).sum(1) / a.norm(dim=1) / b.norm(dim=1)
     assert torch.all(cosine > 1 - 1e-6)
 
 
-def test_projection_leaves_the_inside_untouched() -> None:
-    theta = correlated(100, 4)
-    region = TrustRegion.of(theta)
-    points = torch.from_numpy(theta[:20].copy())
-    radius = region.distance(points) * 1.001
-    assert region.project(points, radius).numpy().tobytes() == points.numpy().tobytes()
-    at_center = torch.from_numpy(region.center).float()[None]
-    assert torch.equal(region.project(at_center, torch.tensor([0.5]).double()), at_center)
+def test_shrinking_leaves_the_inside_untouched() -> None:
+    white = torch.randn(20, 4, dtype=torch.float64)
+    radius = float(white.norm(dim=1).max()) * 1.001
+    assert torch.equal(shrink(white, radius), white)
+    assert torch.equal(shrink(torch.zeros(1, 4), 0.5), torch.zeros(1, 4))
 
 
 def singular(kind: str) -> np.ndarray:
@@ -112,7 +124,7 @@ def test_data_without_spread_somewhere(kind: str) -> None:
     assert region.quantile > 0
     assert np.all(np.isfinite(region.factor))
     away = torch.from_numpy(theta[:1]) + 10.0
-    moved = region.project(away, torch.tensor([region.quantile]))
+    moved = region.colour(shrink(region.whiten(away), region.quantile))
     assert torch.all(torch.isfinite(moved))
     if kind == "constant":
         # A direction in which no policy differs is a thin one: going there counts as far.

@@ -135,6 +135,7 @@ def evaluate(
             episodes=episodes,
             seed=seed,
             gamma=gamma,
+            without_survival=judge is not None and judge.critic.config.reward == "without-survival",
             workers=workers,
             progress=bar.update,
         )

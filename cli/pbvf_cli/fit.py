@@ -100,9 +100,9 @@ def fit_critic(
         typer.Option(
             "--relabel",
             metavar="TAU",
-            help="Also learn from other parameters that would have changed the actions by no "
-            "more than TAU (1: half the action range); 0: only those that acted.",
-            show_default="0.1 where policies are deterministic and continuous",
+            help="Learn from parameters drawn anew that change a policy's actions by about TAU "
+            "(1: half the action range), not from those that acted; 0: from those that acted.",
+            show_default="0.3 where policies are deterministic and continuous",
             rich_help_panel=_BEYOND,
         ),
     ] = None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ from pbvf_datasets.collect import CollectSettings, collect
 from pbvf_datasets.reader import Dataset, load_dataset
 from pbvf_experiments.cells import cell
 from pbvf_offline.critic_files import CriticFile, load_critic
-from pbvf_offline.envs import EnvConfig, EnvReference
+from pbvf_offline.envs import EnvConfig, EnvReference, make_env, spec_for_env
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit_files import fit_to_file, snapshot_path
-from pbvf_offline.policies import PolicySpec
-from pbvf_offline.presets import CRITIC_PRESETS, SYNTHESIS
+from pbvf_offline.presets import CRITIC_PRESETS
 from pbvf_offline.rollout import evaluate_policies
-from pbvf_offline.synthesis import default_synthesis_settings
+from pbvf_offline.synthesis import SynthesisSettings, default_synthesis_settings
 from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
 from pbvf_offline.targets import segment_starts
 
@@ -36,7 +36,10 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class OfflineSettings:
-    """What the experiment runs; defaults are the paper's where it says.
+    """What the experiment runs.
+
+    The dataset, the fits and the learning rates are the paper's. Measurements are sparser
+    than its 5 episodes every 5 gradient steps.
 
     Attributes:
         env: The environment.
@@ -56,45 +59,22 @@ class OfflineSettings:
     steps: int = 100_000
     perturb_every: int = 200
     sigma: float = 0.5
-    snapshots: tuple[int, ...] = (500, 1_000, 2_000, 3_000, 5_000, 7_000)
+    snapshots: tuple[int, ...] = (500, 2_000, 4_000, 7_000)
     plain_steps: int = 200
-    evaluate_every: int = 10
+    evaluate_every: int = 20
     episodes: int = 2
     policies: int = 5
     recipes: tuple[str, ...] = ("default", "paper")
     workers: int = 1
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what decides the results, in JSON form."""
-        data = dataclasses.asdict(self)
-        del data["workers"]
-        return data
-
-
-def run_offline(
-    settings: OfflineSettings, seeds: list[int], out: Path, note: Note
-) -> dict[int, dict[str, Any]]:
-    """Run every seed and return its result; finished cells are read back.
-
-    Args:
-        settings: What to run.
-        seeds: Dataset seeds; every other random number of a cell comes from them too.
-        out: Folder of the results; datasets, critics and policies go to its ``work`` folder.
-        note: Called with a line about each stage.
-    """
-    results = {}
-    for seed in seeds:
-        described = {
-            **settings.to_dict(),
-            "seed": seed,
-            "recipe": dataclasses.asdict(CRITIC_PRESETS["psvf"]) | dataclasses.asdict(SYNTHESIS),
+    def data_settings(self) -> dict[str, Any]:
+        """Return what decides the dataset, in JSON form."""
+        return {
+            "env": self.env,
+            "steps": self.steps,
+            "perturb_every": self.perturb_every,
+            "sigma": self.sigma,
         }
-        results[seed] = cell(
-            out / "raw" / f"seed-{seed:03d}.json",
-            described,
-            lambda seed=seed: _run_seed(settings, seed, out / "work" / f"seed-{seed:03d}", note),  # type: ignore[misc]
-        )
-    return results
 
 
 def parse_recipes(text: str | None) -> tuple[str, ...]:
@@ -142,36 +122,96 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
     return [*rows, {"seed": "mean", **mean}]
 
 
-def _run_seed(settings: OfflineSettings, seed: int, work: Path, note: Note) -> dict[str, Any]:
-    note(f"seed {seed}: collecting {settings.steps:,} transitions")
-    collected = collect(
-        CollectSettings(
-            env=EnvConfig(settings.env),
-            dataset="offline/fragments-v0",
-            steps=settings.steps,
-            perturb_every=settings.perturb_every,
-            sigma=settings.sigma,
-            seed=seed,
-        ),
-        root=work,
-        workers=settings.workers,
-    )
-    data = load_dataset(collected.path, cache=False)
-    trajectories = data.trajectories
-    note(f"seed {seed}: measuring all {len(data.policies)} dataset policies")
-    truth, top_truth = _true_returns(settings, data, seed)
-    fragments = _best_fragments(data)
-    result: dict[str, Any] = {
-        "best_episode": float(trajectories.whole_returns().max()),
-        "best_policy": float(top_truth.max()),
-        "best_fragments": _mean_return(settings, data, fragments, seed),
-        "fragment_rows": fragments.tolist(),
-    }
-    for name, fit_settings, updates, snapshots in _critics(settings, data.spec, seed):
-        note(f"seed {seed}: fitting the {name} critic, {updates:,} updates")
-        path = work / f"{name}.safetensors"
+def run_offline(
+    settings: OfflineSettings, seeds: list[int], out: Path, note: Note
+) -> dict[int, dict[str, Any]]:
+    """Run every seed and return its result; finished cells are read back.
+
+    A seed has a cell for its dataset and one for each recipe.
+
+    Args:
+        settings: What to run.
+        seeds: Dataset seeds; every other random number of a cell comes from them too.
+        out: Folder of the results; datasets, critics and policies go to its ``work`` folder.
+        note: Called with a line about each stage.
+    """
+    results = {}
+    for seed in seeds:
+        run = _Seed(settings, seed, out, note)
+        results[seed] = {**run.dataset(), **{name: run.recipe(name) for name in settings.recipes}}
+    return results
+
+
+class _Seed:
+    """The cells of one dataset seed; the dataset is collected when a cell needs it."""
+
+    def __init__(self, settings: OfflineSettings, seed: int, out: Path, note: Note) -> None:
+        self._settings, self._seed, self._note = settings, seed, note
+        self._raw = out / "raw"
+        self._work = out / "work" / f"seed-{seed:03d}"
+
+    @cached_property
+    def _data(self) -> Dataset:
+        settings = self._settings
+        self._note(f"seed {self._seed}: collecting {settings.steps:,} transitions")
+        collected = collect(
+            CollectSettings(
+                env=EnvConfig(settings.env),
+                dataset="offline/fragments-v0",
+                steps=settings.steps,
+                perturb_every=settings.perturb_every,
+                sigma=settings.sigma,
+                seed=self._seed,
+            ),
+            root=self._work,
+            workers=settings.workers,
+        )
+        return load_dataset(collected.path, cache=False)
+
+    def dataset(self) -> dict[str, Any]:
+        """Return what the dataset holds, and what its policies do in whole episodes."""
+        described = {"seed": self._seed, "data": self._settings.data_settings()}
+        return cell(self._raw / f"seed-{self._seed:03d}-dataset.json", described, self._dataset)
+
+    def _dataset(self) -> dict[str, Any]:
+        data, settings, seed = self._data, self._settings, self._seed
+        self._note(f"seed {seed}: measuring all {len(data.policies)} dataset policies")
+        truth, best_means = _true_returns(settings, data, seed)
+        return {
+            "digest": data.digest,
+            "best_episode": float(data.trajectories.whole_returns().max()),
+            "best_policy": float(best_means.max()),
+            "best_fragments": _mean_return(settings, data, _best_fragments(data), seed),
+            "policy_return_quantiles": np.quantile(truth, [0, 0.5, 0.9, 0.99, 1]).tolist(),
+        }
+
+    def recipe(self, name: str) -> dict[str, Any]:
+        """Return what grew through the critic of one recipe."""
+        settings = self._settings
+        fit_settings, updates, snapshots = _recipe(settings, self._seed, name)
+        described = {
+            "seed": self._seed,
+            "data": settings.data_settings(),
+            "fit": fit_settings.to_dict() | {"updates": updates, "snapshots": list(snapshots)},
+            "synthesis": self._synthesis(trust_region=True).to_dict(),
+            "plain": self._synthesis(trust_region=False).to_dict(),
+            "evaluate_every": settings.evaluate_every,
+            "episodes": settings.episodes,
+        }
+        return cell(
+            self._raw / f"seed-{self._seed:03d}-{name}.json",
+            described,
+            lambda: self._recipe(name, fit_settings, updates, snapshots),
+        )
+
+    def _recipe(
+        self, name: str, fit_settings: FitSettings, updates: int, snapshots: tuple[int, ...]
+    ) -> dict[str, Any]:
+        data, seed = self._data, self._seed
+        self._note(f"seed {seed}: fitting the {name} critic, {updates:,} updates")
+        path = self._work / f"{name}.safetensors"
         fitted = fit_to_file(
-            trajectories,
+            data.trajectories,
             fit_settings,
             path,
             updates=updates,
@@ -179,62 +219,62 @@ def _run_seed(settings: OfflineSettings, seed: int, work: Path, note: Note) -> d
             environment=EnvReference.from_dict(data.environment, str(data.path)),
             dataset=data.digest,
         )
-        result[name] = {"seconds": round(fitted.seconds, 1), "loss": fitted.file.fit.record}
         ranked = np.argsort(-_predictions(fitted.file, data), kind="stable")[:5]
-        result[name]["top_ranked"] = _mean_return(settings, data, ranked, seed)
-        note(f"seed {seed}: growing policies through the {name} critic")
-        grown = _grow(settings, path, seed, trust_region=True, steps=SYNTHESIS.steps)
-        result[name]["trust_region"] = grown
+        self._note(f"seed {seed}: growing policies through the {name} critic")
+        result: dict[str, Any] = {
+            "loss": fitted.file.fit.record,
+            "top_ranked": _mean_return(self._settings, data, ranked, seed),
+            "trust_region": self._grow(path, trust_region=True),
+        }
         for update in snapshots or (updates,):
             at = snapshot_path(path, update) if snapshots else path
-            plain = _grow(settings, at, seed, trust_region=False, steps=settings.plain_steps)
-            result[name][f"plain_{update}"] = plain
-    result["truth_quantiles"] = np.quantile(truth, [0, 0.5, 0.9, 0.99, 1]).tolist()
-    return result
+            result[f"plain_{update}"] = self._grow(at, trust_region=False)
+        return result
 
+    def _synthesis(self, *, trust_region: bool) -> SynthesisSettings:
+        settings = self._settings
+        usual = default_synthesis_settings(
+            settings.env, count=settings.policies, seed=self._seed, trust_region=trust_region
+        )
+        return usual if trust_region else dataclasses.replace(usual, steps=settings.plain_steps)
 
-def _critics(
-    settings: OfflineSettings, spec: PolicySpec, seed: int
-) -> list[tuple[str, FitSettings, int, tuple[int, ...]]]:
-    """Return the two recipes: this project's default and the paper's one-step TD."""
-    default = default_fit_settings("psvf", settings.env, spec, seed=seed)
-    paper = paper_fit_settings(default)
-    both = [
-        ("default", default, CRITIC_PRESETS["psvf"].updates, ()),
-        ("paper", paper, max(settings.snapshots), settings.snapshots),
-    ]
-    return [recipe for recipe in both if recipe[0] in settings.recipes]
-
-
-def _grow(
-    settings: OfflineSettings, critic: Path, seed: int, *, trust_region: bool, steps: int
-) -> dict[str, Any]:
-    kind = "region" if trust_region else "plain"
-    grown = synthesize_to_file(
-        critic,
-        load_critic(critic),
-        dataclasses.replace(
-            default_synthesis_settings(
-                settings.env, count=settings.policies, seed=seed, trust_region=trust_region
+    def _grow(self, critic: Path, *, trust_region: bool) -> dict[str, Any]:
+        settings = self._settings
+        kind = "region" if trust_region else "plain"
+        chosen = self._synthesis(trust_region=trust_region)
+        grown = synthesize_to_file(
+            critic,
+            load_critic(critic),
+            chosen,
+            critic.with_name(f"{critic.stem}-{kind}-policies.safetensors"),
+            evaluation=EvaluationSettings(
+                EnvConfig(settings.env),
+                settings.episodes,
+                chosen.steps if trust_region else settings.evaluate_every,
+                self._seed,
+                settings.workers,
             ),
-            steps=steps,
-        ),
-        critic.with_name(f"{critic.stem}-{kind}-policies.safetensors"),
-        evaluation=EvaluationSettings(
-            EnvConfig(settings.env),
-            settings.episodes,
-            settings.evaluate_every if not trust_region else steps,
-            seed,
-            settings.workers,
-        ),
-    )
-    return {
-        "returns": grown.returns,
-        "predicted": grown.predicted,
-        "chosen_step": grown.chosen_step,
-        "closest": grown.closest,
-        "curve": grown.curve,
-    }
+        )
+        return {
+            "returns": grown.returns,
+            "predicted": grown.predicted,
+            "chosen_step": grown.chosen_step,
+            "closest": grown.closest,
+            "curve": grown.curve,
+        }
+
+
+def _recipe(
+    settings: OfflineSettings, seed: int, name: str
+) -> tuple[FitSettings, int, tuple[int, ...]]:
+    """Return a recipe's fit settings, updates and snapshots."""
+    env = make_env(EnvConfig(settings.env))
+    spec = spec_for_env(env, ())
+    env.close()
+    default = default_fit_settings("psvf", settings.env, spec, seed=seed)
+    if name == "default":
+        return default, CRITIC_PRESETS["psvf"].updates, ()
+    return paper_fit_settings(default), max(settings.snapshots), settings.snapshots
 
 
 def _true_returns(

@@ -113,7 +113,7 @@ def run_quickstart(
         evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed, workers),
         progress=progress,
     )
-    note(f"pbvf evaluate {policies_path} --critic {critic_path} --episodes 10 --seed {seed}")
+    note(f"pbvf evaluate {policies_path} --critic {critic_path} --episodes 10 --seed {seed + 1}")
     returns, _ = evaluate_policies(
         EnvConfig(ENV),
         grown.file.policies,

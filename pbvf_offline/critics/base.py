@@ -134,7 +134,7 @@ class Critic(torch.nn.Module, ABC):
         scale = wide.std(axis=0)
         typical = float(np.median(scale[scale > 0])) if np.any(scale > 0) else 1.0
         # A direction without spread says nothing; dividing by its spread would make it loud.
-        scale = np.maximum(scale, 1e-3 * typical)
+        scale = np.where(scale < 1e-3 * typical, typical, scale)
         self.theta_center.copy_(torch.from_numpy(wide.mean(axis=0)))
         self.theta_scale.copy_(torch.from_numpy(scale))
 

@@ -1,0 +1,87 @@
+"""README and docs are run: their commands and Python blocks, at sizes that take seconds."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import pbvf_cli
+import pbvf_datasets
+import pbvf_experiments
+import pbvf_offline
+from pbvf_cli.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+# The same commands at a size for tests: what is replaced must be there, so that it cannot rot.
+SMALLER = {
+    "--steps 100000": "--steps 3000",
+    "fit-critic lab/swimmer-fragments-v0 --critic psvf": (
+        "fit-critic lab/swimmer-fragments-v0 --critic psvf --updates 20 --hidden 16"
+    ),
+    "--from-scratch 5": "--from-scratch 2 --steps 4 --restarts 2",
+    "--episodes 10": "--episodes 1",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
+    text = "\n".join(blocks("bash"))
+    for old, new in SMALLER.items():
+        assert old in text, f"README no longer says {old!r}"
+        text = text.replace(old, new)
+    commands = [line for line in text.splitlines() if line.strip()]
+    assert len(commands) == 4
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "pbvf"
+        code = main(arguments)
+        assert code == 0, f"{command} ended with {code}: {capsys.readouterr().err}"
+    python = blocks("python")
+    assert len(python) == 2
+    for code_block in python:
+        exec(compile(code_block, "README.md", "exec"), {"__name__": "readme"})
+    out = capsys.readouterr().out
+    assert "(15, 18)" in out  # 3,000 steps in fragments of 200: 15 policies of 18 parameters
+    assert (tmp_path / "datasets" / "lab" / "my-loop-v0" / "manifest.json").exists()
+
+
+def test_readme_names_files_that_exist() -> None:
+    for name in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / name).exists(), name
+    for name in ("scripts/quickstart.sh", "scripts/test.sh", "scripts/setup.sh"):
+        assert (ROOT / name).stat().st_mode & 0o100, f"{name} is not executable"
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for name in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+            assert (page.parent / name).exists(), f"{page.name}: {name}"
+
+
+def modules() -> list[str]:
+    found = []
+    for package in (pbvf_offline, pbvf_datasets, pbvf_cli, pbvf_experiments):
+        found.append(package.__name__)
+        for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not info.name.endswith("__main__"):
+                found.append(info.name)
+    return found
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
