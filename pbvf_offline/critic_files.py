@@ -56,7 +56,8 @@ class CriticContext:
         initial_observations: (≤ 1,000, obs_dim) float64 raw, for predictions.
         theta: (≤ 1,000, D) float32 dataset policies in the critic's normaliser.
         returns: (same,) float64, mean undiscounted return of each policy's segments, in
-            the critic's reward.
+            the critic's reward; segments that a step budget cut count only for policies
+            that have no others.
         region: Where the critic can be trusted.
     """
 
@@ -106,8 +107,14 @@ def _policy_returns(data: Trajectories, settings: FitSettings) -> NDArray[np.flo
     rewards = chosen_rewards(data, settings.reward)  # type: ignore[arg-type]
     totals = np.add.reduceat(rewards, starts[:-1])
     policy = data.policy[starts[:-1]]
+    episode = data.episode[starts[:-1]]
+    # Only the last segment of a cut episode was cut itself.
+    final = np.append(episode[1:] != episode[:-1], True)
+    whole = ~(data.cut[episode] & final)
+    whole |= ~np.isin(policy, policy[whole])
     size = len(data.policies)
-    return np.bincount(policy, totals, size) / np.maximum(np.bincount(policy, minlength=size), 1)
+    count = np.bincount(policy[whole], minlength=size)
+    return np.bincount(policy[whole], totals[whole], size) / np.maximum(count, 1)
 
 
 @dataclass(frozen=True)

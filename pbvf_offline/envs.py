@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import registry
 
-from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError, UsageError
 from pbvf_offline.policies import BoxActions, DiscreteActions, PolicySpec, Squash
 from pbvf_offline.portable import is_portable
 
@@ -250,6 +250,21 @@ def spec_for_env(
     return PolicySpec(
         obs.shape[0], hidden, actions, "none" if squash == "none" else "tanh", stochastic
     )
+
+
+def check_spaces_fit(spec: PolicySpec, offered: PolicySpec, name: str) -> None:
+    """Check that policies of a spec can act where ``offered`` is the spec of fresh ones.
+
+    Raises:
+        IncompatibleError: Observations or actions differ.
+    """
+    if spec.obs_dim != offered.obs_dim or spec.actions != offered.actions:
+        raise IncompatibleError(
+            f"the policies observe {spec.obs_dim} numbers and act in {spec.actions}, the "
+            f"environment offers {offered.obs_dim} and {offered.actions}",
+            where=name,
+            remedy="name the environment they were made for",
+        )
 
 
 def _import_for_user(module: str, name: str) -> None:

@@ -8,8 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pbvf_cli.options import env_config
-from pbvf_offline.envs import EnvConfig, EnvReference, make_env, spec_for_env, trusted_config
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.envs import (
+    EnvConfig,
+    EnvReference,
+    check_spaces_fit,
+    make_env,
+    spec_for_env,
+    trusted_config,
+)
+from pbvf_offline.errors import UsageError
 from pbvf_offline.policies import PolicySpec
 
 
@@ -67,16 +74,9 @@ def check_fit(config: EnvConfig, spec: PolicySpec) -> None:
     """
     env = make_env(config)
     try:
-        offered = spec_for_env(env, spec.hidden)
+        check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
     finally:
         env.close()
-    if offered.obs_dim != spec.obs_dim or offered.actions != spec.actions:
-        raise IncompatibleError(
-            f"the policies observe {spec.obs_dim} numbers and act in {spec.actions}, the "
-            f"environment offers {offered.obs_dim} and {offered.actions}",
-            where=config.name,
-            remedy="name the environment they were made for with --env",
-        )
 
 
 def warn_if_other(

@@ -212,14 +212,14 @@ def fit_critic(
     updates = form.choose("updates", updates, preset.updates, f"default for {kind}")
     settings = FitSettings(
         kind=kind,
-        hidden=form.choose("hidden", sizes, usual.hidden, f"paper default for {kind}"),
+        hidden=form.choose("hidden", sizes, usual.hidden, f"default for {kind}"),
         gamma=form.choose(
             "gamma",
             gamma,
             usual.gamma,
             f"paper default for {kind}" if preset.undiscounted else paper,
         ),
-        lr=form.choose("lr", lr, usual.lr, f"paper default for {kind}"),
+        lr=form.choose("lr", lr, usual.lr, "the paper's offline setting"),
         batch_size=form.choose(
             "batch-size", batch_size, usual.batch_size, f"paper default for {kind}"
         ),

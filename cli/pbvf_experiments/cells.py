@@ -26,8 +26,11 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     try:
         for part in text.split(","):
-            first, _, last = part.partition("-")
-            seeds.extend(range(int(first), int(last or first) + 1))
+            first, dash, last = part.partition("-")
+            more = range(int(first), int(last if dash else first) + 1)
+            if not more:
+                raise ValueError
+            seeds.extend(more)
     except ValueError:
         seeds = []
     if not seeds or len(set(seeds)) != len(seeds):

@@ -95,7 +95,8 @@ def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
     top.fill_between(
         updates, losses.min(axis=0), losses.max(axis=0), color=GREEN, alpha=0.2, linewidth=0
     )
-    top.set_yscale("log")
+    if losses.size:
+        top.set_yscale("log")
     top.set_xlabel("updates of the PSVF (one-step TD)")
     top.set_ylabel("mean squared TD error")
     best = np.mean([results[s]["best_episode"] for s in seeds])

@@ -17,8 +17,8 @@ import numpy as np
 from pbvf_datasets.environments import env_spec_text
 from pbvf_datasets.schema import check_dataset_id
 from pbvf_datasets.writer import DatasetWriter, peek
-from pbvf_offline.envs import EnvConfig, make_env, spec_for_env, time_limit
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.envs import EnvConfig, check_spaces_fit, make_env, spec_for_env, time_limit
+from pbvf_offline.errors import UsageError
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import Policies, PolicySpec, Squash, init_theta
 from pbvf_offline.policy_files import PoliciesFile
@@ -282,12 +282,7 @@ def _spec(settings: CollectSettings, wanted: PolicySpec) -> PolicySpec:
             wanted.obs_dim, wanted.hidden, wanted.actions, wanted.squash, settings.stochastic
         )
     spec = given.policies.spec
-    if spec.obs_dim != wanted.obs_dim or spec.actions != wanted.actions:
-        raise IncompatibleError(
-            f"the policies observe {spec.obs_dim} numbers and act in {spec.actions}, "
-            f"the environment offers {wanted.obs_dim} and {wanted.actions}",
-            where=settings.env.name,
-        )
+    check_spaces_fit(spec, wanted, settings.env.name)
     return spec
 
 
