@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +88,16 @@ def modules() -> list[str]:
 def test_docstring_examples(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name))
     assert result.failed == 0
+
+
+def test_public_names_are_found_and_cost_nothing() -> None:
+    check = (
+        "import sys, pbvf_offline as pbvf\n"
+        "assert not {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
+        "assert all(getattr(pbvf, name) is not None for name in pbvf.__all__)\n"
+        "assert set(pbvf.__all__) == set(pbvf._PLACES)\n"
+        "try:\n    pbvf.no_such_name\nexcept AttributeError:\n    pass\n"
+        "else:\n    raise SystemExit('found')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", check], check=True, env=environment)
