@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -150,7 +151,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             where=config.name,
             remedy=_successor(env_id),
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"the environment refused its arguments {dict(config.kwargs)}: "
             f"{type(error).__name__}: {error}",
@@ -193,10 +194,16 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
 
 def trusted_config(reference: EnvReference, where: str) -> EnvConfig:
     """Return a file's environment as a config after :func:`make_trusted_env` accepted it."""
-    make_trusted_env(reference, where).close()
+    close_env(make_trusted_env(reference, where))
     kwargs = dict(reference.kwargs)
     limit = kwargs.pop("max_episode_steps", None)
     return EnvConfig(reference.id, kwargs, limit)
+
+
+def close_env(env: Env) -> None:
+    """Close an environment; one that cannot even do that has done its work all the same."""
+    with contextlib.suppress(Exception, SystemExit):
+        env.close()
 
 
 def time_limit(env: Env) -> int | None:
@@ -279,7 +286,7 @@ def _import_for_user(module: str, name: str) -> None:
             where=name,
             remedy="run from the folder that holds it, or install it",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"module {module!r} cannot be imported: {type(error).__name__}: {error}",
             where=name,

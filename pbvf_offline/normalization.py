@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.errors import DivergedError
+
 MIN_STD = 1e-6
 
 
@@ -54,6 +56,10 @@ class RunningStatistics:
     def update(self, obs: NDArray[Any]) -> None:
         """Take in a batch of raw observations (n, obs_dim)."""
         batch = np.asarray(obs, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # freeze() refuses what overflowed
+            self._merge(batch)
+
+    def _merge(self, batch: NDArray[np.float64]) -> None:
         n = batch.shape[0]
         if n == 0:
             return
@@ -69,8 +75,16 @@ class RunningStatistics:
 
         A standard deviation under 1e-6 becomes 1, so that a constant dimension cannot
         explode; without any observation the result changes nothing.
+
+        Raises:
+            DivergedError: The observations are so large that their spread is not finite.
         """
         if self.count == 0:
             return Normaliser.identity(self.obs_dim)
         std = np.sqrt(self._m2 / self.count)
+        if not (np.all(np.isfinite(self._mean)) and np.all(np.isfinite(std))):
+            raise DivergedError(
+                "observations are so large that their mean or spread is infinite",
+                remedy="scale them in the environment, or use --no-normalize",
+            )
         return Normaliser(self._mean.copy(), np.where(std < MIN_STD, 1.0, std))

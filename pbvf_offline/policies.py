@@ -53,7 +53,7 @@ class BoxActions:
         if self.dtype not in _FLOAT_DTYPES:
             raise UsageError(f"action dtype {self.dtype!r} is none of {', '.join(_FLOAT_DTYPES)}")
         for low, high in zip(self.low, self.high, strict=True):
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            if not (math.isfinite(high - low) and low < high):
                 raise UsageError(
                     f"action bounds [{low}, {high}] are not finite and increasing",
                     remedy="bound the action space, for example with gymnasium's ClipAction or "

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.batches import Episode
-from pbvf_offline.envs import Env, EnvConfig, make_env, time_limit
+from pbvf_offline.envs import Env, EnvConfig, close_env, make_env, time_limit
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError
 from pbvf_offline.normalization import Normaliser, RunningStatistics
 from pbvf_offline.policies import Actor, BoxActions, Policies, PolicySpec, perturb
@@ -223,6 +223,8 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
             if keep_pre:
                 pre_actions[t] = pre
             obs, reward, terminated, truncated, info = env.step(action)
+            if t == 0:
+                _check_answer(env, reward, terminated, truncated)
             rewards[t] = reward
             t += 1
             observations[t] = obs
@@ -231,7 +233,7 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
                 survive[t] = info["reward_survive"]
     except PbvfError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # An environment that checks its actions stumbles over what a NaN led to.
         _check_finite(env, index, observations[: t + 1], rewards[:t])
         name = "environment" if env.spec is None else env.spec.id
@@ -263,6 +265,20 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
         reward_survive=survive[: t + 1].copy() if reports_survive else None,
         pre_action=pre_actions[: t + 1].copy() if keep_pre else None,
     )
+
+
+def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> None:
+    """Refuse answers that numpy would turn into numbers they are not.
+
+    Raises:
+        UsageError: A reward that is no number, or an end that is no truth value.
+    """
+    name = "environment" if env.spec is None else env.spec.id
+    if np.ndim(reward) != 0 or np.asarray(reward).dtype.kind not in "fiub":
+        raise UsageError(f"its reward is {reward!r}, not a number", where=name)
+    for which, value in (("terminated", terminated), ("truncated", truncated)):
+        if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biu":
+            raise UsageError(f"{which} is {value!r}, not true or false", where=name)
 
 
 def _check_finite(
@@ -369,7 +385,7 @@ def require_end(config: EnvConfig, max_steps: int | None) -> None:
         return
     env = make_env(config)
     limit = time_limit(env)
-    env.close()
+    close_env(env)
     if limit is None:
         raise UsageError(
             "this environment has no time limit, so an episode may never end",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -231,3 +234,85 @@ def test_a_terminal_gets_a_bar(env):
     text = seen.decode()
     assert "50/50 steps" in text
     assert "\x1b[?25h" in text  # the cursor is back
+
+
+NOISY = """
+import os
+import sys
+import threading
+import gymnasium as gym
+import numpy as np
+
+print("printed at import")
+
+
+class Env(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float64)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, thread=False):
+        if thread:
+            threading.Thread(target=threading.Event().wait).start()
+
+    def reset(self, *, seed=None, options=None):
+        print("printed in reset")
+        return np.zeros(2), {}
+
+    def step(self, action):
+        os.write(1, b"written in step\\n")
+        return np.zeros(2), 1.0, True, False, {}
+
+    def close(self):
+        raise RuntimeError("cannot close")
+
+
+class Exits(Env):
+    def step(self, action):
+        sys.exit(0)
+
+
+class Words(Env):
+    def step(self, action):
+        return np.zeros(2), "1.5", True, False, {}
+
+
+for name in ("Env", "Exits", "Words"):
+    gym.register(f"{name}-v0", entry_point=f"noisyenv:{name}", max_episode_steps=5)
+"""
+
+
+def noisy(tmp_path, name, *arguments):
+    (tmp_path / "noisyenv.py").write_text(NOISY)
+    paths = os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p)
+    command = ["collect", f"noisyenv:{name}-v0", "--dataset", "lab/noisy-v0", "--episodes", "3"]
+    return subprocess.run(
+        [sys.executable, "-m", "pbvf_cli", *command, "--json", "--seed", "0", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "MINARI_DATASETS_PATH": str(tmp_path / "d"), "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_an_environment_prints_stays_out_of_the_data(tmp_path, workers):
+    done = noisy(tmp_path, "Env", "--workers", workers)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["episodes"] == 3
+    assert "written in step" in done.stderr
+
+
+def test_an_environments_threads_do_not_keep_the_command_alive(tmp_path):
+    done = noisy(tmp_path, "Env", "--env-kwargs", '{"thread": true}')
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 3
+
+
+@pytest.mark.parametrize(("name", "words"), [("Exits", "SystemExit"), ("Words", "'1.5'")])
+def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(tmp_path, name, words):
+    done = noisy(tmp_path, name)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr.splitlines()[-1]

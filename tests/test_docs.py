@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -11,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ import pbvf_datasets
 import pbvf_experiments
 import pbvf_offline
 from pbvf_cli.__main__ import main
+from pbvf_experiments.offline import summary
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -101,3 +104,24 @@ def test_public_names_are_found_and_cost_nothing() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", check], check=True, env=environment)
+
+
+RESULTS = ROOT / "docs" / "results"
+
+
+def test_results_page_shows_what_the_result_files_hold() -> None:
+    page = (RESULTS / "README.md").read_text()
+    results: dict[int, dict[str, Any]] = {}
+    for path in sorted((RESULTS / "fig-offline" / "raw").glob("seed-*-d*.json")):
+        _, seed, part = path.stem.split("-")
+        stored = json.loads(path.read_text())["result"]
+        results.setdefault(int(seed), {}).update(
+            {"default": stored} if part == "default" else stored
+        )
+    rows = summary(results)
+    assert len(rows) == 11  # seeds 0 to 9 and their mean
+    for row in rows:
+        cells = [row["seed"], *(f"{float(row[name]):.0f}" for name in row if name != "seed")]
+        assert "| " + " | ".join(map(str, cells)) + " |" in page, row
+    beaten = sum(float(row["region"]) > float(row["best episode"]) for row in rows[:-1])
+    assert f"{beaten} of 10" in page

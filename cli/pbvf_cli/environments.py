@@ -12,6 +12,7 @@ from pbvf_offline.envs import (
     EnvConfig,
     EnvReference,
     check_spaces_fit,
+    close_env,
     make_env,
     spec_for_env,
     trusted_config,
@@ -76,7 +77,7 @@ def check_fit(config: EnvConfig, spec: PolicySpec) -> None:
     try:
         check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
     finally:
-        env.close()
+        close_env(env)
 
 
 def warn_if_other(

@@ -224,7 +224,7 @@ def finish_stdout() -> None:
     """Flush stdout; a reader that left early (``| head``) is no error."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, ValueError):  # left early, or closed by someone else's code
         # Python flushes once more at exit, and would complain.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

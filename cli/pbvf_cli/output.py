@@ -86,6 +86,29 @@ def time_taken(seconds: float, rate: float | None, unit: str) -> str:
     return "nothing to do" if rate is None else f"{seconds:.1f} s ({rate:,.4g} {unit}/s)"
 
 
+_claimed: list[TextIO] = []
+
+
+def _claim_stdout() -> TextIO:
+    """Return a stream for data alone; whatever else is printed from now on goes to stderr.
+
+    An environment may print, in Python, in C or in a worker process; a script that reads our
+    one JSON object must not find it there. Only the process's real stdout is claimed.
+    """
+    if _claimed:
+        return _claimed[0]
+    try:
+        if sys.stdout.fileno() != 1:
+            return sys.stdout
+        sys.stdout.flush()
+        data = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+        os.dup2(2, 1)
+    except (OSError, ValueError, AttributeError):  # replaced or closed
+        return sys.stdout
+    _claimed.append(data)
+    return data
+
+
 class Sink:
     """Where one command's words go.
 
@@ -98,6 +121,7 @@ class Sink:
         self.json_only = json_only
         self.quiet = quiet
         self._held: str | None = None
+        self._data = _claim_stdout()
 
     def note(self, text: str) -> None:
         """Tell something worth knowing, on stderr; after the settings, if they still wait."""
@@ -138,12 +162,18 @@ class Sink:
         if self.json_only:
             text = json.dumps(plain(payload), allow_nan=False)
         else:
-            text = _render(_table(None, None, rows), sys.stdout)
+            text = _render(_table(None, None, rows), self._data)
             if table is not None:
                 header, lines = table
-                text += "\n" + _render(_table(None, header, lines), sys.stdout)
-        with contextlib.suppress(BrokenPipeError):  # the reader has seen enough
-            sys.stdout.write(text + "\n")
+                text += "\n" + _render(_table(None, header, lines), self._data)
+        try:
+            self._data.write(text + "\n")
+            self._data.flush()
+        except OSError as error:
+            if self._data in _claimed:  # Python tries once more at exit, and would complain
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._data.fileno())
+            if not isinstance(error, BrokenPipeError):  # that reader has seen enough
+                raise
 
 
 def _table(

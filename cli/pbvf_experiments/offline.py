@@ -21,7 +21,7 @@ from pbvf_datasets.collect import CollectSettings, collect
 from pbvf_datasets.reader import Dataset, load_dataset
 from pbvf_experiments.cells import cell
 from pbvf_offline.critic_files import CriticFile, load_critic
-from pbvf_offline.envs import EnvConfig, EnvReference, make_env, spec_for_env
+from pbvf_offline.envs import EnvConfig, EnvReference, close_env, make_env, spec_for_env
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit_files import fit_to_file, snapshot_path
@@ -270,7 +270,7 @@ def _recipe(
     """Return a recipe's fit settings, updates and snapshots."""
     env = make_env(EnvConfig(settings.env))
     spec = spec_for_env(env, ())
-    env.close()
+    close_env(env)
     default = default_fit_settings("psvf", settings.env, spec, seed=seed)
     if name == "default":
         return default, CRITIC_PRESETS["psvf"].updates, ()

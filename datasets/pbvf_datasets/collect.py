@@ -17,7 +17,14 @@ import numpy as np
 from pbvf_datasets.environments import env_spec_text
 from pbvf_datasets.schema import check_dataset_id
 from pbvf_datasets.writer import DatasetWriter, peek
-from pbvf_offline.envs import EnvConfig, check_spaces_fit, make_env, spec_for_env, time_limit
+from pbvf_offline.envs import (
+    EnvConfig,
+    check_spaces_fit,
+    close_env,
+    make_env,
+    spec_for_env,
+    time_limit,
+)
 from pbvf_offline.errors import UsageError
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import Policies, PolicySpec, Squash, init_theta
@@ -208,7 +215,7 @@ def collect(
         obs_space, action_space = env.observation_space, env.action_space
         env_spec = env_spec_text(env)
     finally:
-        env.close()
+        close_env(env)
     row = spec.obs_dim * 8 + spec.actions.dim * 8 + _ROW_OVERHEAD
     with DatasetWriter(
         settings.dataset,

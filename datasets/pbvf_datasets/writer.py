@@ -77,6 +77,7 @@ from pbvf_offline.batches import Cut, Episode
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
+    DivergedError,
     PbvfError,
     ResourceError,
     UsageError,
@@ -808,7 +809,7 @@ def _entry(episode: Episode, *, keep: bool) -> _Entry:
     return _Entry(
         steps=len(episode),
         # fsum is exact, so the return does not depend on how the array lies in memory.
-        total=math.fsum(episode.rewards.tolist()),
+        total=_total(episode.rewards),
         cut=episode.cut != "none",
         nbytes=sum(a.nbytes for a in arrays if a is not None),
         episode=episode if keep else None,
@@ -845,3 +846,13 @@ def _check_space(folder: Path, expected_bytes: int | None) -> None:
             where=folder.parent,
             remedy="free space or choose another disk with MINARI_DATASETS_PATH",
         )
+
+
+def _total(rewards: NDArray[np.float64]) -> float:
+    try:
+        total = math.fsum(rewards.tolist())
+    except OverflowError:
+        total = math.inf
+    if not math.isfinite(total):
+        raise DivergedError("the rewards of an episode add up to infinity")
+    return total
