@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import registry
 
-from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError, UsageError, describe
 from pbvf_offline.policies import BoxActions, DiscreteActions, PolicySpec, Squash
 from pbvf_offline.portable import is_portable
 
@@ -153,8 +153,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"the environment refused its arguments {dict(config.kwargs)}: "
-            f"{type(error).__name__}: {error}",
+            f"the environment refused its arguments {dict(config.kwargs)}: {describe(error)}",
             where=config.name,
             remedy="check --env-kwargs",
         ) from error
@@ -288,7 +287,7 @@ def _import_for_user(module: str, name: str) -> None:
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"module {module!r} cannot be imported: {type(error).__name__}: {error}",
+            f"module {module!r} cannot be imported: {describe(error)}",
             where=name,
             remedy="mend the module",
         ) from error

@@ -9,6 +9,14 @@ from __future__ import annotations
 import os
 
 
+def describe(error: BaseException) -> str:
+    """Return ``TypeName: message`` of somebody else's exception, whatever it does when asked."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
 class PbvfError(Exception):
     """Base of all errors caused by a user's input or surroundings.
 

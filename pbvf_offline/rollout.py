@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.batches import Episode
 from pbvf_offline.envs import Env, EnvConfig, close_env, make_env, time_limit
-from pbvf_offline.errors import DivergedError, PbvfError, UsageError
+from pbvf_offline.errors import DivergedError, PbvfError, UsageError, describe
 from pbvf_offline.normalization import Normaliser, RunningStatistics
 from pbvf_offline.policies import Actor, BoxActions, Policies, PolicySpec, perturb
 from pbvf_offline.seeding import Stream, generator, reset_seed
@@ -197,14 +197,10 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
     t = 0
     terminated = truncated = False
     reports_survive = False
+    shape = (spec.obs_dim,)
     try:
         obs, _ = env.reset(seed=seed)
-        if np.shape(obs) != (spec.obs_dim,):
-            raise UsageError(
-                f"its observations have shape {np.shape(obs)}, its space says ({spec.obs_dim},)",
-                where="environment" if env.spec is None else env.spec.id,
-                remedy="mend the environment",
-            )
+        _check_shape(env, obs, shape)
         # Copied at once: some environments return the same array at every step.
         observations[0] = obs
         while not (terminated or truncated) and t < limit:
@@ -227,6 +223,8 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
                 _check_answer(env, reward, terminated, truncated)
             rewards[t] = reward
             t += 1
+            if getattr(obs, "shape", None) != shape:  # numpy would spread it over the row
+                _check_shape(env, obs, shape)
             observations[t] = obs
             if "reward_survive" in info:
                 reports_survive = True
@@ -238,8 +236,7 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
         _check_finite(env, index, observations[: t + 1], rewards[:t])
         name = "environment" if env.spec is None else env.spec.id
         raise UsageError(
-            f"the environment raised {type(error).__name__} in step {t} of episode {index}: "
-            f"{error}",
+            f"the environment raised {describe(error)} in step {t} of episode {index}",
             where=name,
             remedy="mend the environment and run the same command again",
         ) from error
@@ -265,6 +262,15 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
         reward_survive=survive[: t + 1].copy() if reports_survive else None,
         pre_action=pre_actions[: t + 1].copy() if keep_pre else None,
     )
+
+
+def _check_shape(env: Env, obs: Any, shape: tuple[int, ...]) -> None:
+    if np.shape(obs) != shape:
+        raise UsageError(
+            f"its observation has shape {np.shape(obs)}, its space says {shape}",
+            where="environment" if env.spec is None else env.spec.id,
+            remedy="mend the environment",
+        )
 
 
 def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> None:

@@ -282,7 +282,7 @@ def test_nan_observation_is_divergence_even_if_the_env_checks_actions() -> None:
 
 
 def test_an_exception_of_the_environment_names_it() -> None:
-    with pytest.raises(UsageError, match=r"raised KeyError in step 4 of episode 1") as caught:
+    with pytest.raises(UsageError, match=r"raised KeyError: 'broken' in step 4 of episode 1") as caught:
         list(run_episodes(EpisodeJob(probe(raises_at=5), plan()), [1]))
     assert caught.value.where == "RolloutProbeLimit-v0"
 
@@ -424,3 +424,23 @@ def test_warm_up_statistics_are_those_of_the_observations_acted_on() -> None:
     assert np.allclose(normaliser.mean, obs.mean(axis=0), rtol=1e-12)
     assert np.allclose(normaliser.std, obs.std(axis=0), rtol=1e-12)
     assert normaliser.mean[1] == pytest.approx(3.0)  # times 0 … 6; the final 7 is not acted on
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(1), np.float64(0.0), np.zeros((1, 2)), [0.0]])
+def test_a_misshapen_observation_in_a_later_step_is_refused(wrong: object) -> None:
+    class Later(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1, 1, (2,), np.float64)
+        action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        steps = 0
+
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros(2), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.steps += 1
+            return (wrong if self.steps == 3 else np.zeros(2)), 0.0, False, self.steps == 5, {}
+
+    env = Later()
+    policies = make_policies(spec_for_env(env, ()), 1)
+    with pytest.raises(UsageError, match="observation has shape"):
+        run_episode(env, GivenPlan(policies, 0), 0)

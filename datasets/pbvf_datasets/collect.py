@@ -42,6 +42,7 @@ from pbvf_offline.seeding import Stream, check_seed, generator
 
 Progress = Callable[[int, int | None, int], None]
 _ENDLESS_WARMUP_STEPS = 1_000
+_MOST = 10**12
 _ROW_OVERHEAD = 64  # bytes a step beside its observation and action
 
 
@@ -97,8 +98,8 @@ class CollectSettings:
             ("--episodes", self.episodes),
             ("--perturb-every", self.perturb_every),
         ):
-            if value is not None and value < 1:
-                raise UsageError(f"{value} is not at least 1", where=name)
+            if value is not None and not 1 <= value <= _MOST:
+                raise UsageError(f"{value} is not in 1 … {_MOST:,}", where=name)
         if not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise UsageError(f"{self.sigma} is not a finite number from 0", where="--sigma")
         if self.warmup_episodes < 0:
