@@ -14,7 +14,7 @@ def alternate(
     reference: Callable[[], float],
     *,
     rounds: int = 5,
-    target: float,
+    target: float | None,
     unit: str,
     higher_is_better: bool = True,
 ) -> dict[str, object]:
@@ -25,7 +25,7 @@ def alternate(
         ours: Returns this project's figure, in ``unit``.
         reference: Returns the reference's figure, in the same unit.
         rounds: Number of pairs.
-        target: The ratio ours / reference wanted.
+        target: The ratio ours / reference wanted; None: for the record.
         unit: Unit of both figures.
         higher_is_better: Whether the ratio should be at least the target, or at most.
     """
@@ -36,13 +36,13 @@ def alternate(
         print(f"{name} round {k + 1}: ours {a:,.2f} {unit}, reference {b:,.2f} {unit}", flush=True)
     ratios = [a / b for a, b in pairs]
     median = statistics.median(ratios)
-    reached = median >= target if higher_is_better else median <= target
-    sign = ">=" if higher_is_better else "<="
-    print(
-        f"{name}: median ratio {median:.3f} (min {min(ratios):.3f}, max {max(ratios):.3f}), "
-        f"wanted {sign} {target}: {'reached' if reached else 'MISSED'}",
-        flush=True,
-    )
+    text = f"{name}: median ratio {median:.3f} (min {min(ratios):.3f}, max {max(ratios):.3f})"
+    reached = None
+    if target is not None:
+        reached = median >= target if higher_is_better else median <= target
+        sign = ">=" if higher_is_better else "<="
+        text += f", wanted {sign} {target:.3g}: {'reached' if reached else 'MISSED'}"
+    print(text, flush=True)
     return {
         "name": name,
         "unit": unit,

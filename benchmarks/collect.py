@@ -5,6 +5,7 @@ Run: python benchmarks/collect.py
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from pathlib import Path
@@ -62,4 +63,12 @@ if __name__ == "__main__":
         target=1.4,
         unit="steps/s",
     )
-    write(arguments.json, "python benchmarks/collect.py", [result])
+    unchecked = alternate(
+        "the same / bare loop without Gymnasium's environment checker",
+        ours,
+        functools.partial(bare, checker=False),
+        rounds=arguments.rounds,
+        target=None,
+        unit="steps/s",
+    )
+    write(arguments.json, "python benchmarks/collect.py", [result, unchecked])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import DivergedError
 
 MIN_STD = 1e-6
+_BLOCK_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,17 @@ class Normaliser:
     def apply(self, obs: NDArray[Any]) -> NDArray[np.float64]:
         """Return normalised observations (…, obs_dim)."""
         return (np.asarray(obs, np.float64) - self.mean) / self.std
+
+
+def column_moments(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and population variance (D,) of the columns of (n, D), in float64.
+
+    Block by block: a float64 copy of ten thousand large policies would be as big as all else.
+    """
+    statistics = RunningStatistics(rows.shape[1])
+    for at in range(0, len(rows), _BLOCK_ROWS):
+        statistics.update(rows[at : at + _BLOCK_ROWS])
+    return statistics.mean, statistics.variance
 
 
 @dataclass
@@ -69,6 +81,17 @@ class RunningStatistics:
         self._m2 += np.square(batch - mean).sum(axis=0) + delta**2 * (self.count * n / total)
         self._mean += delta * (n / total)
         self.count = total
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """(obs_dim,) mean of what was seen."""
+        return self._mean.copy()
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """(obs_dim,) population variance of what was seen."""
+        variance: NDArray[np.float64] = self._m2 / max(self.count, 1)
+        return variance
 
     def freeze(self) -> Normaliser:
         """Return the statistics as they are now: population standard deviation.

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.normalization import column_moments
+
 _QUANTILE = 0.95
 _ROWS_PER_DIMENSION = 10
 
@@ -35,21 +37,21 @@ class TrustRegion:
         Directions without spread get a thousandth of the typical one, so that the region
         has a positive, if thin, extent in every direction.
         """
-        wide = theta.astype(np.float64)
-        rows, size = wide.shape
-        center = wide.mean(axis=0)
-        away = wide - center
-        variance = np.square(away).mean(axis=0)
+        rows, size = theta.shape
+        center, variance = column_moments(theta)
         typical = float(np.median(variance[variance > 0])) if np.any(variance > 0) else 1.0
         floor = 1e-6 * typical
         if rows >= _ROWS_PER_DIMENSION * size:
+            away = theta.astype(np.float64) - center
             covariance = away.T @ away / rows + floor * np.eye(size)
             factor = np.linalg.cholesky(covariance)
         else:
             factor = np.sqrt(np.maximum(variance, floor))
         region = cls(center, factor, 0.0)
-        distances = region.distance(torch.from_numpy(wide))
-        quantile = float(np.quantile(distances.numpy(), _QUANTILE))
+        distances = [
+            region.distance(block).numpy() for block in torch.split(torch.from_numpy(theta), 512)
+        ]
+        quantile = float(np.quantile(np.concatenate(distances), _QUANTILE))
         return cls(center, factor, max(quantile, 1e-12))
 
     def whiten(self, theta: Tensor) -> Tensor:

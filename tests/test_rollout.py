@@ -282,7 +282,9 @@ def test_nan_observation_is_divergence_even_if_the_env_checks_actions() -> None:
 
 
 def test_an_exception_of_the_environment_names_it() -> None:
-    with pytest.raises(UsageError, match=r"raised KeyError: 'broken' in step 4 of episode 1") as caught:
+    with pytest.raises(
+        UsageError, match=r"raised KeyError: 'broken' in step 4 of episode 1"
+    ) as caught:
         list(run_episodes(EpisodeJob(probe(raises_at=5), plan()), [1]))
     assert caught.value.where == "RolloutProbeLimit-v0"
 

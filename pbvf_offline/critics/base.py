@@ -14,7 +14,7 @@ from torch import Tensor
 from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.errors import DamagedError, UsageError
-from pbvf_offline.normalization import Normaliser
+from pbvf_offline.normalization import Normaliser, column_moments
 from pbvf_offline.policies import PolicySpec
 from pbvf_offline.relabel import Relabelling
 from pbvf_offline.targets import RewardChoice
@@ -130,12 +130,12 @@ class Critic(torch.nn.Module, ABC):
 
     def standardise_to(self, theta: NDArray[np.float32]) -> None:
         """Take center and scale of the network's theta input from policies theta (P, D)."""
-        wide = theta.astype(np.float64)
-        scale = wide.std(axis=0)
+        mean, variance = column_moments(theta)
+        scale = np.sqrt(variance)
         typical = float(np.median(scale[scale > 0])) if np.any(scale > 0) else 1.0
         # A direction without spread says nothing; dividing by its spread would make it loud.
         scale = np.where(scale < 1e-3 * typical, typical, scale)
-        self.theta_center.copy_(torch.from_numpy(wide.mean(axis=0)))
+        self.theta_center.copy_(torch.from_numpy(mean))
         self.theta_scale.copy_(torch.from_numpy(scale))
 
     def theta_part(self, theta: Tensor) -> Tensor:
