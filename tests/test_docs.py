@@ -125,3 +125,17 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
         assert "| " + " | ".join(map(str, cells)) + " |" in page, row
     beaten = sum(float(row["region"]) > float(row["best episode"]) for row in rows[:-1])
     assert f"{beaten} of 10" in page
+
+
+def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    folder = ROOT / "benchmarks" / "results"
+    for path in sorted(folder.glob("*.json")):
+        stored = json.loads(path.read_text())
+        assert (ROOT / stored["command"].split()[1]).exists()
+        for result in stored["results"]:
+            if result.get("target") is not None:
+                digits = 4 if result["median_ratio"] < 0.1 else 2
+                assert f"| {result['median_ratio']:.{digits}f} |" in page, result["name"]
+            elif "first" in result:
+                assert f"{result['first']:.2f} GB at the first opening" in page
