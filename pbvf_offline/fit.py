@@ -32,6 +32,8 @@ from pbvf_offline.validation import split_policies
 
 _BLOCK = 256  # updates whose batches are drawn together
 RECORD_EVERY = 100
+MAX_BATCH = 1_000_000
+MAX_RELABEL = 1_000.0
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,12 @@ class FitSettings:
     def __post_init__(self) -> None:
         if not 0.0 <= self.average < 1.0:
             raise UsageError(f"{self.average} is not in [0, 1)", where="--average")
-        if not (math.isfinite(self.relabel) and self.relabel >= 0):
-            raise UsageError(f"{self.relabel} is not a number from 0", where="--relabel")
+        if not 0.0 <= self.relabel <= MAX_RELABEL:
+            raise UsageError(f"{self.relabel} is not in 0 … {MAX_RELABEL:g}", where="--relabel")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
-        if self.batch_size < 1:
-            raise UsageError(f"batch size {self.batch_size} is not at least 1")
+        if not 1 <= self.batch_size <= MAX_BATCH:
+            raise UsageError(f"{self.batch_size} is not in 1 … {MAX_BATCH:,}", where="--batch-size")
         if not 0.0 <= self.validation < 1.0:
             raise UsageError(
                 f"fraction {self.validation} is not in [0, 1)", where="--validation-policies"

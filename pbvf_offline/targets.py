@@ -94,6 +94,7 @@ def n_step_targets(
         gamma: Discount factor.
         n: Largest number of rewards in a target, at least 1.
     """
+    n = min(n, len(data))
     starts = segment_starts(data)
     to_go = np.append(discounted_to_go(rewards, starts, gamma), 0.0)
     step = np.arange(len(data))

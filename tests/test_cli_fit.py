@@ -224,6 +224,9 @@ def test_a_pickle_at_the_output_is_not_opened(here):
         (["lab/toy-v0", "--updates", "0"], "--updates"),
         (["lab/toy-v0", "--validation-policies", "1"], "--validation-policies"),
         (["lab/toy-v0", "--seed", "-1"], "--seed"),
+        (["lab/toy-v0", "--batch-size", "99999999999999999999"], "--batch-size"),
+        (["lab/toy-v0", "--relabel", "1e300"], "--relabel"),
+        (["lab/toy-v0", "--relabel", "nan"], "--relabel"),
         (["lab/toy-v0", "--out", "."], "folder"),
     ],
 )
@@ -232,3 +235,9 @@ def test_wrong_usage_exits_2(here, argv, words):
     assert ran.code == 2
     assert words in ran.error
     assert not (here / "c.safetensors").exists()
+
+
+def test_a_huge_n_step_is_the_whole_segment(here):
+    argv = ["lab/toy-v0", "--critic", "psvf", "--seed", 0, "--updates", 3, "--hidden", 8, "-q"]
+    assert pbvf("fit-critic", *argv, "--out", "a", "--n-step", 10**30).code == 0
+    assert pbvf("fit-critic", *argv, "--out", "b", "--n-step", 1000).code == 0

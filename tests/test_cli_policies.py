@@ -99,15 +99,21 @@ def test_evaluation_measures_and_changes_nothing(made):
 
 
 def test_states_may_come_from_a_dataset(made):
+    for name, sigma in (("one", 1), ("two", 2)):
+        argv = ["--dataset", f"lab/{name}-v0", "--episodes", 4, "--sigma", sigma, "--seed", 9]
+        assert pbvf("collect", "toyenv:Toy-v0", *argv, "-q").code == 0
     own = synthesize(made / "toy-critic", "--steps", 3, "--states", 7)
     argv = ["--out", "q", "--seed", 0, "-q", "--json", "--steps", 3, "--states", 7]
-    other = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/varied-v0").json
+    other = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/one-v0").json
     assert own["objective"] != other["objective"]
-    ran = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/pair-v0")
+    ran = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/two-v0")
     assert ran.code == 7
     assert "states" in ran.error
-    wrong = pbvf("synthesize", made / "toy-critic", "--out", "r", "--dataset", "lab/lqr-v0")
-    assert wrong.code == 5
+    # Of other widths, and of as many observations in another environment.
+    for dataset in ("lab/lqr-v0", "lab/varied-v0"):
+        wrong = pbvf("synthesize", made / "toy-critic", "--out", "r", "--dataset", dataset)
+        assert wrong.code == 5
+        assert dataset in wrong.error
 
 
 def test_the_same_twice_then_other_settings(made, here):

@@ -316,3 +316,23 @@ def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(tmp_pat
     assert done.returncode == 2
     assert done.stdout == ""
     assert words in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_bug(tmp_path, closed):
+    paths = os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p)
+    done = subprocess.run(
+        f"{sys.executable} -m pbvf_cli collect LQR-v0 --dataset lab/closed-v0 --episodes 1 "
+        f"--seed 0 --json {closed}",
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, "MINARI_DATASETS_PATH": str(tmp_path / "d"), "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "d" / "lab" / "closed-v0" / "manifest.json").exists()
+    if closed == "2>&-":
+        assert json.loads(done.stdout)["episodes"] == 1

@@ -17,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_standard_streams()
+
     from pbvf_cli.errors import finish_stdout, guarded
 
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -32,6 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = guarded(run, arguments)
     finish_stdout()
     return code
+
+
+def _open_standard_streams() -> None:
+    """Stand in for streams that were closed (``>&-``), so that no file takes their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
 
 
 def run() -> None:

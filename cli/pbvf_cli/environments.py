@@ -17,7 +17,7 @@ from pbvf_offline.envs import (
     spec_for_env,
     trusted_config,
 )
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies import PolicySpec
 
 
@@ -78,6 +78,20 @@ def check_fit(config: EnvConfig, spec: PolicySpec) -> None:
         check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
     finally:
         close_env(env)
+
+
+def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> None:
+    """Refuse a dataset's states for a critic of another environment, where both are known.
+
+    Raises:
+        IncompatibleError: The environments differ in more than their version.
+    """
+    if given is not None and wanted is not None and _family(given) != _family(wanted):
+        raise IncompatibleError(
+            f"its states are of {given}, the critic is of {wanted}",
+            where=dataset,
+            remedy="give a dataset of the critic's environment, or leave --dataset out",
+        )
 
 
 def warn_if_other(

@@ -223,6 +223,8 @@ def synthesize(
         from pbvf_datasets import load_dataset
 
         data = load_dataset(dataset, require_manifest=require_manifest)
+        named = None if data.environment is None else data.environment["id"]
+        environments.refuse_other_family(named, env_id, dataset)
         observations, digest = data.transitions.obs.astype(float), data.digest
     sink.settings("pbvf synthesize", form.settings)
     with (

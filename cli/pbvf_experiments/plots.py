@@ -75,7 +75,8 @@ def draw_synthesis(result: Mapping[str, Any], path: Path, title: str) -> None:
 def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
     """Draw figure ``fig:offline`` anew: TD error above, small return curves below.
 
-    Means over dataset seeds; bands are one standard deviation over seeds.
+    Means over dataset seeds. The band of the TD error spans the seeds, those of the returns
+    are one standard deviation over them.
 
     Args:
         results: Result of each dataset seed, see :func:`pbvf_experiments.offline.run_offline`.

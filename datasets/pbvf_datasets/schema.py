@@ -387,7 +387,7 @@ def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = No
     if is_id:
         raise UsageError(
             f"there is no dataset {text} under {root}",
-            remedy="see 'pbvf dataset list', or set MINARI_DATASETS_PATH",
+            remedy="check the name, or set MINARI_DATASETS_PATH",
         )
     if path.exists():
         raise UsageError("this is a file; a dataset is a folder", where=path)
