@@ -81,7 +81,9 @@ class FitSettings:
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
         if not 1 <= self.batch_size <= MAX_BATCH:
-            raise UsageError(f"{self.batch_size} is not in 1 … {MAX_BATCH:,}", where="--batch-size")
+            raise UsageError(
+                f"batch size {self.batch_size} is not in 1 … {MAX_BATCH:,}", where="--batch-size"
+            )
         if not 0.0 <= self.validation < 1.0:
             raise UsageError(
                 f"fraction {self.validation} is not in [0, 1)", where="--validation-policies"
