@@ -106,8 +106,11 @@ def quickstart(
             ("whole episodes of Swimmer-v5", "return"),
             [
                 ("mean episode in the dataset", number(result.mean_episode, 4)),
-                ("best episode in the dataset", number(result.best_episode, 4)),
-                ("nearest dataset policies, mean", number(result.closest, 4)),
+                (
+                    "best episode in the dataset (5 policies in each)",
+                    number(result.best_episode, 4),
+                ),
+                ("nearest dataset policies, whole episodes, mean", number(result.closest, 4)),
                 *(
                     (f"grown from random weights, policy {k}", number(value, 4))
                     for k, value in enumerate(result.returns)

@@ -272,6 +272,9 @@ class DatasetWriter:
     @property
     def episodes_done(self) -> int:
         """Number of episodes added so far, those of earlier processes included."""
+        if self.manifest is not None:
+            done: int = self.manifest["provenance"]["stats"]["episodes"]
+            return done
         return len(self._entries)
 
     @property
