@@ -14,47 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
-
 from alternate import options, write
-from pbvf_datasets import DatasetWriter
-from pbvf_offline.batches import Episode
-from pbvf_offline.policies import BoxActions, PolicySpec
+from synthetic import write_dataset
 
-POLICIES, LENGTH, PER_EPISODE, OBS, ACT = 10_000, 200, 5, 8, 2
+POLICIES, LENGTH, PER_EPISODE = 10_000, 200, 5
 DATASET = "bench/large-v0"
-
-
-def make(root: Path) -> None:
-    """Write 2,000 episodes of 1,000 steps in fragments of 200, each of its own policy."""
-    rng = np.random.default_rng(0)
-    spec = PolicySpec(OBS, (64, 64), BoxActions((-1.0,) * ACT, (1.0,) * ACT))
-    spaces = {
-        "observation_space": gym.spaces.Box(-np.inf, np.inf, (OBS,), np.float64),
-        "action_space": gym.spaces.Box(-1, 1, (ACT,), np.float32),
-    }
-    steps = LENGTH * PER_EPISODE
-    truncated = np.zeros(steps, bool)
-    truncated[-1] = True
-    segment = np.minimum(np.arange(steps + 1) // LENGTH, PER_EPISODE - 1).astype(np.int32)
-    with DatasetWriter(DATASET, spec, root=root, **spaces) as writer:  # type: ignore[arg-type]
-        for i in range(POLICIES // PER_EPISODE):
-            writer.add(
-                Episode(
-                    observations=rng.normal(size=(steps + 1, OBS)),
-                    actions=rng.uniform(-1, 1, size=(steps, ACT)).astype(np.float32),
-                    rewards=rng.normal(size=steps),
-                    terminated=np.zeros(steps, bool),
-                    truncated=truncated,
-                    theta=rng.normal(size=(PER_EPISODE, spec.size)).astype(np.float32) * 0.1,
-                    segment=segment,
-                    obs_mean=np.zeros((PER_EPISODE, OBS)),
-                    obs_std=np.ones((PER_EPISODE, OBS)),
-                    seed=i,
-                )
-            )
-        writer.finish()
 
 
 if __name__ == "__main__":
@@ -66,7 +30,14 @@ if __name__ == "__main__":
             "MINARI_DATASETS_PATH": folder,
             "PBVF_CACHE": str(root / "cache"),
         }
-        make(root)
+        write_dataset(
+            root,
+            DATASET,
+            hidden=(64, 64),
+            episodes=POLICIES // PER_EPISODE,
+            fragments=PER_EPISODE,
+            fragment_steps=LENGTH,
+        )
         peaks = []
         for opening in ("first", "later"):
             command = [

@@ -244,6 +244,30 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
         raise resource_error(error, path) from error
 
 
+def refuse_difference(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """Refuse to touch an output that was made with other settings.
+
+    Args:
+        there: The settings that the output was made with.
+        now: The settings asked for.
+        path: The output.
+
+    Raises:
+        ConflictError: They differ; each difference is named with both values.
+    """
+    different = [
+        f"{name} {there.get(name)!r} (now {now[name]!r})"
+        for name in sorted(now)
+        if there.get(name) != now[name]
+    ]
+    if different:
+        raise ConflictError(
+            f"exists with other settings: {', '.join(different)}",
+            where=path,
+            remedy="choose another --out, or start anew with --overwrite",
+        )
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hex.
 

@@ -27,7 +27,7 @@ from pbvf_offline.errors import (
     PbvfError,
     UsageError,
 )
-from pbvf_offline.files import locked
+from pbvf_offline.files import locked, refuse_difference
 from pbvf_offline.fit import Fit, FitSettings, advance, start_fit, training_set
 
 CHECKPOINT_SECONDS = 20.0
@@ -226,17 +226,7 @@ def _is_snapshot(
 def _refuse_difference(file: CriticFile, settings: FitSettings, dataset: str, path: Path) -> None:
     theirs: dict[str, Any] = {**file.fit.settings.to_dict(), "dataset": file.context.dataset}
     ours: dict[str, Any] = {**settings.to_dict(), "dataset": dataset}
-    different = [
-        f"{name} {theirs[name]!r} (now {ours[name]!r})"
-        for name in sorted(ours)
-        if theirs.get(name) != ours[name]
-    ]
-    if different:
-        raise ConflictError(
-            f"exists with other settings: {', '.join(different)}",
-            where=path,
-            remedy="choose another --out, or start anew with --overwrite",
-        )
+    refuse_difference(theirs, ours, path)
 
 
 @dataclass

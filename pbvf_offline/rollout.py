@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from pbvf_offline.policies import Actor, BoxActions, Policies, PolicySpec, pertu
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.workers import Job, ordered_map
 
-Result = TypeVar("Result")
 _FIRST_CAPACITY = 1024
 
 

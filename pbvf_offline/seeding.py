@@ -70,9 +70,3 @@ def reset_seed(seed: int, stream: Stream, *indices: int) -> int:
     """Return the integer seed handed to ``env.reset`` at one place in one stream."""
     sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
     return int(sequence.generate_state(1, np.uint32)[0])
-
-
-def torch_seed(seed: int, stream: Stream, *indices: int) -> int:
-    """Return a 63-bit seed for a ``torch.Generator`` at one place in one stream."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
-    return int(sequence.generate_state(1, np.uint64)[0] >> 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pbvf_offline.critic_files import CriticFile
 from pbvf_offline.envs import EnvConfig
-from pbvf_offline.errors import ConflictError, UsageError
-from pbvf_offline.files import file_digest, locked
+from pbvf_offline.errors import UsageError
+from pbvf_offline.files import file_digest, locked, refuse_difference
 from pbvf_offline.policies import Policies
 from pbvf_offline.policy_files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.rollout import evaluate_policies
@@ -134,7 +134,7 @@ def synthesize_to_file(
         if existing is not None:
             _refuse_difference(existing.origin, made_from, out)
             result = existing.origin.get("result")
-            if isinstance(result, dict) and (
+            if _is_result(result) and (
                 measured is None or existing.origin.get("evaluation") == measured
             ):
                 return _result(existing, already_complete=True)
@@ -197,6 +197,14 @@ def _measure(
     return {"returns": means[-2].tolist(), "closest": means[-1].tolist(), "curve": curve}
 
 
+def _is_result(value: object) -> bool:
+    """Whether a file's record of its result is whole; another tool may have left it out."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), list)
+        for name in ("predicted", "chosen_step", "objective", "distance")
+    )
+
+
 def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:
     result = file.origin["result"]
     return SynthesisResult(
@@ -212,18 +220,12 @@ def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:
     )
 
 
-def _refuse_difference(theirs: Any, ours: dict[str, Any], out: Path) -> None:
-    given = {**ours, **ours["settings"]}
-    settings = theirs.get("settings")
-    there = {**theirs, **(settings if isinstance(settings, dict) else {})}
-    different = [
-        f"{name} {there.get(name)!r} (now {given[name]!r})"
-        for name in sorted(set(given) - {"settings"})
-        if there.get(name) != given[name]
-    ]
-    if different:
-        raise ConflictError(
-            f"exists with other settings: {', '.join(different)}",
-            where=out,
-            remedy="choose another --out, or start anew with --overwrite",
-        )
+def _refuse_difference(theirs: Mapping[str, Any], ours: dict[str, Any], out: Path) -> None:
+    """Compare what the policies were made from and with, settings one by one."""
+
+    def flat(origin: Mapping[str, Any]) -> dict[str, Any]:
+        settings = origin.get("settings")
+        rest = {name: value for name, value in origin.items() if name != "settings"}
+        return {**rest, **(settings if isinstance(settings, dict) else {})}
+
+    refuse_difference(flat(theirs), flat(ours), out)

@@ -94,8 +94,11 @@ def test_version_99_says_to_what_to_upgrade():
 def test_the_table_describes_real_episodes():
     for spec, survive in ((BOX_SPEC, True), (DISCRETE_SPEC, False), (STOCHASTIC_SPEC, True)):
         episode = make_episode(spec, 0, survive=survive)
-        for field in schema.present_fields(episode):
+        for field in schema.FIELDS:
             array = getattr(episode, field.attribute)
+            if array is None:
+                assert not field.required, field.name
+                continue
             assert array.shape == schema.field_shape(field, spec, 7, 3), field.name
             assert schema.field_dtype(field, spec) in (None, array.dtype), field.name
         assert len({f.name for f in schema.FIELDS}) == len(schema.FIELDS)

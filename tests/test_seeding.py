@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from pbvf_offline.errors import UsageError
 from pbvf_offline.seeding import (
@@ -11,7 +10,6 @@ from pbvf_offline.seeding import (
     draw_seed,
     generator,
     reset_seed,
-    torch_seed,
 )
 
 # The values are part of the format: stored seeds must keep their meaning.
@@ -58,13 +56,10 @@ def test_fewer_indices_are_another_place() -> None:
     ).integers(2**62)
 
 
-def test_reset_seed_fits_gymnasium_and_torch_seed_fits_torch() -> None:
+def test_reset_seed_fits_gymnasium() -> None:
     seeds = {reset_seed(0, Stream.RESET, i) for i in range(200)}
     assert len(seeds) == 200
     assert all(0 <= s < 2**32 for s in seeds)
-    for i in range(50):
-        torch.Generator().manual_seed(torch_seed(0, Stream.BATCH, i))
-        assert 0 <= torch_seed(0, Stream.BATCH, i) < 2**63
 
 
 def test_drawn_seeds_are_valid_and_differ() -> None:

@@ -236,3 +236,16 @@ def test_refused_evaluation_settings(change: dict[str, int], where: str) -> None
     with pytest.raises(UsageError) as caught:
         dataclasses.replace(MEASURE, **change)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize("result", [None, {}, {"predicted": [1.0]}, {"predicted": "many"}])
+def test_a_file_without_its_record_is_grown_again(
+    critic_path: Path, critic: CriticFile, tmp_path: Path, result: object
+) -> None:
+    out = tmp_path / "p.safetensors"
+    run(critic_path, critic, out)
+    whole, stored = out.read_bytes(), load_policies(out)
+    dataclasses.replace(stored, origin={**stored.origin, "result": result}).save(out)
+    again = run(critic_path, critic, out)
+    assert not again.already_complete
+    assert out.read_bytes() == whole

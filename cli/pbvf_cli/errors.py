@@ -21,7 +21,6 @@ from pbvf_cli.output import note_line, one_line, say
 from pbvf_offline.errors import PbvfError
 
 BUG = 1
-USAGE = 2
 RESOURCES = 6
 
 _REFUSALS = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from pbvf_offline.files import write_file
 
-BLUE, ORANGE, GREEN, RED, GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#7f7f7f"
+BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
 
 
 def _figure(width: float, height: float) -> Any:

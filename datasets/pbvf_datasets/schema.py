@@ -22,7 +22,7 @@ from pbvf_offline.strict_json import canonical_json, parse_json
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from pbvf_offline.batches import Cut, Episode
+    from pbvf_offline.batches import Cut
 
 FORMAT: Final = "pbvf-dataset"
 FORMAT_VERSION: Final = 1
@@ -89,9 +89,6 @@ FIELDS: Final = (
 BLOB: Final = "infos/pbvf"
 """uint8 (n,): canonical JSON of the format version, the spec and ``cut``."""
 
-ATTRIBUTES: Final = ("id", "total_steps", "seed")
-"""Integer attributes of an episode's group; ``seed`` only where known."""
-
 
 def field_dtype(field: Field, spec: PolicySpec) -> np.dtype[Any] | None:
     """Return the dtype that a field must have, or None for one of :data:`OBS_DTYPES`."""
@@ -111,11 +108,6 @@ def field_shape(field: Field, spec: PolicySpec, steps: int, segments: int) -> tu
     if field.columns == "obs_dim":
         return (rows, spec.obs_dim)
     return (rows, spec.size if field.columns == "D" else spec.actions.dim)
-
-
-def present_fields(episode: Episode) -> tuple[Field, ...]:
-    """Return the fields that an episode carries, in the table's order."""
-    return tuple(f for f in FIELDS if f.required or getattr(episode, f.attribute) is not None)
 
 
 def episode_blob(spec: PolicySpec, cut: Cut) -> bytes:
