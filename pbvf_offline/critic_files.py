@@ -79,24 +79,57 @@ def make_context(
     dataset: str,
 ) -> CriticContext:
     """Collect what a critic file keeps of its dataset; subsamples come from the fit's seed."""
+    return context_of(
+        data.observations,
+        data.obs_index,
+        data.initial_observations,
+        data.policies.in_normaliser(normaliser.mean, normaliser.std),
+        _policy_returns(data, settings),
+        seed=settings.seed,
+        environment=environment,
+        dataset=dataset,
+    )
+
+
+def context_of(
+    observations: NDArray[Any],
+    acted_on: NDArray[np.int64],
+    initial: NDArray[Any],
+    theta: NDArray[np.float32],
+    returns: NDArray[np.float64],
+    *,
+    seed: int,
+    environment: EnvReference | None,
+    dataset: str,
+) -> CriticContext:
+    """Return what a critic file keeps of such data.
+
+    Args:
+        observations: (R, obs_dim) raw.
+        acted_on: Rows of ``observations`` that were acted on.
+        initial: (E, obs_dim) raw first observations.
+        theta: (P, D) policies in the critic's normaliser.
+        returns: (P,) their returns, see :class:`CriticContext`.
+        seed: Seed of the subsamples.
+        environment: The environment, when known.
+        dataset: Digest of where the data are from.
+    """
 
     def some(rows: int, most: int, which: int) -> NDArray[np.int64]:
         if rows <= most:
             return np.arange(rows)
-        rng = generator(settings.seed, Stream.SUBSAMPLE, which)
+        rng = generator(seed, Stream.SUBSAMPLE, which)
         return np.sort(rng.choice(rows, most, replace=False))
 
-    acted_on = data.obs_index[some(len(data), MAX_OBSERVATIONS, 0)]
-    initial = data.initial_observations
-    theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
     kept = some(len(theta), MAX_POLICIES, 2)
+    states = observations[acted_on[some(len(acted_on), MAX_OBSERVATIONS, 0)]]
     return CriticContext(
         environment=environment,
         dataset=dataset,
-        observations=data.observations[acted_on].astype(np.float64),
+        observations=states.astype(np.float64),
         initial_observations=initial[some(len(initial), MAX_INITIAL, 1)].astype(np.float64),
         theta=theta[kept],
-        returns=_policy_returns(data, settings)[kept],
+        returns=returns[kept],
         region=TrustRegion.of(theta),
     )
 
@@ -185,16 +218,7 @@ class CriticFile:
             "region_center": context.region.center,
             "region_factor": context.region.factor,
         }
-        for name, weight in fit.critic.state_dict().items():
-            tensors[f"critic/{name}"] = weight.cpu().numpy()
-        for name, parameter in fit.online.named_parameters():
-            if fit.averaged is not None:
-                tensors[f"online/{name}"] = parameter.detach().cpu().numpy()
-            state = fit.optimiser.state.get(parameter)
-            if state:
-                for key in ("exp_avg", "exp_avg_sq"):
-                    tensors[f"{key}/{name}"] = state[key].cpu().numpy()
-        return encode(KIND, content, tensors)
+        return encode(KIND, content, tensors | fit_tensors(fit))
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all.
@@ -203,6 +227,21 @@ class CriticFile:
             ResourceError: The disk or a permission refuses.
         """
         write_file(path, self.encode())
+
+
+def fit_tensors(fit: Fit) -> Tensors:
+    """Return a critic's weights and its optimiser's moments by name."""
+    tensors: Tensors = {}
+    for name, weight in fit.critic.state_dict().items():
+        tensors[f"critic/{name}"] = weight.cpu().numpy()
+    for name, parameter in fit.online.named_parameters():
+        if fit.averaged is not None:
+            tensors[f"online/{name}"] = parameter.detach().cpu().numpy()
+        state = fit.optimiser.state.get(parameter)
+        if state:
+            for key in ("exp_avg", "exp_avg_sq"):
+                tensors[f"{key}/{name}"] = state[key].cpu().numpy()
+    return tensors
 
 
 def finished_file(fit: Fit, data: Trajectories, context: CriticContext) -> CriticFile:
@@ -245,7 +284,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         critic = make_critic(content["kind"], config, generator(0, Stream.CRITIC_INIT))
     except UsageError as error:
         raise DamagedError(error.what, where=where) from error
-    _load_weights(critic, tensors, where)
+    load_weights(critic, tensors, where)
     spec = config.spec
     shapes: dict[str, tuple[int, ...]] = {
         "obs_mean": (spec.obs_dim,),
@@ -293,7 +332,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
     if online is not critic:
         _load_parameters(online, tensors, where)
     optimiser = make_optimiser(online, settings.lr)
-    _load_optimiser(online, optimiser, tensors, updates, where)
+    load_optimiser(online, optimiser, tensors, updates, where)
     environment = content["environment"]
     fit = Fit(
         settings,
@@ -369,7 +408,12 @@ def _check_array(array: NDArray[Any] | None, name: str, shape: tuple[int, ...], 
         raise DamagedError(f"{name} is not finite {np.dtype(dtype)}", where=where)
 
 
-def _load_weights(critic: Critic, tensors: Tensors, where: str) -> None:
+def load_weights(critic: Critic, tensors: Tensors, where: str) -> None:
+    """Put stored weights into a critic.
+
+    Raises:
+        DamagedError: They are missing, misshapen or not finite.
+    """
     state = critic.state_dict()
     for name, weight in state.items():
         given = tensors.get(f"critic/{name}")
@@ -405,13 +449,18 @@ def _load_parameters(online: Critic, tensors: Tensors, where: str) -> None:
             parameter.copy_(torch.from_numpy(given.copy()))
 
 
-def _load_optimiser(
+def load_optimiser(
     critic: Critic,
     optimiser: torch.optim.Adam,
     tensors: Tensors,
     updates: int,
     where: str,
 ) -> None:
+    """Put stored moments into Adam, as they were after ``updates`` steps.
+
+    Raises:
+        DamagedError: They are missing, misshapen or out of range.
+    """
     if updates == 0:
         return
     for name, parameter in critic.named_parameters():

@@ -244,13 +244,16 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
         raise resource_error(error, path) from error
 
 
-def refuse_difference(there: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+def refuse_difference(
+    there: Mapping[str, Any], now: Mapping[str, Any], path: Path, option: str = "--out"
+) -> None:
     """Refuse to touch an output that was made with other settings.
 
     Args:
         there: The settings that the output was made with.
         now: The settings asked for.
         path: The output.
+        option: What names the output on the command line.
 
     Raises:
         ConflictError: They differ; each difference is named with both values.
@@ -264,7 +267,7 @@ def refuse_difference(there: Mapping[str, Any], now: Mapping[str, Any], path: Pa
         raise ConflictError(
             f"exists with other settings: {', '.join(different)}",
             where=path,
-            remedy="choose another --out, or start anew with --overwrite",
+            remedy=f"choose another {option}, or start anew with --overwrite",
         )
 
 

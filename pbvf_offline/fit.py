@@ -314,36 +314,55 @@ def advance(
         DivergedError: The loss or a weight is NaN or infinite; the fit stands at the
             update before.
     """
-    critic, optimiser, entry = fit.online, fit.optimiser, prepared.entry
+    critic, entry = fit.online, prepared.entry
     everything = bool((entry == torch.arange(len(prepared), device=entry.device)).all())
-    relabelling = prepared.relabelling
-    shape = None if relabelling is None else relabelling.noise_shape
+    shape = critic.noise_shape(prepared)
     for drawn, numbers in batch_indices(fit.settings, len(prepared), fit.updates, until, shape):
         index: Tensor = torch.from_numpy(drawn).to(entry.device)
         noise = None if numbers is None else torch.from_numpy(numbers).to(entry.device)
-        loss = critic.loss(prepared, index if everything else entry[index], noise)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise DivergedError(
-                f"the loss is {value} at update {fit.updates + 1}",
-                remedy="lower --lr; the last good file was kept",
-            )
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        fit.whole = False
-        optimiser.step()
-        fit.updates += 1
-        if fit.averaged is not None:
-            _average(fit.averaged, critic, fit.settings.average, fit.updates)
-        fit.pending.append(value)
-        if fit.updates % RECORD_EVERY == 0:
-            fit.record.append((fit.updates, float(np.mean(fit.pending))))
-            fit.pending.clear()
-        fit.whole = True
+        gradient_step(fit, prepared, index if everything else entry[index], noise)
         if after_update is not None:
             after_update(fit)
-    if not all(bool(torch.isfinite(p).all()) for p in critic.parameters()):
+    check_weights(fit)
+
+
+def gradient_step(
+    fit: Fit, prepared: TrainingSet, index: Tensor, noise: Tensor | None = None
+) -> None:
+    """Take one gradient step on the entries ``index`` (B,) of a training set.
+
+    Raises:
+        DivergedError: The loss is NaN or infinite; the fit is unchanged.
+    """
+    loss = fit.online.loss(prepared, index, noise)
+    value = loss.item()
+    if not math.isfinite(value):
+        raise DivergedError(
+            f"the loss is {value} at update {fit.updates + 1}",
+            remedy="lower --lr (online: --lr-critic); the last good file was kept",
+        )
+    fit.optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    fit.whole = False
+    fit.optimiser.step()
+    fit.updates += 1
+    if fit.averaged is not None:
+        _average(fit.averaged, fit.online, fit.settings.average, fit.updates)
+    fit.pending.append(value)
+    if fit.updates % RECORD_EVERY == 0:
+        fit.record.append((fit.updates, float(np.mean(fit.pending))))
+        fit.pending.clear()
+    fit.whole = True
+
+
+def check_weights(fit: Fit) -> None:
+    """Check that a critic is still finite.
+
+    Raises:
+        DivergedError: A weight is NaN or infinite.
+    """
+    if not all(bool(torch.isfinite(p).all()) for p in fit.online.parameters()):
         raise DivergedError(
             f"the critic's weights are not finite after update {fit.updates}",
-            remedy="lower --lr; the last good file was kept",
+            remedy="lower --lr (online: --lr-critic); the last good file was kept",
         )

@@ -82,6 +82,20 @@ class RunningStatistics:
         self._mean += delta * (n / total)
         self.count = total
 
+    @classmethod
+    def restored(
+        cls, count: int, mean: NDArray[np.float64], squares: NDArray[np.float64]
+    ) -> RunningStatistics:
+        """Return statistics as :attr:`count`, :attr:`mean` and :attr:`squares` gave them."""
+        statistics = cls(len(mean), count)
+        statistics._mean, statistics._m2 = mean.copy(), squares.copy()
+        return statistics
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """(obs_dim,) sum of squared distances from the mean."""
+        return self._m2.copy()
+
     @property
     def mean(self) -> NDArray[np.float64]:
         """(obs_dim,) mean of what was seen."""

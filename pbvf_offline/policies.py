@@ -346,15 +346,14 @@ def renormalise(
     changed = np.any((mean != new_mean) | (std != new_std), axis=-1)
     if not np.any(changed):
         return result
-    wide = theta[changed].astype(np.float64)
+    # Only the first layer changes, and deep policies are wide.
+    first = slice(start, start + out * inp + out)
+    wide = theta[changed, first].astype(np.float64)
     mean, std = mean[changed], std[changed]
-    weight = wide[..., start : start + out * inp].reshape(-1, out, inp)
-    bias_at = slice(start + out * inp, start + out * inp + out)
-    wide[..., bias_at] += np.einsum("koi,ki->ko", weight, (new_mean - mean) / std)
-    wide[..., start : start + out * inp] = (weight * (new_std / std)[:, None, :]).reshape(
-        -1, out * inp
-    )
-    result[changed] = wide.astype(np.float32)
+    weight = wide[..., : out * inp].reshape(-1, out, inp)
+    wide[..., out * inp :] += np.einsum("koi,ki->ko", weight, (new_mean - mean) / std)
+    wide[..., : out * inp] = (weight * (new_std / std)[:, None, :]).reshape(-1, out * inp)
+    result[changed, first] = wide.astype(np.float32)
     return result
 
 

@@ -6,6 +6,7 @@ not depend on the number of workers, and a lost episode can be made again.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import sys
@@ -158,6 +159,192 @@ class _Buffer:
         return self._array
 
 
+class EpisodeRun:
+    """One episode of a plan under way: this is the environment loop.
+
+    :meth:`advance` goes on where it stopped, so that training can learn in between;
+    the arrays grow as steps are taken, and only their first ``steps`` rows count.
+
+    Args:
+        env: The environment; it is reset with the plan's seed.
+        plan: Which policies act.
+        index: Which episode of the plan.
+        observe: Called with every observation before it is acted on, and with the last.
+
+    Attributes:
+        observations: (steps + 1 or more, obs_dim), the environment's own dtype.
+        actions: (steps or more, act_dim) or (steps or more,), as executed.
+        rewards: (steps or more,) float64.
+        survive: (steps + 1 or more,) float64, the bonus paid at the step that led to each
+            observation.
+        pre_actions: (steps + 1 or more, act_dim) float64, of stochastic continuous policies.
+        steps: Steps taken so far.
+        terminated: Whether the task ended.
+        truncated: Whether a time limit ended the episode.
+        reports_survive: Whether the environment reported a survival bonus.
+
+    Raises:
+        UsageError: The environment could not be reset.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        index: int,
+        observe: Callable[[NDArray[Any]], None] | None = None,
+    ) -> None:
+        spec = plan.spec
+        self._env, self._plan, self._index, self._observe = env, plan, index, observe
+        discrete = not isinstance(spec.actions, BoxActions)
+        width: tuple[int, ...] = () if discrete else (spec.actions.dim,)
+        dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
+        self._capacity = _FIRST_CAPACITY
+        self._buffers = [
+            _Buffer((spec.obs_dim,), env.observation_space.dtype, self._capacity + 1),
+            _Buffer(width, dtype, self._capacity),
+            _Buffer((), np.float64, self._capacity),
+            _Buffer((), np.float64, self._capacity + 1),
+            _Buffer((spec.actions.dim,), np.float64, self._capacity + 1),
+        ]
+        self._arrays()
+        self._rng = plan.action_rng(index) if spec.stochastic else None
+        self._keep_pre = spec.stochastic and not discrete
+        self._shape = (spec.obs_dim,)
+        self._segments: list[Segment] = []
+        self._act: Callable[..., tuple[Any, NDArray[np.float64] | None]] | None = None
+        self._next_change = 0
+        self.seed = plan.reset_seed(index)
+        self.steps = 0
+        self.terminated = self.truncated = False
+        self.reports_survive = False
+        with self._blame():
+            obs, _ = env.reset(seed=self.seed)
+            _check_shape(env, obs, self._shape)
+            # Copied at once: some environments return the same array at every step.
+            self.observations[0] = obs
+        if observe is not None:
+            observe(self.observations[0])
+
+    def _arrays(self) -> None:
+        grown = [b.grow(self._capacity + 1) for b in self._buffers]
+        self.observations, self.actions, self.rewards, self.survive, self.pre_actions = grown
+
+    @property
+    def ended(self) -> bool:
+        """Whether the environment ended the episode."""
+        return self.terminated or self.truncated
+
+    def advance(self, steps: int | None = None) -> bool:
+        """Take up to ``steps`` more steps (None: to the end); return whether the episode ended.
+
+        Raises:
+            DivergedError: NaN or infinite observations or rewards.
+            UsageError: The environment itself raised an exception.
+        """
+        env, plan, observe = self._env, self._plan, self._observe
+        spec, every, rng, shape = plan.spec, plan.perturb_every, self._rng, self._shape
+        observations, actions, rewards = self.observations, self.actions, self.rewards
+        first = t = self.steps
+        stop = math.inf if steps is None else t + steps
+        act, next_change, capacity = self._act, self._next_change, self._capacity
+        terminated, truncated = self.terminated, self.truncated
+        with self._blame():
+            while not (terminated or truncated) and t < stop:
+                if t == next_change or act is None:
+                    segment = plan.segment(self._index, len(self._segments))
+                    self._segments.append(segment)
+                    act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std).act
+                    next_change = -1 if every is None else t + every
+                if t == capacity:
+                    self._capacity = capacity = 2 * capacity
+                    self._arrays()
+                    observations, actions, rewards = self.observations, self.actions, self.rewards
+                action, pre = act(observations[t], rng)
+                actions[t] = action
+                if self._keep_pre:
+                    self.pre_actions[t] = pre
+                obs, reward, terminated, truncated, info = env.step(action)
+                if t == 0:
+                    _check_answer(env, reward, terminated, truncated)
+                rewards[t] = reward
+                self.steps = t = t + 1
+                if getattr(obs, "shape", None) != shape:  # numpy would spread it over the row
+                    _check_shape(env, obs, shape)
+                observations[t] = obs
+                if "reward_survive" in info:
+                    self.reports_survive = True
+                    self.survive[t] = info["reward_survive"]
+                if observe is not None:
+                    observe(observations[t])
+        self._act, self._next_change = act, next_change
+        self.terminated, self.truncated = bool(terminated), bool(truncated)
+        self._check_finite(first)
+        return self.ended
+
+    @contextlib.contextmanager
+    def _blame(self) -> Iterator[None]:
+        """Turn what the environment raises into an error that names it."""
+        try:
+            yield
+        except PbvfError:
+            raise
+        except (Exception, SystemExit) as error:
+            # An environment that checks its actions stumbles over what a NaN led to.
+            self._check_finite(0)
+            env = self._env
+            raise UsageError(
+                f"the environment raised {describe(error)} in step {self.steps} "
+                f"of episode {self._index}",
+                where="environment" if env.spec is None else env.spec.id,
+                remedy="mend the environment and run the same command again",
+            ) from error
+
+    def _check_finite(self, first: int) -> None:
+        """Check the observations and rewards from step ``first`` on."""
+        stop = self.steps
+        for name, values in (
+            ("observation", self.observations[first : stop + 1]),
+            ("reward", self.rewards[first:stop, None]),
+        ):
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                step = first + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+                env = self._env
+                raise DivergedError(
+                    f"NaN or infinite {name} in step {step} of episode {self._index}",
+                    where="environment" if env.spec is None else env.spec.id,
+                    remedy="try a smaller --sigma, or mend the environment",
+                )
+
+    def episode(self) -> Episode:
+        """Return the steps so far as an episode.
+
+        Where the environment has not ended it, it is marked truncated and ``cut: budget``.
+        """
+        t, every, segments = self.steps, self._plan.perturb_every, self._segments
+        cut = not self.ended
+        ends = np.zeros((2, t), bool)
+        ends[0, -1] = self.terminated
+        ends[1, -1] = self.truncated or cut
+        row = np.arange(t + 1) // every if every is not None else np.zeros(t + 1)
+        row[-1] = row[-2]
+        return Episode(
+            observations=self.observations[: t + 1].copy(),
+            actions=self.actions[:t].copy(),
+            rewards=self.rewards[:t].copy(),
+            terminated=ends[0],
+            truncated=ends[1],
+            theta=np.stack([s.theta for s in segments]),
+            segment=row.astype(np.int32),
+            obs_mean=np.stack([s.obs_mean for s in segments]),
+            obs_std=np.stack([s.obs_std for s in segments]),
+            seed=self.seed,
+            cut="budget" if cut else "none",
+            reward_survive=self.survive[: t + 1].copy() if self.reports_survive else None,
+            pre_action=self.pre_actions[: t + 1].copy() if self._keep_pre else None,
+        )
+
+
 def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) -> Episode:
     """Run one episode of a plan.
 
@@ -172,95 +359,9 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
         DivergedError: NaN or infinite observations or rewards.
         UsageError: The environment itself raised an exception.
     """
-    spec = plan.spec
-    every = plan.perturb_every
-    obs_space = env.observation_space
-    limit = math.inf if max_steps is None else max_steps
-    capacity = _FIRST_CAPACITY
-    discrete = not isinstance(spec.actions, BoxActions)
-    action_width: tuple[int, ...] = () if discrete else (spec.actions.dim,)
-    action_dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
-    buffers = [
-        _Buffer((spec.obs_dim,), obs_space.dtype, capacity + 1),
-        _Buffer(action_width, action_dtype, capacity),
-        _Buffer((), np.float64, capacity),
-        _Buffer((), np.float64, capacity + 1),
-        _Buffer((spec.actions.dim,), np.float64, capacity + 1),
-    ]
-    observations, actions, rewards, survive, pre_actions = (b.grow(0) for b in buffers)
-    rng = plan.action_rng(index) if spec.stochastic else None
-    keep_pre = spec.stochastic and not discrete
-    seed = plan.reset_seed(index)
-    segments: list[Segment] = []
-    next_change = 0
-    t = 0
-    terminated = truncated = False
-    reports_survive = False
-    shape = (spec.obs_dim,)
-    try:
-        obs, _ = env.reset(seed=seed)
-        _check_shape(env, obs, shape)
-        # Copied at once: some environments return the same array at every step.
-        observations[0] = obs
-        while not (terminated or truncated) and t < limit:
-            if t == next_change:
-                segment = plan.segment(index, len(segments))
-                segments.append(segment)
-                act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std).act
-                next_change = -1 if every is None else t + every
-            if t == capacity:
-                capacity *= 2
-                observations, actions, rewards, survive, pre_actions = (
-                    b.grow(capacity + 1) for b in buffers
-                )
-            action, pre = act(observations[t], rng)
-            actions[t] = action
-            if keep_pre:
-                pre_actions[t] = pre
-            obs, reward, terminated, truncated, info = env.step(action)
-            if t == 0:
-                _check_answer(env, reward, terminated, truncated)
-            rewards[t] = reward
-            t += 1
-            if getattr(obs, "shape", None) != shape:  # numpy would spread it over the row
-                _check_shape(env, obs, shape)
-            observations[t] = obs
-            if "reward_survive" in info:
-                reports_survive = True
-                survive[t] = info["reward_survive"]
-    except PbvfError:
-        raise
-    except (Exception, SystemExit) as error:
-        # An environment that checks its actions stumbles over what a NaN led to.
-        _check_finite(env, index, observations[: t + 1], rewards[:t])
-        name = "environment" if env.spec is None else env.spec.id
-        raise UsageError(
-            f"the environment raised {describe(error)} in step {t} of episode {index}",
-            where=name,
-            remedy="mend the environment and run the same command again",
-        ) from error
-    _check_finite(env, index, observations[: t + 1], rewards[:t])
-    cut = not (terminated or truncated)
-    ends = np.zeros((2, t), bool)
-    ends[0, -1] = terminated
-    ends[1, -1] = truncated or cut
-    row = np.arange(t + 1) // every if every is not None else np.zeros(t + 1)
-    row[-1] = row[-2]
-    return Episode(
-        observations=observations[: t + 1].copy(),
-        actions=actions[:t].copy(),
-        rewards=rewards[:t].copy(),
-        terminated=ends[0],
-        truncated=ends[1],
-        theta=np.stack([s.theta for s in segments]),
-        segment=row.astype(np.int32),
-        obs_mean=np.stack([s.obs_mean for s in segments]),
-        obs_std=np.stack([s.obs_std for s in segments]),
-        seed=seed,
-        cut="budget" if cut else "none",
-        reward_survive=survive[: t + 1].copy() if reports_survive else None,
-        pre_action=pre_actions[: t + 1].copy() if keep_pre else None,
-    )
+    run = EpisodeRun(env, plan, index)
+    run.advance(max_steps)
+    return run.episode()
 
 
 def _check_shape(env: Env, obs: Any, shape: tuple[int, ...]) -> None:
@@ -284,19 +385,6 @@ def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> Non
     for which, value in (("terminated", terminated), ("truncated", truncated)):
         if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biu":
             raise UsageError(f"{which} is {value!r}, not true or false", where=name)
-
-
-def _check_finite(
-    env: Env, index: int, observations: NDArray[Any], rewards: NDArray[np.float64]
-) -> None:
-    for name, values in (("observation", observations), ("reward", rewards[:, None])):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            step = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-            raise DivergedError(
-                f"NaN or infinite {name} in step {step} of episode {index}",
-                where="environment" if env.spec is None else env.spec.id,
-                remedy="try a smaller --sigma, or mend the environment",
-            )
 
 
 @dataclass(frozen=True)

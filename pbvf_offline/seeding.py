@@ -35,6 +35,8 @@ class Stream(enum.IntEnum):
     EVALUATION_ACTION = 12
     VALIDATION_SPLIT = 13
     SUBSAMPLE = 14
+    ONLINE_BATCH = 15
+    ONLINE_EVALUATION = 16
 
 
 def check_seed(seed: int) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from pbvf_offline.policies import PolicySpec
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
@@ -41,6 +45,27 @@ def unit_action(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
     """
     out = network_output(spec, theta, obs)
     return torch.tanh(out) if spec.squash == "tanh" else out
+
+
+def log_prob(spec: PolicySpec, theta: Tensor, obs: Tensor, sample: Tensor) -> Tensor:
+    """Return the log density of what a stochastic policy drew, (…, S).
+
+    Continuous actions: of the Gaussian sample *before* squashing. The tanh adds a term that
+    does not depend on theta, so it cancels in every ratio and gradient and is left out.
+    Discrete actions: the log probability of the choice.
+
+    Args:
+        spec: Architecture of stochastic policies.
+        theta: (…, D).
+        obs: (…, S, obs_dim) normalised.
+        sample: (…, S, act_dim) pre-squash samples, or (…, S) int64 choices counted from 0.
+    """
+    out = network_output(spec, theta, obs)
+    if not spec.is_continuous:
+        return torch.log_softmax(out, dim=-1).gather(-1, sample.unsqueeze(-1)).squeeze(-1)
+    log_std = theta[..., : spec.log_std_size].unsqueeze(-2)
+    away = (sample - out) * torch.exp(-log_std)
+    return (-0.5 * away.square() - log_std - _HALF_LOG_2PI).sum(dim=-1)
 
 
 def to_unit(spec: PolicySpec, action: Tensor) -> Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
 from pbvf_offline.critics.pavf import PAVF
 from pbvf_offline.critics.pssvf import PSSVF
 from pbvf_offline.critics.psvf import PSVF
+from pbvf_offline.critics.stochastic_pavf import StochasticPAVF
 from pbvf_offline.errors import UsageError
 
 CRITICS: dict[str, type[Critic]] = {kind.kind: kind for kind in (PSSVF, PSVF, PAVF)}
+FOR_STOCHASTIC_POLICIES: dict[str, type[Critic]] = {**CRITICS, "pavf": StochasticPAVF}
 
 
 def make_critic(kind: str, config: CriticConfig, rng: np.random.Generator) -> Critic:
@@ -24,7 +26,8 @@ def make_critic(kind: str, config: CriticConfig, rng: np.random.Generator) -> Cr
         raise UsageError(
             f"there is no critic {kind!r}", remedy=f"choose one of {', '.join(CRITICS)}"
         )
-    return CRITICS[kind](config, rng)
+    table = FOR_STOCHASTIC_POLICIES if config.spec.stochastic else CRITICS
+    return table[kind](config, rng)
 
 
 __all__ = [
@@ -32,8 +35,10 @@ __all__ = [
     "PAVF",
     "PSSVF",
     "PSVF",
+    "ActorStep",
     "Critic",
     "CriticConfig",
+    "StochasticPAVF",
     "TrainingSet",
     "make_critic",
 ]

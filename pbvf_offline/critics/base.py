@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -117,6 +118,8 @@ class Critic(torch.nn.Module, ABC):
     """
 
     kind: ClassVar[str]
+    monte_carlo: ClassVar[bool] = False
+    """Whether it learns from returns of whole episodes instead of single steps."""
 
     def __init__(self, config: CriticConfig, rng: np.random.Generator) -> None:
         super().__init__()
@@ -182,8 +185,29 @@ class Critic(torch.nn.Module, ABC):
         Args:
             batch: The training set.
             index: (B,) int64 steps or episodes.
-            noise: (B, O, F) standard normal numbers where the set relabels its policies.
+            noise: (B, *shape) standard normal numbers, of the shape that
+                :meth:`noise_shape` says.
         """
+
+    def noise_shape(self, batch: TrainingSet) -> tuple[int, ...] | None:
+        """Return the shape of the random numbers that the loss needs for each entry, if any."""
+        return None if batch.relabelling is None else batch.relabelling.noise_shape
+
+    def actor_step(
+        self, theta: Tensor, batch: TrainingSet, index: Tensor, *, biased: bool = False
+    ) -> ActorStep:
+        """Return the actor's objective and its gradient in theta, from replayed entries.
+
+        Args:
+            theta: (1, D) the learned policy in the critic's normaliser.
+            batch: The replay.
+            index: (B,) int64, the entries whose states the objective averages over; a
+                value function without states does not look at them.
+            biased: Leave out the gradient of Q in theta (the PAVF's ablation).
+        """
+        del biased  # only a PAVF has two terms
+        states = theta.new_zeros(1, 0) if batch.obs is None else _states(batch, index)
+        return ActorStep(*self.objective_and_gradient(theta, states))
 
     def state_part(self, states: Tensor) -> Tensor:
         """Return what normalised states (S, obs_dim) add to the first layer: (S, hidden[0])."""
@@ -220,7 +244,14 @@ class Critic(torch.nn.Module, ABC):
         gradient = torch.zeros_like(theta)
         return self._sum_over_states(theta, states, gradient), gradient
 
-    def _sum_over_states(self, theta: Tensor, states: Tensor, gradient: Tensor | None) -> Tensor:
+    def _sum_over_states(
+        self,
+        theta: Tensor,
+        states: Tensor,
+        gradient: Tensor | None,
+        values: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        values = self.values if values is None else values
         size = max(1, _CHUNK_VALUES // max(1, theta.shape[0]))
         mean = torch.zeros(theta.shape[0], dtype=torch.float64)
         pieces = torch.split(states, size) if self.depends_on_state else (states[:1],)
@@ -229,7 +260,7 @@ class Critic(torch.nn.Module, ABC):
             with torch.no_grad():
                 part = self.state_part(piece)
             leaf = theta.detach().requires_grad_(gradient is not None)
-            per_theta = self.values(leaf, piece, part).sum(dim=1) / total
+            per_theta = values(leaf, piece, part).sum(dim=1) / total
             if gradient is not None:
                 gradient += torch.autograd.grad(per_theta.sum(), leaf)[0]
             mean += per_theta.detach().double().cpu()
@@ -239,6 +270,22 @@ class Critic(torch.nn.Module, ABC):
     def depends_on_state(self) -> bool:
         """Whether the value differs from state to state."""
         return True
+
+
+@dataclass(frozen=True)
+class ActorStep:
+    """What one actor update climbs.
+
+    Attributes:
+        objective: (1,) float64, the estimated objective.
+        gradient: (1, D), its gradient in theta.
+        effective_samples: Kish's effective sample size of the importance weights as a
+            fraction of the batch, where there are such weights.
+    """
+
+    objective: Tensor
+    gradient: Tensor
+    effective_samples: float | None = None
 
 
 @dataclass(frozen=True)
@@ -254,7 +301,9 @@ class TrainingSet:
         obs_row: (N,) int64, row of ``obs`` that the step started from.
         boot_row: (N,) int64, row of ``obs`` to bootstrap from.
         discount: (N,) float32, factor of the bootstrapped value.
-        action: (N, act_dim) float32, in the critic's unit.
+        action: (N, action inputs) float32, in the critic's unit; one-hot for choices.
+        sample: (N, act_dim) float32 pre-squash samples of stochastic policies, or (N,) int64
+            choices counted from 0.
         relabelling: Draws other parameters that would have acted the same, when wanted.
         bounds: Smallest and largest bootstrapped value that the data allow, when wanted.
     """
@@ -268,6 +317,7 @@ class TrainingSet:
     boot_row: Tensor | None = None
     discount: Tensor | None = None
     action: Tensor | None = None
+    sample: Tensor | None = None
     relabelling: Relabelling | None = None
     bounds: tuple[float, float] | None = None
 
@@ -292,3 +342,10 @@ class TrainingSet:
 
     def __len__(self) -> int:
         return int(self.entry.shape[0])
+
+
+def _states(batch: TrainingSet, index: Tensor) -> Tensor:
+    """Return the normalised observations (B, obs_dim) that entries started from."""
+    if batch.obs is None or batch.obs_row is None:
+        raise ValueError("this training set has no transitions")
+    return batch.obs[batch.obs_row[index]]

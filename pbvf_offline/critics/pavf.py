@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.batches import Trajectories
-from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.normalization import Normaliser
@@ -101,6 +101,30 @@ class PAVF(Critic):
         network = self.network
         action = unit_action(self.config.spec, theta, states)
         first = self.theta_part(theta).unsqueeze(1) + state_part
+        return network.head(first + network.part("action", action))
+
+    def actor_step(
+        self, theta: Tensor, batch: TrainingSet, index: Tensor, *, biased: bool = False
+    ) -> ActorStep:
+        """Return the mean of Q(s, pi_theta(s), theta) over replayed states and its gradient.
+
+        Algorithm 4: ``grad_theta pi_theta(s) grad_a Q + grad_theta Q``; biased: the first
+        term alone, which is the gradient that DDPG follows.
+        """
+        if not biased:
+            return super().actor_step(theta, batch, index)
+        obs, obs_row, _ = td_parts(batch)
+        gradient = torch.zeros_like(theta)
+        objective = self._sum_over_states(
+            theta, obs[obs_row[index]], gradient, self._values_of_actions
+        )
+        return ActorStep(objective, gradient)
+
+    def _values_of_actions(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
+        """Return :meth:`values`, differentiable in theta through the action alone."""
+        network = self.network
+        action = unit_action(self.config.spec, theta, states)
+        first = self.theta_part(theta.detach()).unsqueeze(1) + state_part
         return network.head(first + network.part("action", action))
 
     def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:

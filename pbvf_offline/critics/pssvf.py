@@ -17,6 +17,7 @@ class PSSVF(Critic):
     """V(theta), fitted to Monte Carlo returns of whole episodes."""
 
     kind = "pssvf"
+    monte_carlo = True
 
     @classmethod
     def inputs(cls, config: CriticConfig) -> dict[str, int]:

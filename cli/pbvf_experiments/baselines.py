@@ -1,0 +1,524 @@
+"""The paper's baselines, DDPG and ARS, under the protocol of the project's own runs.
+
+The algorithms are those of Stable-Baselines3 and sb3-contrib; this module gives them the
+paper's settings ("Implementation details" and the tables of best hyperparameters), stops
+them where the paper's learning curves have their points, and measures the policy learned so
+far with the project's own evaluation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.envs import Env, EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.paper_presets import (
+    BUFFER_SIZE,
+    DDPG_POLYAK,
+    DDPG_STARTING_FRACTION,
+    ArsChoice,
+    DdpgChoice,
+    ars_choice,
+    ddpg_choice,
+)
+from pbvf_offline.paper_presets import DDPG as PRESET
+from pbvf_offline.policies import Policies, PolicySpec
+from pbvf_offline.presets import default_gamma, default_reward
+from pbvf_offline.rollout import evaluate_policies, require_end
+from pbvf_offline.seeding import Stream, check_seed, reset_seed
+
+if TYPE_CHECKING:
+    from sb3_contrib import ARS
+    from stable_baselines3 import DDPG
+
+Algorithm = Literal["ars", "ddpg"]
+Progress = Callable[[int, int], None]
+
+DEVIATIONS: dict[Algorithm, tuple[str, ...]] = {
+    "ddpg": (
+        "Stable-Baselines3 in place of Spinning Up: its critic sees actions scaled to [-1, 1], "
+        "where Spinning Up's sees them in the environment's unit (they differ on "
+        "InvertedPendulum alone, whose actions span [-3, 3])",
+        "training starts at the first multiple of 50 steps after the random first 1 % of steps, "
+        "50 steps later than in Spinning Up",
+    ),
+    "ars": (
+        "sb3-contrib in place of the authors' implementation: fresh Gaussian noise in place of "
+        "windows of one shared table, and exactly the chosen number of elite directions where "
+        "theirs keeps all that tie",
+        "the observation statistics also count the first observation of one more episode that "
+        "is begun and dropped after each, and they start from 0.0001 virtual observations of "
+        "mean 0 and variance 1",
+        "a constant observation is divided by the root of its variance plus 1e-8, where theirs "
+        "is set to zero",
+        "1e-6 is added to the spread of returns that the step is divided by",
+    ),
+}
+
+_PROGRESS_EVERY = 100
+_UPDATE_EVERY = PRESET.critic_updates  # steps between DDPG's blocks of as many updates
+_LIBRARIES: dict[str, dict[str, str]] = {  # modules and the packages that bring them
+    "ddpg": {"stable_baselines3": "stable-baselines3"},
+    "ars": {"stable_baselines3": "stable-baselines3", "sb3_contrib": "sb3-contrib"},
+}
+_T = TypeVar("_T")
+
+
+class _FinishedError(Exception):
+    """Leaves ARS's loop in the middle of a batch: its callbacks cannot stop it."""
+
+
+def run_baseline(
+    algorithm: Algorithm,
+    env_id: str,
+    hidden: tuple[int, ...],
+    *,
+    steps: int,
+    seed: int,
+    metric: Literal["avg", "last"] = "avg",
+    choice: ArsChoice | DdpgChoice | None = None,
+    evaluations: int = 100,
+    evaluation_episodes: int = 10,
+    gamma: float | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train one baseline and return its learning curve.
+
+    Args:
+        algorithm: ``ars`` or ``ddpg``.
+        env_id: The environment.
+        hidden: Sizes of the policy's tanh hidden layers; empty for a linear policy.
+        steps: Environment steps N of training; evaluation comes on top.
+        seed: Every random number comes from it.
+        metric: Which of the paper's best hyperparameters: for the average or the last return.
+        choice: Hyperparameters in place of the paper's best.
+        evaluations: Number of evaluations, at ``i * N / evaluations`` steps, i = 1 ….
+        evaluation_episodes: Episodes of each.
+        gamma: DDPG's discount factor; None: the paper's. ARS has none.
+        progress: Called with steps done and wanted.
+
+    Returns:
+        The result in JSON form. ``evaluations`` holds for each its ``step``, the undiscounted
+        ``returns`` and, where the paper takes the survival bonus out of a reward,
+        ``returns_without_survival`` (else None). ``average_return`` is the mean over
+        evaluations of their mean return, ``last20_return`` that over the last fifth.
+
+    Raises:
+        UsageError: A library is missing, or the algorithm does not suit the environment.
+        DivergedError: Parameters or observations became NaN or infinite.
+    """
+    _check_arguments(algorithm, steps, evaluations, evaluation_episodes, gamma)
+    check_seed(seed)
+    _require_libraries(algorithm)
+    config = EnvConfig(env_id)
+    require_end(config, None)
+    start = time.perf_counter()
+    env = make_env(config)
+    try:
+        spec = spec_for_env(env, hidden)
+        protocol = _Protocol(config, steps, seed, evaluations, evaluation_episodes, progress)
+        with _private_randomness():
+            if algorithm == "ddpg":
+                ddpg = _choice(DdpgChoice, choice, lambda: ddpg_choice(env_id, hidden, metric))
+                discount = default_gamma("psvf", env_id) if gamma is None else gamma
+                settings = _train_ddpg(env, spec, ddpg, discount, protocol)
+            else:
+                ars = _choice(ArsChoice, choice, lambda: ars_choice(env_id, hidden, metric))
+                reward = default_reward("pssvf", env_id)
+                settings = {"reward": reward, **_train_ars(env, spec, ars, reward, protocol)}
+    finally:
+        close_env(env)
+    means = [float(np.mean(point["returns"])) for point in protocol.points]
+    return {
+        "algorithm": algorithm,
+        "env": env_id,
+        "policy": spec.arch,
+        "stochastic": False,
+        "steps": steps,
+        "seed": seed,
+        "evaluations": protocol.points,
+        "average_return": float(np.mean(means)),
+        "last20_return": float(np.mean(means[-max(1, evaluations // 5) :])),
+        "settings": {
+            "metric": metric if choice is None else None,
+            **settings,
+            "evaluation_episodes": evaluation_episodes,
+            "libraries": {
+                name: importlib.metadata.version(name) for name in _LIBRARIES[algorithm].values()
+            },
+        },
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _check_arguments(
+    algorithm: str, steps: int, evaluations: int, episodes: int, gamma: float | None
+) -> None:
+    if algorithm not in _LIBRARIES:
+        raise UsageError(f"baseline {algorithm!r} is neither 'ars' nor 'ddpg'")
+    if not 1 <= evaluations <= steps or episodes < 1:
+        raise UsageError(
+            f"{evaluations} evaluations of {episodes} episodes in {steps} steps are not possible",
+            remedy="give at least one of each, and no more evaluations than steps",
+        )
+    if gamma is not None and algorithm == "ars":
+        raise UsageError(f"gamma is {gamma}, but ARS sums rewards undiscounted")
+
+
+def _require_libraries(algorithm: Algorithm) -> None:
+    for module, package in _LIBRARIES[algorithm].items():
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(
+                f"{package} is not installed, which the baseline {algorithm} runs on",
+                remedy="pip install 'pbvf-offline[baselines]'",
+            )
+
+
+def _choice(kind: type[_T], given: object, best: Callable[[], _T]) -> _T:
+    if given is None:
+        return best()
+    if not isinstance(given, kind):
+        raise UsageError(f"the choice is {given!r} where {kind.__name__} is expected")
+    return given
+
+
+class _Protocol:
+    """When the policy learned so far is measured, and what was measured.
+
+    Args:
+        config: The environment; every evaluation builds its own.
+        steps: Training steps N.
+        seed: The run's seed.
+        count: Number of evaluations.
+        episodes: Episodes of each.
+        progress: Called with steps done and wanted.
+    """
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        steps: int,
+        seed: int,
+        count: int,
+        episodes: int,
+        progress: Progress | None,
+    ) -> None:
+        self.steps, self.seed = steps, seed
+        self.points: list[dict[str, Any]] = []
+        self._config, self._count, self._episodes = config, count, episodes
+        self._without_survival = default_reward("pssvf", config.name) == "without-survival"
+        self._progress = progress
+
+    def advance(self, step: int) -> None:
+        """Report progress now and then."""
+        if self._progress is not None and (step % _PROGRESS_EVERY == 0 or step == self.steps):
+            self._progress(step, self.steps)
+
+    def visit(self, step: int, policy: Callable[[], Policies]) -> None:
+        """Measure ``policy()`` if an evaluation is due at this step and was not yet made."""
+        index = len(self.points) + 1
+        if index > self._count or step != index * self.steps // self._count:
+            return
+        returns, without = evaluate_policies(
+            self._config,
+            policy(),
+            episodes=self._episodes,
+            seed=reset_seed(self.seed, Stream.ONLINE_EVALUATION, index),
+            without_survival=self._without_survival,
+        )
+        self.points.append(
+            {
+                "step": step,
+                "returns": returns[0].tolist(),
+                "returns_without_survival": without[0].tolist() if self._without_survival else None,
+            }
+        )
+
+
+@contextlib.contextmanager
+def _private_randomness() -> Iterator[None]:
+    """Lend the libraries the global generators that they seed and draw from, and one thread.
+
+    With one thread a seed repeats its run bit for bit.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def _one_policy(
+    spec: PolicySpec, theta: Any, mean: NDArray[np.float64], std: NDArray[np.float64]
+) -> Policies:
+    """Return one policy from a flat tensor of parameters (D,) and its normaliser (obs_dim,)."""
+    row = theta.detach().cpu().numpy().astype(np.float32)
+    if not all(np.isfinite(values).all() for values in (row, mean, std)):
+        raise DivergedError(
+            "the baseline's policy holds NaN or infinite values",
+            remedy="try smaller learning rates",
+        )
+    return Policies(spec, row[None], mean[None], std[None])
+
+
+def make_ddpg(
+    env: Env, hidden: tuple[int, ...], choice: DdpgChoice, *, gamma: float, steps: int, seed: int
+) -> DDPG:
+    """Return Stable-Baselines3's DDPG, untrained, with the paper's settings.
+
+    What the library lacks is added: two learning rates, a tanh policy beside a ReLU critic,
+    and first actions that are random only, without the Gaussian noise.
+
+    Args:
+        env: The environment.
+        hidden: Sizes of the policy's hidden layers.
+        choice: Learning rates, and the noise's standard deviation in the action's unit.
+        gamma: Discount factor.
+        steps: Training steps, of which the first 1 % are random.
+        seed: Seeds the global generators, too.
+
+    Raises:
+        UsageError: The actions are not a box.
+    """
+    import torch
+    from stable_baselines3 import DDPG
+    from stable_baselines3.common.logger import Logger
+    from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
+    from stable_baselines3.common.utils import update_learning_rate
+    from stable_baselines3.common.vec_env import DummyVecEnv
+    from stable_baselines3.td3.policies import Actor, TD3Policy
+
+    class TanhActor(TD3Policy):
+        def make_actor(self, features_extractor: Any = None) -> Actor:
+            self.actor_kwargs["activation_fn"] = torch.nn.Tanh
+            return super().make_actor(features_extractor)
+
+    class TwoRates(DDPG):
+        def _update_learning_rate(self, optimizers: Any) -> None:  # noqa: ARG002
+            # Called before every block of updates, to set both optimisers to one schedule.
+            update_learning_rate(self.actor.optimizer, choice.lr_policy)
+            update_learning_rate(self.critic.optimizer, choice.lr_critic)
+
+        def _sample_action(
+            self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+        ) -> tuple[NDArray[Any], NDArray[Any]]:
+            random_phase = self.num_timesteps < learning_starts
+            return super()._sample_action(
+                learning_starts, None if random_phase else action_noise, n_envs
+            )
+
+    space = env.action_space
+    if not isinstance(space, gym.spaces.Box):
+        raise UsageError(f"DDPG needs continuous actions, not {space}")
+    # The library adds its noise to actions scaled to [-1, 1].
+    sigma = choice.noise * 2.0 / (space.high.astype(np.float64) - space.low)
+    model = TwoRates(
+        TanhActor,
+        DummyVecEnv([lambda: env]),
+        learning_rate=choice.lr_critic,
+        buffer_size=BUFFER_SIZE,
+        learning_starts=round(steps * DDPG_STARTING_FRACTION),
+        batch_size=PRESET.batch_size,
+        tau=1.0 - DDPG_POLYAK,
+        gamma=gamma,
+        train_freq=(_UPDATE_EVERY, "step"),
+        gradient_steps=_UPDATE_EVERY,  # each of the critic, then of the policy
+        action_noise=NormalActionNoise(np.zeros_like(sigma), sigma),
+        policy_kwargs={
+            "net_arch": {"pi": list(hidden), "qf": list(PRESET.hidden)},
+            "optimizer_kwargs": {"fused": True},  # Adam all the same, a quarter more steps/s
+        },
+        seed=seed,
+        device="cpu",
+    )
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model
+
+
+def ddpg_policy(model: DDPG, spec: PolicySpec) -> Policies:
+    """Return DDPG's actor as one policy; its observations are not normalised.
+
+    Raises:
+        DivergedError: Its parameters are not finite.
+    """
+    import torch
+
+    theta = torch.nn.utils.parameters_to_vector(model.actor.mu.parameters())
+    return _one_policy(spec, theta, np.zeros(spec.obs_dim), np.ones(spec.obs_dim))
+
+
+def _train_ddpg(
+    env: Env, spec: PolicySpec, choice: DdpgChoice, gamma: float, protocol: _Protocol
+) -> dict[str, Any]:
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    steps = protocol.steps
+
+    class Evaluate(BaseCallback):
+        """Measures after the updates that belong to a step, if there are any."""
+
+        def _measure(self) -> None:
+            protocol.visit(self.model.num_timesteps, lambda: ddpg_policy(model, spec))
+
+        def _on_step(self) -> bool:
+            step = self.num_timesteps
+            protocol.advance(step)
+            updates_follow = step % _UPDATE_EVERY == 0
+            if not updates_follow:
+                self._measure()
+            return updates_follow or step < steps
+
+        def _on_rollout_start(self) -> None:
+            self._measure()
+
+        def _on_training_end(self) -> None:
+            self._measure()
+
+    model = make_ddpg(env, spec.hidden, choice, gamma=gamma, steps=steps, seed=protocol.seed)
+    model.learn(steps, callback=Evaluate())
+    return {
+        "lr_policy": choice.lr_policy,
+        "lr_critic": choice.lr_critic,
+        "noise": choice.noise,
+        "gamma": gamma,
+        "reward": "raw",
+        "normalization": "none",
+        "critic_hidden": list(PRESET.hidden),
+        "batch_size": model.batch_size,
+        "buffer_size": model.buffer_size,
+        "update_every": _UPDATE_EVERY,
+        "updates": model.gradient_steps,
+        "polyak": DDPG_POLYAK,
+        "random_steps": model.learning_starts,
+    }
+
+
+class WithoutSurvival(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes the survival bonus that an environment reports out of its reward."""
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step and subtract ``info["reward_survive"]``."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward) - info.get("reward_survive", 0.0), terminated, truncated, info
+
+
+def make_ars(env: Env, hidden: tuple[int, ...], choice: ArsChoice, *, seed: int) -> ARS:
+    """Return sb3-contrib's ARS, untrained, as ARSv2-t with the paper's settings.
+
+    What the library lacks is added: observation statistics that are frozen within a batch of
+    episodes, so that the two episodes of a direction are compared fairly, and the authors' step,
+    which divides by the population standard deviation of the elite returns.
+
+    Args:
+        env: The environment, its reward as ARS shall see it.
+        hidden: Sizes of the policy's hidden layers.
+        choice: Step size, directions, elite directions and parameter noise.
+        seed: Seeds the global generators, too.
+
+    Raises:
+        UsageError: Discrete actions that do not start at 0.
+    """
+    import torch
+    from sb3_contrib import ARS
+    from stable_baselines3.common.logger import Logger
+    from stable_baselines3.common.running_mean_std import RunningMeanStd
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    class FrozenInBatch(VecNormalize):
+        frozen: RunningMeanStd
+
+        def __init__(self, inner: DummyVecEnv) -> None:
+            super().__init__(inner, norm_reward=False, clip_obs=math.inf)
+            self.freeze()
+
+        def freeze(self) -> None:
+            assert isinstance(self.obs_rms, RunningMeanStd)
+            self.frozen = self.obs_rms.copy()
+
+        def _normalize_obs(self, obs: NDArray[Any], obs_rms: RunningMeanStd) -> NDArray[Any]:  # noqa: ARG002
+            return super()._normalize_obs(obs, self.frozen)
+
+    class ArsV2(ARS):
+        def evaluate_candidates(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+            returns = super().evaluate_candidates(*args, **kwargs)
+            normalize.freeze()
+            return returns
+
+    space = env.action_space
+    if isinstance(space, gym.spaces.Discrete) and space.start != 0:
+        raise UsageError(f"sb3-contrib's ARS needs actions that start at 0, not at {space.start}")
+    # The library's standard deviation is that of a sample: 2 * elite returns, one degree less.
+    elite = 2 * choice.elite
+    normalize = FrozenInBatch(DummyVecEnv([lambda: env]))
+    model = ArsV2(
+        "MlpPolicy",
+        normalize,
+        n_delta=choice.directions,
+        n_top=choice.elite,
+        learning_rate=choice.lr * math.sqrt(elite / (elite - 1)),
+        delta_std=choice.noise,
+        zero_policy=True,
+        policy_kwargs={"net_arch": list(hidden), "activation_fn": torch.nn.Tanh},
+        seed=seed,
+        device="cpu",
+    )
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model
+
+
+def ars_policy(model: ARS, spec: PolicySpec) -> Policies:
+    """Return the policy that ARS perturbs now, with the statistics in force.
+
+    Raises:
+        DivergedError: Its parameters are not finite.
+    """
+    normalize: Any = model.get_vec_normalize_env()
+    std = np.sqrt(normalize.frozen.var + normalize.epsilon)
+    return _one_policy(spec, model.weights, normalize.frozen.mean, std)
+
+
+def _train_ars(
+    env: Env, spec: PolicySpec, choice: ArsChoice, reward: str, protocol: _Protocol
+) -> dict[str, Any]:
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Evaluate(BaseCallback):
+        """Measures the policy in force, which is the one before the update under way."""
+
+        def _on_step(self) -> bool:
+            step = self.num_timesteps
+            protocol.advance(step)
+            protocol.visit(step, lambda: ars_policy(model, spec))
+            if step == protocol.steps:
+                raise _FinishedError
+            return True
+
+    trained = WithoutSurvival(env) if reward == "without-survival" else env
+    model = make_ars(trained, spec.hidden, choice, seed=protocol.seed)
+    with contextlib.suppress(_FinishedError):
+        model.learn(protocol.steps, callback=Evaluate())
+    return {
+        "lr": choice.lr,
+        "directions": choice.directions,
+        "elite": choice.elite,
+        "noise": choice.noise,
+        "normalization": "batch",
+    }

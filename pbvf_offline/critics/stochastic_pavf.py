@@ -1,0 +1,176 @@
+"""PAVF of stochastic policies: Q(s, a, theta) with importance weights, Algorithm 3."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics.psvf import td_parts, td_training_set
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.normalization import Normaliser
+from pbvf_offline.policies import DiscreteActions, PolicySpec
+from pbvf_offline.torch_policies import log_prob, network_output, to_unit
+
+_DRAWS: Final = 16
+
+
+class StochasticPAVF(Critic):
+    """Q(s, a, theta) of stochastic policies, fitted by temporal differences.
+
+    Continuous actions are seen in the policy's own unit, discrete ones one-hot.
+    """
+
+    kind = "pavf"
+
+    def __init__(self, config: CriticConfig, rng: np.random.Generator) -> None:
+        super().__init__(config, rng)
+        # Always the same draws, mirrored: a value must not change from call to call.
+        half = np.random.default_rng(0).standard_normal((_DRAWS // 2, config.spec.actions.dim))
+        draws = torch.from_numpy(np.concatenate([half, -half]).astype(np.float32))
+        self._draws: Tensor
+        self.register_buffer("_draws", draws, persistent=False)
+
+    @classmethod
+    def check(cls, spec: PolicySpec) -> None:
+        """Refuse deterministic policies.
+
+        Raises:
+            IncompatibleError: The policies are not stochastic.
+        """
+        if not spec.stochastic:
+            raise IncompatibleError("the stochastic PAVF needs stochastic policies")
+
+    @classmethod
+    def inputs(cls, config: CriticConfig) -> dict[str, int]:
+        """The network sees theta, the normalised observation and the action."""
+        spec = config.spec
+        width = spec.actions.n if isinstance(spec.actions, DiscreteActions) else spec.actions.dim
+        return {"theta": spec.size, "obs": spec.obs_dim, "action": width}
+
+    def training_set(
+        self,
+        data: Trajectories,
+        normaliser: Normaliser,
+        held_out: NDArray[np.bool_],
+        device: torch.device,
+    ) -> TrainingSet:
+        """Return one entry a step, with the executed action."""
+        base = td_training_set(self.config, data, normaliser, held_out, device)
+        return dataclasses.replace(
+            base, action=action_input(self.config.spec, data.actions, device)
+        )
+
+    def noise_shape(self, batch: TrainingSet) -> tuple[int, ...] | None:
+        """The target draws the next action: one number an action dimension, or a choice."""
+        del batch
+        return (self.inputs(self.config)["action"],)
+
+    def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the mean of ``[Q(s, a, theta) - (r + gamma Q(s', a', theta))]^2``.
+
+        Algorithm 3, with ``a'`` drawn from pi_theta(s'); the target is held constant.
+        """
+        network, spec = self.network, self.config.spec
+        obs, obs_row, boot_row = td_parts(batch)
+        if batch.action is None or noise is None:
+            raise ValueError("this training set has no actions, or the draws are missing")
+        theta = batch.thetas(index, None)
+        part = self.theta_part(theta)
+        value = network.head(
+            part
+            + network.part("obs", obs[obs_row[index]])
+            + network.part("action", batch.action[index])
+        )
+        with torch.no_grad():
+            ahead = obs[boot_row[index]]
+            out = network_output(spec, theta, ahead.unsqueeze(1)).squeeze(1)
+            action = _drawn(spec, theta, out, noise)
+            next_value = network.head(
+                part + network.part("obs", ahead) + network.part("action", action)
+            )
+            target = batch.bootstrap(index, next_value)
+        return (value - target).square().mean()
+
+    def actor_step(
+        self, theta: Tensor, batch: TrainingSet, index: Tensor, *, biased: bool = False
+    ) -> ActorStep:
+        """Return the importance-weighted objective over replayed steps and its gradient.
+
+        With ``w = pi_theta(a|s) / pi_b(a|s)`` and b the policy that acted, the gradient of the
+        mean of ``w Q(s, a, theta)`` is Algorithm 3's mean of
+        ``w (Q grad log pi_theta(a|s) + grad_theta Q)``; biased: its first term alone, as
+        Off-PAC has it.
+        """
+        network, spec = self.network, self.config.spec
+        obs, obs_row, _ = td_parts(batch)
+        if batch.action is None or batch.sample is None:
+            raise ValueError("this training set has no samples of stochastic policies")
+        states, sample = obs[obs_row[index]], batch.sample[index]
+        leaf = theta.detach().requires_grad_()
+        with torch.no_grad():
+            acted = batch.thetas(index, None)
+            behaviour = log_prob(spec, acted, states.unsqueeze(1), sample.unsqueeze(1)).squeeze(1)
+            part = network.part("obs", states) + network.part("action", batch.action[index])
+        target = log_prob(spec, leaf, states.unsqueeze(0), sample.unsqueeze(0)).squeeze(0)
+        weight = torch.exp(target - behaviour)
+        seen = leaf.detach() if biased else leaf
+        objective = (weight * network.head(self.theta_part(seen) + part)).mean()
+        (gradient,) = torch.autograd.grad(objective, leaf)
+        with torch.no_grad():
+            kish = weight.sum().square() / weight.square().sum().clamp_min(1e-30) / len(index)
+        return ActorStep(objective.detach().double().cpu().reshape(1), gradient, float(kish))
+
+    def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
+        """Return the mean of Q(s, a, theta) over a drawn from pi_theta(s), as (K, S).
+
+        Exact for discrete actions; over fixed, mirrored draws for continuous ones, so that
+        it is differentiable in theta through the action too.
+        """
+        first = self.theta_part(theta).unsqueeze(1) + state_part
+        out = network_output(self.config.spec, theta, states)
+        return self._expected(theta.unsqueeze(1), first, out)
+
+    def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
+        """Return the same for each policy (B, D) in its own state (B, obs_dim), as (B,)."""
+        first = self.theta_part(theta) + self.network.part("obs", states)
+        out = network_output(self.config.spec, theta, states.unsqueeze(1)).squeeze(1)
+        return self._expected(theta, first, out)
+
+    def _expected(self, theta: Tensor, first: Tensor, out: Tensor) -> Tensor:
+        network, spec = self.network, self.config.spec
+        if not spec.is_continuous:
+            # A one-hot action picks a column of the first layer's action part.
+            each = network.part("action", torch.eye(out.shape[-1], device=out.device))
+            values = network.head(first.unsqueeze(-2) + each)
+            return (torch.softmax(out, dim=-1) * values).sum(dim=-1)
+        total = torch.zeros_like(first[..., 0])
+        for draw in self._draws:
+            action = _drawn(spec, theta, out, draw)
+            total = total + network.head(first + network.part("action", action))
+        return total / len(self._draws)
+
+
+def action_input(spec: PolicySpec, actions: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Return executed actions (N, act_dim) or (N,) as the network sees them, (N, inputs)."""
+    if isinstance(spec.actions, DiscreteActions):
+        choice = torch.from_numpy(actions.astype(np.int64) - spec.actions.start)
+        return torch.nn.functional.one_hot(choice, spec.actions.n).float().to(device)
+    return to_unit(spec, torch.from_numpy(actions.astype(np.float64))).float().to(device)
+
+
+def _drawn(spec: PolicySpec, theta: Tensor, out: Tensor, noise: Tensor) -> Tensor:
+    """Return actions as the network sees them, from policy outputs and standard normal numbers."""
+    if not spec.is_continuous:
+        # The argmax of logits plus Gumbel noise is a categorical sample.
+        uniform = torch.special.ndtr(noise).clamp(1e-7, 1.0 - 1e-7)
+        choice = (out - torch.log(-torch.log(uniform))).argmax(dim=-1)
+        return torch.nn.functional.one_hot(choice, out.shape[-1]).float()
+    sample = out + torch.exp(theta[..., : spec.log_std_size]) * noise
+    return torch.tanh(sample) if spec.squash == "tanh" else sample
