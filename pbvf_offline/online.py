@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.batches import Episode
-from pbvf_offline.critics import CriticConfig, make_critic
+from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.envs import Env
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.fit import Fit, FitSettings, check_weights, gradient_step, make_optimiser
@@ -233,6 +233,22 @@ class Hooks:
     tick: Callable[[int], None] | None = None
 
 
+def fresh_critic(spec: PolicySpec, settings: OnlineSettings) -> Critic:
+    """Return the critic of a run at step 0, on the CPU.
+
+    Raises:
+        IncompatibleError: The critic cannot evaluate such policies.
+    """
+    config = CriticConfig(
+        spec=spec,
+        hidden=settings.hidden,
+        activation=settings.activation,
+        gamma=settings.gamma,
+        reward=settings.reward,
+    )
+    return make_critic(settings.kind, config, generator(settings.seed, Stream.CRITIC_INIT))
+
+
 def start_training(
     spec: PolicySpec, settings: OnlineSettings, *, obs_dtype: Any, device: torch.device
 ) -> Training:
@@ -249,14 +265,7 @@ def start_training(
         UsageError: The initial theta has another size than the spec.
     """
     seed = settings.seed
-    config = CriticConfig(
-        spec=spec,
-        hidden=settings.hidden,
-        activation=settings.activation,
-        gamma=settings.gamma,
-        reward=settings.reward,
-    )
-    critic = make_critic(settings.kind, config, generator(seed, Stream.CRITIC_INIT)).to(device)
+    critic = fresh_critic(spec, settings).to(device)
     if settings.initial_theta is None:
         first = init_theta(spec, generator(seed, Stream.BASE_POLICY))
     else:

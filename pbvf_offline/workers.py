@@ -87,6 +87,7 @@ def ordered_map(
     workers: int,
     *,
     hang_seconds: float = HANG_SECONDS,
+    queued: int = _QUEUED,
 ) -> Iterator[OutT]:
     """Yield ``job(item)`` for every item in order, computed by ``workers`` processes.
 
@@ -98,6 +99,8 @@ def ordered_map(
         items: The work.
         workers: Number of processes.
         hang_seconds: A worker silent for so long with work in hand is taken for hung.
+        queued: Items in a worker's hands at once; 1 for few long ones, of which none should
+            wait for a busy worker while another idles.
 
     Raises:
         WorkerError: The same item lost its worker three times.
@@ -119,9 +122,9 @@ def ordered_map(
                     raise value
                 yield value
             # Results that wait for an earlier one count too, so memory stays bounded.
-            room = workers * _QUEUED * 2
+            room = workers * queued * 2
             for worker in pool:
-                while len(worker.owed) < _QUEUED and (lost or not exhausted):
+                while len(worker.owed) < queued and (lost or not exhausted):
                     waiting = len(done) + sum(len(w.owed) for w in pool)
                     if lost:
                         worker.send(*lost.popleft())

@@ -27,10 +27,10 @@ from pbvf_experiments.baselines import (
 )
 from pbvf_offline.envs import EnvConfig, make_env, spec_for_env
 from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.online import evaluation_seed
 from pbvf_offline.paper_presets import ArsChoice, DdpgChoice
 from pbvf_offline.policies import Policies
 from pbvf_offline.rollout import evaluate_policies
-from pbvf_offline.seeding import Stream, reset_seed
 
 ARS = ArsChoice(0.1, directions=2, elite=1, noise=0.3)
 DDPG = DdpgChoice(lr_policy=1e-2, lr_critic=1e-3, noise=0.1)
@@ -180,8 +180,8 @@ def test_global_generators_are_left_as_they_were(algorithm: Any) -> None:
 
 def test_an_evaluation_can_be_made_again(measured: list[Policies]) -> None:
     result = run("ars", "CartPole-v1", evaluation_episodes=3)
-    for i, (policies, point) in enumerate(zip(measured, result["evaluations"], strict=True), 1):
-        seed = reset_seed(0, Stream.ONLINE_EVALUATION, i)
+    for policies, point in zip(measured, result["evaluations"], strict=True):
+        seed = evaluation_seed(0, point["step"])
         returns, _ = evaluate_policies(EnvConfig("CartPole-v1"), policies, episodes=3, seed=seed)
         assert returns[0].tolist() == point["returns"]
 

@@ -13,13 +13,25 @@ from pbvf_cli.output import Sink, number
 
 EXAMPLES = """Examples:
 
-pbvf reproduce fig-offline --seeds 0-9 --out docs/results/fig-offline"""
+pbvf reproduce fig-offline --seeds 0-9 --out docs/results/fig-offline
+
+pbvf reproduce fig-zero-shot --workers 2 --out docs/results/fig-zero-shot
+
+pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 --out docs/results/table
+
+pbvf reproduce table --no-run --out docs/results/table"""
 
 
 class Name(StrEnum):
     """What can be reproduced."""
 
+    FIG_LQR = "fig-lqr"
+    FIG_LEARNING_CURVES = "fig-learning-curves"
+    FIG_ZERO_SHOT = "fig-zero-shot"
     FIG_OFFLINE = "fig-offline"
+    FIG_ABLATIONS = "fig-ablations"
+    FIG_SENSITIVITY = "fig-sensitivity"
+    TABLE = "table"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,28 +40,49 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    name: Annotated[Name, typer.Argument(metavar="NAME", help="What to reproduce: fig-offline.")],
+    name: Annotated[
+        Name, typer.Argument(metavar="NAME", help=f"One of {', '.join(n.value for n in Name)}.")
+    ],
     out: Annotated[
         Path,
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Folder of results and figure; datasets and critics go to its 'work' folder.",
+            help="Folder of results and figures; runs, datasets and critics go to its 'work' "
+            "folder. The table and the learning curves can share one.",
         ),
     ],
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="0-4", help="Dataset seeds; each is one cell.")
-    ] = "0-9",
+        str | None,
+        typer.Option(
+            "--seeds",
+            metavar="0-4",
+            help="Seeds of each cell.",
+            show_default="10 for fig-offline and fig-zero-shot, else 5 or 3 a cell",
+        ),
+    ] = None,
     cells: Annotated[
         str | None,
         typer.Option(
             "--cells",
-            metavar="default,paper",
-            help="Which critics: this project's default recipe, the paper's.",
-            show_default="default,paper",
+            metavar="NAMES",
+            help="Which cells, by name, separated by commas; * stands for anything. "
+            "fig-offline: default, paper. fig-lqr: pssvf, psvf, pavf.",
+            show_default="those of the results page; all of the ablations and the grid",
         ),
     ] = None,
-    workers: options.Workers = 1,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run/--no-run", help="Run what is missing, or show what is there (runs of a table)."
+        ),
+    ] = True,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers", min=1, metavar="N", help="Processes at once; results do not change."
+        ),
+    ] = 1,
     json_only: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -58,30 +91,27 @@ def reproduce(
 
     Every random number of a cell comes from its seed.
     """
-    del debug, name  # the error boundary looks for it; there is one experiment so far
+    del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
 
     from pbvf_experiments.cells import parse_seeds
-    from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
-    from pbvf_experiments.plots import draw_offline
+    from pbvf_experiments.reproductions import REPRODUCTIONS, Request
 
-    settings = OfflineSettings(workers=workers, recipes=parse_recipes(cells))
-    results = run_offline(settings, parse_seeds(seeds), out, sink.note)
-    table = summary(results)
-    figure = None
-    if "paper" in settings.recipes:
-        figure = out / "fig-offline.png"
-        draw_offline(results, figure)
-    header = list(table[0])
+    chosen = None if seeds is None else tuple(parse_seeds(seeds))
+    done = REPRODUCTIONS[name.value](Request(out, chosen, cells, workers, run, sink.note))
+    header = list(done.rows[0])
 
-    def shown(value: float | str) -> str:
+    def shown(value: float | str | None) -> str:
         return value if isinstance(value, str) else number(value, 4)
 
+    figures = [str(path) for path in done.figures]
     sink.result(
-        {"results": out, "figure": figure, "table": table},
-        [("results", str(out)), ("figure", "-" if figure is None else str(figure))],
-        table=(
-            header,
-            [[shown(row[column]) for column in header] for row in table],
-        ),
+        {
+            "results": out,
+            "figure": figures[0] if figures else None,
+            "figures": figures,
+            "table": list(done.rows),
+        },
+        [("results", str(out)), *(("figure", path) for path in figures or ["-"])],
+        table=(header, [[shown(row[column]) for column in header] for row in done.rows]),
     )

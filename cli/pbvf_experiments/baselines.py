@@ -36,7 +36,7 @@ from pbvf_offline.paper_presets import DDPG as PRESET
 from pbvf_offline.policies import Policies, PolicySpec
 from pbvf_offline.presets import default_gamma, default_reward
 from pbvf_offline.rollout import evaluate_policies, require_end
-from pbvf_offline.seeding import Stream, check_seed, reset_seed
+from pbvf_offline.seeding import check_seed
 
 if TYPE_CHECKING:
     from sb3_contrib import ARS
@@ -230,11 +230,13 @@ class _Protocol:
         index = len(self.points) + 1
         if index > self._count or step != index * self.steps // self._count:
             return
+        from pbvf_offline.online import evaluation_seed
+
         returns, without = evaluate_policies(
             self._config,
             policy(),
             episodes=self._episodes,
-            seed=reset_seed(self.seed, Stream.ONLINE_EVALUATION, index),
+            seed=evaluation_seed(self.seed, step),
             without_survival=self._without_survival,
         )
         self.points.append(

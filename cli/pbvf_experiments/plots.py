@@ -14,7 +14,8 @@ from pbvf_offline.files import write_file
 BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of so many inches."""
     # The object interface: no global state, no display, nothing for other code to trip over.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -24,7 +25,12 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
     image = io.BytesIO()
     figure.savefig(image, dpi=120, metadata={"Software": None})
     write_file(path, image.getvalue())
@@ -42,7 +48,7 @@ def draw_synthesis(result: Mapping[str, Any], path: Path, title: str) -> None:
     Raises:
         ResourceError: The disk or a permission refuses.
     """
-    figure = _figure(7.5, 4.5)
+    figure = new_figure(7.5, 4.5)
     axes = figure.subplots()
     steps = [point["step"] for point in result["curve"]]
     returns = np.array([point["returns"] for point in result["curve"]])
@@ -69,7 +75,7 @@ def draw_synthesis(result: Mapping[str, Any], path: Path, title: str) -> None:
     axes.set_ylabel("undiscounted return")
     axes.set_title(title)
     axes.legend(fontsize=8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
@@ -87,7 +93,7 @@ def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
     """
     seeds = sorted(results)
     keys = [k for k in results[seeds[0]]["paper"] if k.startswith("plain_")]
-    figure = _figure(2.3 * len(keys), 6)
+    figure = new_figure(2.3 * len(keys), 6)
     grid = figure.add_gridspec(2, len(keys))
     top = figure.add_subplot(grid[0, :])
     losses = np.array([[loss for _, loss in results[s]["paper"]["loss"]] for s in seeds])
@@ -123,4 +129,4 @@ def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
         if column == 0:
             axes.set_ylabel("return")
             axes.legend(fontsize=7)
-    _save(figure, path)
+    save_figure(figure, path)

@@ -17,6 +17,7 @@ killed ends with the bytes of an undisturbed one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -39,7 +40,7 @@ from pbvf_datasets.run_log import EVENTS_FOLDER, METRICS_FILE, RunLog
 from pbvf_datasets.writer import DatasetWriter
 from pbvf_offline.batches import Episode
 from pbvf_offline.envs import EnvConfig, close_env, make_env, time_limit
-from pbvf_offline.errors import ConflictError, DamagedError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, IncompatibleError, UsageError
 from pbvf_offline.files import locked, read_file, refuse_difference
 from pbvf_offline.policies import PolicySpec
 from pbvf_offline.policy_files import PoliciesFile
@@ -61,6 +62,7 @@ POLICY_FILE: Final = "policy.safetensors"
 RESULT_FILE: Final = "result.json"
 SHARD_STEPS: Final = 20_000
 _SNAPSHOT = re.compile(r"(critic|policy)-\d{7,}\.safetensors")
+_CUT_OFF = re.compile(r"\.(?:tmp-(.+)|(.+)\.tmp)")
 _OURS: Final = (
     CONFIG_FILE,
     CHECKPOINT_FILE,
@@ -267,6 +269,7 @@ def train_run(
 
     Raises:
         UsageError: A number is out of range, or an episode may never end.
+        IncompatibleError: The critic cannot evaluate such policies.
         ConflictError: The folder holds a run with other settings or more steps, or
             something else; or another process writes it.
         DamagedError: A file in it is damaged.
@@ -278,21 +281,27 @@ def train_run(
     if wanted and not 1 <= wanted[0] <= wanted[-1] <= steps:
         raise UsageError(f"snapshots {list(wanted)} are not in 1 … {steps}", where="--snapshots")
     with locked(folder), resource_errors(folder, lambda: "make room and run the command again"):
-        if overwrite:
-            _clear(folder)
-        _claim(config, folder)
-        found = _finished(config, folder, steps, wanted)
-        if found is not None:
-            return found
+        claimed = False
+        # Making the runner refuses settings, before anything is cleared or claimed for them.
         runner = _Runner(config, folder, steps, wanted, device, tick, stop_soon, note)
         try:
-            return runner.run()
-        finally:
-            runner.close()
+            with contextlib.closing(runner):
+                _sweep(folder)
+                if overwrite:
+                    _clear(folder)
+                claimed = _claim(config, folder)
+                return _finished(config, folder, steps, wanted) or runner.run()
+        except (UsageError, IncompatibleError):
+            # Only the first steps showed that the settings do not fit; others may have the folder.
+            if claimed and not (folder / CHECKPOINT_FILE).exists():
+                _clear(folder)
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
 
 
-def _claim(config: RunConfig, folder: Path) -> None:
-    """Make the folder this run's, or refuse one that is not.
+def _claim(config: RunConfig, folder: Path) -> bool:
+    """Make the folder this run's, or refuse one that is not; return whether it was free.
 
     Raises:
         ConflictError: It is another run's, or no run's.
@@ -303,14 +312,15 @@ def _claim(config: RunConfig, folder: Path) -> None:
         if not isinstance(there, dict):
             raise DamagedError("is not a run's configuration", where=path)
         refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
-        return
-    if folder.exists() and any(folder.iterdir()):
+        return False
+    if folder.exists() and any(path.name != EPISODES_FOLDER for path in folder.iterdir()):
         raise ConflictError(
             "is a folder with other things in it", where=folder, remedy="choose another --run"
         )
     make_folders(folder / EPISODES_FOLDER)
     text = json.dumps(config.to_dict(), indent=1, allow_nan=False)
     write_durably(path, text.encode() + b"\n")
+    return True
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
@@ -321,6 +331,15 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
         if isinstance(inner, dict):
             flat |= {f"{part} {key}" if part != "settings" else key: inner[key] for key in inner}
     return flat
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writes that were cut off left beside their targets."""
+    for path in folder.glob(".*"):
+        cut = _CUT_OFF.fullmatch(path.name)
+        name = None if cut is None else cut[1] or cut[2]
+        if name is not None and (name in _OURS or _SNAPSHOT.fullmatch(name)):
+            remove_tree(path)
 
 
 def _clear(folder: Path) -> None:
@@ -349,11 +368,7 @@ def _finished(
     try:
         done = int(stored["steps"])
         if done > steps:
-            raise ConflictError(
-                f"the run has {done:,} steps, {steps:,} were asked for",
-                where=folder,
-                remedy="choose another --run, or start anew with --overwrite",
-            )
+            raise _longer(folder, done, steps)
         files = [path for step in snapshots for path in snapshot_files(folder, step)]
         files += [folder / CRITIC_FILE, folder / POLICY_FILE]
         if done < steps or not all(path.exists() for path in files):
@@ -374,8 +389,21 @@ def _finished(
         ) from error
 
 
+def _longer(folder: Path, done: int, steps: int) -> ConflictError:
+    return ConflictError(
+        f"the run has {done:,} steps, {steps:,} were asked for",
+        where=folder,
+        remedy="choose another --run, or start anew with --overwrite",
+    )
+
+
 class _Runner:
-    """One call of :func:`train_run` that has something to do."""
+    """One call of :func:`train_run`.
+
+    Raises:
+        UsageError: The environment cannot be built, or an episode may never end.
+        IncompatibleError: The critic cannot evaluate such policies.
+    """
 
     def __init__(
         self,
@@ -390,14 +418,16 @@ class _Runner:
     ) -> None:
         import torch
 
-        from pbvf_offline.online import evaluation_steps
+        from pbvf_offline.online import evaluation_steps, fresh_critic
 
+        fresh_critic(config.spec, config.settings)
         self.config, self.folder, self.steps, self.snapshots = config, folder, steps, snapshots
         self.device = torch.device("cpu") if device is None else device
         self.tick, self.stop_soon, self.note = tick, stop_soon, note
         self.env = make_env(config.env)
         limit = time_limit(self.env)
         if limit is None:
+            close_env(self.env)
             raise UsageError(
                 "this environment has no time limit, so an episode may never end",
                 where=config.env.name,
@@ -467,6 +497,8 @@ class _Runner:
             device=self.device,
             where=str(path),
         )
+        if training.steps > self.steps:
+            raise _longer(self.folder, training.steps, self.steps)
         self.evaluations = {e["step"]: Evaluation.from_dict(e) for e in extra["evaluations"]}
         passed = [step for step in self.evaluate_at if step <= training.steps]
         taken = [step for step in self.snapshots if step <= training.steps]
@@ -475,7 +507,7 @@ class _Runner:
             for step in taken
             if not all(path.exists() for path in snapshot_files(self.folder, step))
         ]
-        if missing or training.steps > self.steps:
+        if missing:
             if self.note is not None:
                 self.note(
                     "note: this asks for steps that the run has passed already; it is gone over "

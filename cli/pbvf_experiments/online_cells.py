@@ -1,0 +1,353 @@
+"""The online experiments as cells: one algorithm, environment, policy and choice of settings.
+
+A cell is run for several seeds; each run is one small JSON file, whatever made it (our
+own training or a baseline), so that tables and figures are drawn from files alone and an
+experiment goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbvf_experiments.cells import cell
+from pbvf_offline.envs import EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.errors import UsageError
+from pbvf_offline.paper_presets import TODAY, ars_choice, ddpg_choice, env_family, paper_steps
+from pbvf_offline.policies import parse_arch
+from pbvf_offline.presets import default_reward, env_preset
+
+Note = Callable[[str], None]
+OURS = ("pssvf", "psvf", "pavf")
+BASELINES = ("ars", "ddpg")
+EVALUATIONS = 100
+EVALUATION_EPISODES = 10
+
+
+@dataclass(frozen=True)
+class OnlineCell:
+    """One cell of a table.
+
+    Attributes:
+        algorithm: ``pssvf``, ``psvf``, ``pavf``, ``ars`` or ``ddpg``.
+        env: The environment's id today.
+        arch: ``linear``, ``32`` or ``64,64``.
+        metric: Which of the paper's best hyperparameters: ``avg`` or ``last``.
+        stochastic: Whether policies are stochastic.
+        biased: Leave the gradient of Q in theta out (PAVF).
+        changes: Settings that differ from the preset's, by name.
+        steps: Environment steps; None: the paper's.
+    """
+
+    algorithm: str
+    env: str
+    arch: str = "linear"
+    metric: str = "avg"
+    stochastic: bool = False
+    biased: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Hidden sizes of the policy."""
+        return parse_arch(self.arch)
+
+    @property
+    def length(self) -> int:
+        """Environment steps of a run."""
+        return paper_steps(self.env) if self.steps is None else self.steps
+
+    @property
+    def name(self) -> str:
+        """What it is called in files and in ``--cells``."""
+        parts = [self.algorithm, self.arch.replace(",", "x"), self.env]
+        parts += [self.metric] if self.metric != "avg" else []
+        parts += ["stochastic"] if self.stochastic else []
+        parts += ["biased"] if self.biased else []
+        parts += [f"{key}={_short(value)}" for key, value in sorted(self.changes.items())]
+        parts += [f"steps={self.steps}"] if self.steps is not None else []
+        return "-".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        data = dataclasses.asdict(self)
+        data["steps"] = self.length
+        data["evaluations"], data["evaluation_episodes"] = EVALUATIONS, EVALUATION_EPISODES
+        return data
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "x".join(str(v) for v in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def table_cells() -> list[OnlineCell]:
+    """Return every cell of the paper's two result tables, ours and the baselines'."""
+    cells = []
+    for metric in ("avg", "last"):
+        for arch in ("linear", "32", "64,64"):
+            for algorithm in (*BASELINES, *OURS):
+                for family, env in TODAY.items():
+                    discrete = family in ("Acrobot", "CartPole")
+                    if not (discrete and algorithm in ("pavf", "ddpg")):
+                        cells.append(OnlineCell(algorithm, env, arch, metric))
+    return cells
+
+
+def measured_cells() -> list[tuple[OnlineCell, int]]:
+    """Return the cells that this project's results are about, with their number of seeds."""
+    swimmer, car, pendulum = "Swimmer-v5", "MountainCarContinuous-v0", "InvertedPendulum-v5"
+    cells = [(OnlineCell("pssvf", env), 5) for env in TODAY.values()]
+    cells += [
+        (OnlineCell("pssvf", env, "64,64"), 3) for env in (car, pendulum, swimmer, "CartPole-v1")
+    ]
+    cells += [(OnlineCell(kind, env), 5) for kind in ("psvf", "pavf") for env in (car, pendulum)]
+    cells += [(OnlineCell(kind, swimmer), 3) for kind in ("psvf", "pavf")]
+    cells += [(OnlineCell("psvf", env), 3) for env in ("CartPole-v1", "Acrobot-v1")]
+    cells += [(OnlineCell("pavf", car, stochastic=True), 3)]
+    cells += [(OnlineCell("ars", env), 3) for env in (car, pendulum, swimmer)]
+    cells += [(OnlineCell("ddpg", env), 3) for env in (car, pendulum)]
+    return cells
+
+
+def choose_cells(cells: Sequence[OnlineCell], patterns: str | None) -> list[OnlineCell]:
+    """Return the cells whose names match one of some comma-separated patterns; all for None.
+
+    >>> [c.name for c in choose_cells(table_cells(), "psvf-linear-Cart*")]
+    ['psvf-linear-CartPole-v1', 'psvf-linear-CartPole-v1-last']
+
+    Raises:
+        UsageError: A pattern matches nothing.
+    """
+    if patterns is None:
+        return list(cells)
+    chosen: dict[str, OnlineCell] = {}
+    for pattern in patterns.split(","):
+        found = [c for c in cells if fnmatch.fnmatchcase(c.name, pattern.strip())]
+        if not found:
+            names = ", ".join(c.name for c in cells[:3])
+            raise UsageError(
+                f"no cell is called {pattern.strip()!r}",
+                where="--cells",
+                remedy=f"names are like {names}; * stands for anything",
+            )
+        chosen |= {c.name: c for c in found}
+    return list(chosen.values())
+
+
+def run_file(out: Path, chosen: OnlineCell, seed: int) -> Path:
+    """Return the file of one run."""
+    return out / "raw" / f"{chosen.name}-seed{seed}.json"
+
+
+def run_one(
+    chosen: OnlineCell,
+    seed: int,
+    out: Path,
+    *,
+    tick: Callable[[int], None] | None = None,
+    stop_soon: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Return the result of one run: from its file, or by running it and writing the file.
+
+    Args:
+        chosen: What to run.
+        seed: The run's seed.
+        out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
+        tick: Called often with the environment steps done.
+        stop_soon: See :func:`pbvf_datasets.runs.train_run`.
+
+    Returns:
+        ``evaluations``, ``average_return``, ``last20_return``, …; returns of the unperturbed
+        learned policy, and for our own algorithms what the perturbed ones got.
+    """
+    import torch
+
+    def run() -> dict[str, Any]:
+        torch.set_num_threads(1)  # so that results do not depend on how many run at once
+        started = time.perf_counter()
+        if chosen.algorithm in BASELINES:
+            result = _run_baseline(chosen, seed, tick)
+        else:
+            result = _run_ours(chosen, seed, out, tick, stop_soon)
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        return result
+
+    return cell(run_file(out, chosen, seed), {**chosen.to_dict(), "seed": seed}, run)
+
+
+def _run_ours(
+    chosen: OnlineCell,
+    seed: int,
+    out: Path,
+    tick: Callable[[int], None] | None,
+    stop_soon: Callable[[], None] | None,
+) -> dict[str, Any]:
+    from pbvf_datasets.runs import RunConfig, train_run
+    from pbvf_offline.online_presets import online_defaults
+
+    config = EnvConfig(chosen.env)
+    env = make_env(config)
+    squash = env_preset(chosen.env).squash
+    spec = spec_for_env(env, chosen.hidden, squash=squash, stochastic=chosen.stochastic)
+    close_env(env)
+    defaults = online_defaults(
+        chosen.algorithm,
+        chosen.env,
+        spec,
+        seed=seed,
+        biased=chosen.biased,
+        preset="paper-last" if chosen.metric == "last" else None,
+    )
+    settings = dataclasses.replace(defaults.settings, **chosen.changes)
+    folder = out / "work" / f"{chosen.name}-seed{seed}"
+    result = train_run(
+        RunConfig(config, spec, settings, EVALUATIONS, EVALUATION_EPISODES),
+        folder,
+        chosen.length,
+        tick=tick,
+        stop_soon=stop_soon,
+    )
+    return {
+        "settings": settings.to_dict(),
+        "preset": defaults.source,
+        "episodes": result.episodes,
+        "evaluations": [_rounded(e.to_dict()) for e in result.evaluations],
+        "average_return": result.average_return(),
+        "last20_return": result.average_return(last=0.2),
+        "average_return_without_survival": result.average_return(without_survival=True),
+        "last20_return_without_survival": result.average_return(last=0.2, without_survival=True),
+        "perturbed": _perturbed(result.training_returns, chosen.length),
+    }
+
+
+def _run_baseline(
+    chosen: OnlineCell, seed: int, tick: Callable[[int], None] | None
+) -> dict[str, Any]:
+    from pbvf_experiments.baselines import run_baseline
+
+    changes = dict(chosen.changes)
+    gamma = changes.pop("gamma", None)
+    choice = None
+    if changes:
+        find = ars_choice if chosen.algorithm == "ars" else ddpg_choice
+        choice = dataclasses.replace(find(chosen.env, chosen.hidden, chosen.metric), **changes)
+    result = run_baseline(
+        chosen.algorithm,  # type: ignore[arg-type]
+        chosen.env,
+        chosen.hidden,
+        steps=chosen.length,
+        seed=seed,
+        metric=chosen.metric,  # type: ignore[arg-type]
+        evaluations=EVALUATIONS,
+        evaluation_episodes=EVALUATION_EPISODES,
+        progress=None if tick is None else lambda done, _: tick(done),
+        gamma=gamma,
+        choice=choice,
+    )
+    evaluations = result["evaluations"]
+    without = [e["returns_without_survival"] or e["returns"] for e in evaluations]
+    means = [float(np.mean(returns)) for returns in without]
+    late = [m for m, e in zip(means, evaluations, strict=True) if e["step"] > 0.8 * chosen.length]
+    return {
+        "settings": result["settings"],
+        "preset": f"paper-{chosen.metric} for {env_family(chosen.env)}",
+        "evaluations": [_rounded(e) for e in evaluations],
+        "average_return": result["average_return"],
+        "last20_return": result["last20_return"],
+        "average_return_without_survival": float(np.mean(means)),
+        "last20_return_without_survival": float(np.mean(late)),
+    }
+
+
+def _rounded(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an evaluation with returns to six significant digits: the files are read by people."""
+    rounded = dict(evaluation)
+    for key in ("returns", "returns_without_survival"):
+        if rounded[key] is not None:
+            rounded[key] = [float(f"{value:.6g}") for value in rounded[key]]
+    return rounded
+
+
+def _perturbed(returns: Iterable[tuple[int, float]], steps: int) -> list[float | None]:
+    """Return the mean training return between evaluations: what the perturbed policies got."""
+    bins: list[list[float]] = [[] for _ in range(EVALUATIONS)]
+    for end, total in returns:
+        bins[min(EVALUATIONS - 1, math.ceil(end * EVALUATIONS / steps) - 1)].append(total)
+    return [float(f"{np.mean(b):.6g}") if b else None for b in bins]
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """Runs cells in worker processes."""
+
+    out: Path
+
+    def start(self) -> Callable[[tuple[OnlineCell, int]], str]:
+        """Return the function from cell and seed to the name of what was done."""
+
+        def run(item: tuple[OnlineCell, int]) -> str:
+            chosen, seed = item
+            result = run_one(chosen, seed, self.out)
+            return (
+                f"{chosen.name} seed {seed}: average {result['average_return']:.1f}, "
+                f"last fifth {result['last20_return']:.1f}"
+            )
+
+        return run
+
+
+def run_cells(
+    work: Sequence[tuple[OnlineCell, int]], out: Path, *, workers: int = 1, note: Note
+) -> None:
+    """Run cells for seeds, several at once; finished runs are read back.
+
+    Args:
+        work: Cells and seeds.
+        out: Folder of the experiment.
+        workers: Number of processes.
+        note: Told of each finished run.
+    """
+    from pbvf_offline.workers import ordered_map
+
+    job = RunJob(out)
+    if workers <= 1:
+        run = job.start()
+        for item in work:
+            note(run(item))
+        return
+    for line in ordered_map(job, list(work), workers, hang_seconds=math.inf):
+        note(line)
+
+
+def stored_runs(out: Path, chosen: OnlineCell, seeds: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return the finished runs of a cell by seed."""
+    runs = {}
+    for seed in seeds:
+        path = run_file(out, chosen, seed)
+        if path.exists():
+            runs[seed] = json.loads(path.read_text())["result"]
+    return runs
+
+
+def compared_return(chosen: OnlineCell, run: Mapping[str, Any], metric: str) -> float:
+    """Return a run's number that stands beside the paper's.
+
+    On Hopper without the survival bonus, which the authors' code takes off when it
+    evaluates.
+    """
+    key = "average_return" if metric == "avg" else "last20_return"
+    if default_reward("pssvf", chosen.env) == "without-survival":
+        key += "_without_survival"
+    return float(run[key])

@@ -1,0 +1,196 @@
+"""Figures of the online experiments, drawn from result files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_experiments.online_cells import OnlineCell, stored_runs
+from pbvf_experiments.plots import BLUE, GREEN, ORANGE, new_figure, save_figure
+from pbvf_offline.presets import default_reward
+
+_COLUMNS = 4
+_PERCENTILES = (10, 25, 75, 90)
+
+
+def curves(
+    cell: OnlineCell, runs: Mapping[int, Mapping[str, Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return evaluation steps (E,) and mean returns (seeds, E) of finished runs of a cell.
+
+    Without the survival bonus where the tables leave it out.
+    """
+    without = default_reward("pssvf", cell.env) == "without-survival"
+    key = "returns_without_survival" if without else "returns"
+    first = next(iter(runs.values()))["evaluations"]
+    steps = np.array([e["step"] for e in first], np.int64)
+    values = [
+        [np.mean(e[key] or e["returns"]) for e in run["evaluations"]] for run in runs.values()
+    ]
+    return steps, np.array(values)
+
+
+def draw_curves(
+    panels: Mapping[str, Mapping[str, OnlineCell]], out: Path, seeds: Sequence[int], path: Path
+) -> bool:
+    """Draw learning curves: mean over seeds, and one standard deviation where there are several.
+
+    Args:
+        panels: Title to line label to cell.
+        out: Folder of the results; lines without a finished run, and panels without a line,
+            are left out.
+        seeds: Seeds to look for.
+        path: The PNG to write.
+
+    Returns:
+        Whether there was anything to draw.
+    """
+    found = {
+        title: {
+            label: (cell, runs)
+            for label, cell in lines.items()
+            if (runs := stored_runs(out, cell, seeds))
+        }
+        for title, lines in panels.items()
+    }
+    found = {title: lines for title, lines in found.items() if lines}
+    if not found:
+        return False
+    columns = min(_COLUMNS, len(found))
+    rows = -(-len(found) // columns)
+    figure = new_figure(3.4 * columns, 2.7 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(found) :]:
+        axes.set_visible(False)
+    for axes, (title, lines) in zip(grid.flat, found.items(), strict=False):
+        for label, (cell, runs) in lines.items():
+            steps, values = curves(cell, runs)
+            mean, spread = values.mean(axis=0), values.std(axis=0, ddof=int(len(values) > 1))
+            (line,) = axes.plot(steps, mean, linewidth=1.4, label=f"{label} ({len(runs)})")
+            if len(values) > 1:
+                axes.fill_between(
+                    steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15, lw=0
+                )
+        axes.set_title(title, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("environment steps", fontsize=8)
+        axes.set_ylabel("return", fontsize=8)
+        axes.legend(fontsize=7)
+    save_figure(figure, path)
+    return True
+
+
+def draw_sensitivity(
+    panels: Mapping[str, Mapping[str, OnlineCell]], out: Path, seeds: Sequence[int], path: Path
+) -> bool:
+    """Draw percentiles over all learning curves of a tuning grid, the median as a line.
+
+    Arguments and result as for :func:`draw_curves`.
+    """
+    found = {}
+    for title, lines in panels.items():
+        parts = [
+            curves(cell, runs) for cell in lines.values() if (runs := stored_runs(out, cell, seeds))
+        ]
+        if parts:
+            found[title] = (parts[0][0], np.concatenate([values for _, values in parts]))
+    if not found:
+        return False
+    columns = min(_COLUMNS, len(found))
+    rows = -(-len(found) // columns)
+    figure = new_figure(3.4 * columns, 2.7 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(found) :]:
+        axes.set_visible(False)
+    for axes, (title, (steps, values)) in zip(grid.flat, found.items(), strict=False):
+        low, lower, upper, high = np.percentile(values, _PERCENTILES, axis=0)
+        axes.fill_between(steps, low, high, color=BLUE, alpha=0.15, lw=0, label="10 to 90 %")
+        axes.fill_between(steps, lower, upper, color=BLUE, alpha=0.3, lw=0, label="25 to 75 %")
+        axes.plot(steps, np.median(values, axis=0), color=BLUE, label="median")
+        axes.set_title(f"{title} ({len(values)} runs)", fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("environment steps", fontsize=8)
+        axes.legend(fontsize=7)
+    save_figure(figure, path)
+    return True
+
+
+def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw figure ``fig:scratch`` anew, means over seeds.
+
+    Above: the learned policy and the best perturbed policy so far, while training. Below, one
+    small plot a snapshot: policies grown by plain ascent through the frozen critic, the marks of
+    the learned and the best perturbed policy, and the policies grown in the trust region.
+
+    Args:
+        results: Result of each seed, see :func:`pbvf_experiments.zero_shot.run_zero_shot`.
+        path: The PNG to write.
+        title: The figure's title.
+    """
+    seeds = sorted(results)
+    snapshots = results[seeds[0]]["snapshots"]
+    figure = new_figure(max(6.5, 2.6 * len(snapshots)), 6)
+    figure.suptitle(title, fontsize=10)
+    grid = figure.add_gridspec(2, len(snapshots))
+    top = figure.add_subplot(grid[0, :])
+    steps = [p["step"] for p in results[seeds[0]]["learning_curve"]]
+    learned = np.array([[p["return"] for p in results[s]["learning_curve"]] for s in seeds])
+    _band(top, steps, learned, BLUE, "learned policy")
+    best = np.array(
+        [
+            np.interp(
+                steps,
+                [p["step"] for p in results[s]["best_noisy"]],
+                [p["return"] for p in results[s]["best_noisy"]],
+            )
+            for s in seeds
+        ]
+    )
+    _band(top, steps, best, ORANGE, "best perturbed policy so far")
+    for snapshot in snapshots:
+        top.axvline(snapshot["step"], color="grey", linestyle=":", linewidth=1)
+    top.set_xlabel("environment steps")
+    top.set_ylabel("return")
+    top.legend(fontsize=8)
+    first = None
+    for column, snapshot in enumerate(snapshots):
+        axes = figure.add_subplot(grid[1, column], sharey=first)
+        first = first or axes
+        here = [results[s]["snapshots"][column] for s in seeds]
+        along = [p["step"] for p in snapshot["plain"]["curve"]]
+        grown = np.array([[np.mean(p["returns"]) for p in h["plain"]["curve"]] for h in here])
+        _band(axes, along, grown, BLUE, "grown, plain ascent")
+        marks = {
+            "grown, trust region": (
+                np.mean([np.mean(h["region"]["returns"]) for h in here]),
+                "--",
+                BLUE,
+            ),
+            "learned policy": (np.mean([h["learned"] for h in here]), ":", "black"),
+            "best perturbed": (np.mean([h["best_noisy"] for h in here]), "-", ORANGE),
+            "nearest in the replay": (
+                np.mean([np.mean(h["plain"]["closest"]) for h in here]),
+                "-.",
+                GREEN,
+            ),
+        }
+        for label, (value, style, color) in marks.items():
+            axes.axhline(value, color=color, linestyle=style, linewidth=1.2, label=label)
+        axes.set_title(f"after {snapshot['step']:,} steps", fontsize=9)
+        axes.set_xlabel("gradient step")
+        if column == 0:
+            axes.set_ylabel("return")
+            axes.legend(fontsize=6)
+    save_figure(figure, path)
+
+
+def _band(
+    axes: Any, steps: Sequence[int], values: NDArray[np.float64], color: str, label: str
+) -> None:
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    axes.plot(steps, mean, color=color, label=label)
+    axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)

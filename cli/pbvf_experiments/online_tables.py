@@ -1,0 +1,92 @@
+"""Tables of the online experiments, made from result files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pbvf_experiments.online_cells import OURS, OnlineCell, compared_return, stored_runs
+from pbvf_experiments.paper_results import agrees, paper_result
+from pbvf_experiments.statistics import interval
+
+Row = dict[str, float | str | None]
+
+
+def _is_the_papers(cell: OnlineCell) -> bool:
+    """Return whether the paper's result tables have this cell."""
+    return not (cell.stochastic or cell.biased or cell.changes or cell.steps is not None)
+
+
+def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) -> list[Row]:
+    """Return one row a cell: what was measured beside what the paper has.
+
+    ``return``: mean over seeds of the metric that the cell's hyperparameters are best for;
+    ``agrees``: above the paper's mean, or below it by no more than the larger of its standard
+    deviation and 5 % of the task's range.
+
+    Args:
+        out: Folder of the experiment.
+        wanted: Cells and the seeds wanted of each; unfinished ones stay in the table.
+    """
+    rows: list[Row] = []
+    for cell, seeds in wanted:
+        runs = stored_runs(out, cell, seeds)
+        row: Row = {
+            "cell": cell.name,
+            "seeds": f"{len(runs)}/{len(seeds)}",
+            "return": None,
+            "std": None,
+            "low": None,
+            "high": None,
+            "last fifth": None,
+            "perturbed": None,
+            "paper": None,
+            "paper std": None,
+            "agrees": None,
+        }
+        if runs:
+            measured = interval([compared_return(cell, r, cell.metric) for r in runs.values()])
+            row |= {
+                "return": measured.mean,
+                "std": measured.std,
+                "low": measured.low,
+                "high": measured.high,
+            }
+            late = [compared_return(cell, r, "last") for r in runs.values()]
+            row["last fifth"] = interval(late).mean
+            if cell.algorithm in OURS:
+                row["perturbed"] = _perturbed_mean(list(runs.values()))
+        paper = None
+        if _is_the_papers(cell):
+            paper = paper_result(cell.algorithm, cell.env, cell.hidden, cell.metric)
+        if paper is not None:
+            row |= {"paper": paper.mean, "paper std": paper.std}
+            if len(runs) < len(seeds):
+                row["agrees"] = "unfinished"
+            else:
+                mean = row["return"]
+                good = isinstance(mean, float) and agrees(
+                    mean, cell.algorithm, cell.env, cell.hidden, cell.metric
+                )
+                row["agrees"] = "yes" if good else "no"
+        rows.append(row)
+    return rows
+
+
+def _perturbed_mean(runs: Sequence[dict[str, object]]) -> float:
+    """Return the mean training return of the perturbed policies, window by window."""
+    means = []
+    for run in runs:
+        windows = run["perturbed"]
+        values = [w for w in windows if w is not None] if isinstance(windows, list) else []
+        means.append(sum(values) / len(values) if values else float("nan"))
+    return sum(means) / len(means)
+
+
+def agreement(rows: Sequence[Row]) -> tuple[int, int]:
+    """Return how many cells agree and how many the paper has, Reacher left aside.
+
+    An unfinished cell counts as one that does not.
+    """
+    counted = [r for r in rows if r["agrees"] is not None and "Reacher" not in str(r["cell"])]
+    return sum(r["agrees"] == "yes" for r in counted), len(counted)

@@ -1,0 +1,103 @@
+"""The paper's ablations and tuning grids of online training, as cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from pbvf_experiments.online_cells import OURS, OnlineCell
+from pbvf_offline.paper_presets import GRIDS, TODAY
+
+_CONTINUOUS = tuple(e for f, e in TODAY.items() if f not in ("Acrobot", "CartPole"))
+_ARCHES = ("linear", "64,64")
+SWIMMER, HOPPER = "Swimmer-v5", "Hopper-v5"
+DISCOUNTS = (0.99, 0.995, 0.999, 0.9999)
+"""Discounts tried on Swimmer; the paper's text names 0.99 and 0.999 and plots several."""
+
+Panels = dict[str, dict[str, OnlineCell]]
+
+
+def ablation_panels() -> Panels:
+    """Return every panel of the ablations: title to line label to cell.
+
+    Observation normalisation and the smaller critic for PSVF and PAVF, the discount on
+    Swimmer for PSVF, PAVF and DDPG, the survival bonus on Hopper for the PSSVF, and the PAVF
+    without the gradient of Q in theta on Swimmer and Hopper.
+    """
+    panels: Panels = {}
+    for kind, arch, env in itertools.product(("psvf", "pavf"), _ARCHES, _CONTINUOUS):
+        panels[f"network: {kind} {arch} {env}"] = {
+            "paper": OnlineCell(kind, env, arch),
+            "no normalisation": _changed(kind, env, arch, normalization="none"),
+            "critic (256, 256)": _changed(kind, env, arch, hidden=(256, 256)),
+        }
+    for kind, arch in itertools.product(("psvf", "pavf", "ddpg"), _ARCHES):
+        panels[f"discount: {kind} {arch} {SWIMMER}"] = {
+            f"gamma {gamma:g}": OnlineCell(kind, SWIMMER, arch)
+            if gamma == 0.999
+            else _changed(kind, SWIMMER, arch, gamma=gamma)
+            for gamma in DISCOUNTS
+        }
+    for arch in ("linear", "32", "64,64"):
+        panels[f"survival: pssvf {arch} {HOPPER}"] = {
+            "without the bonus": OnlineCell("pssvf", HOPPER, arch),
+            "with the bonus": _changed("pssvf", HOPPER, arch, reward="raw"),
+        }
+    for arch, env in itertools.product(_ARCHES, (SWIMMER, HOPPER)):
+        panels[f"biased: pavf {arch} {env}"] = {
+            "PAVF": OnlineCell("pavf", env, arch),
+            "biased PAVF": OnlineCell("pavf", env, arch, biased=True),
+        }
+    return panels
+
+
+def sensitivity_panels() -> Panels:
+    """Return the tuning grid: one panel an algorithm, policy and environment."""
+    panels: Panels = {}
+    for algorithm, grid in GRIDS.items():
+        for arch, (family, env) in itertools.product(("linear", "32", "64,64"), TODAY.items()):
+            if algorithm in ("pavf", "ddpg") and family in ("Acrobot", "CartPole"):
+                continue
+            lines = {}
+            for changes in _grid_changes(algorithm, grid):
+                cell = OnlineCell(algorithm, env, arch, changes=changes)
+                lines[cell.name] = cell
+            panels[f"{algorithm} {arch} {env}"] = lines
+    return panels
+
+
+def learning_curve_panels(cells: list[OnlineCell]) -> Panels:
+    """Return cells as panels, one an environment and policy, one line an algorithm."""
+    panels: Panels = {}
+    for cell in cells:
+        title = f"{cell.env} {cell.arch}" + (" (last)" if cell.metric == "last" else "")
+        label = cell.algorithm.upper() + (" stochastic" if cell.stochastic else "")
+        panels.setdefault(title, {})[label] = cell
+    return panels
+
+
+def panel_cells(panels: Mapping[str, Mapping[str, OnlineCell]]) -> list[OnlineCell]:
+    """Return the distinct cells of panels in order."""
+    return list({c.name: c for lines in panels.values() for c in lines.values()}.values())
+
+
+def _grid_changes(algorithm: str, grid: Any) -> list[dict[str, Any]]:
+    if algorithm == "ars":
+        return [
+            {"lr": lr, "directions": directions, "elite": elite, "noise": noise}
+            for lr, (directions, elite), noise in itertools.product(
+                grid.lr_policy, grid.directions, grid.sigma
+            )
+        ]
+    noise = "sigma" if algorithm in OURS else "noise"
+    return [
+        {"lr_policy": lr_policy, "lr_critic": lr_critic, noise: sigma}
+        for lr_policy, lr_critic, sigma in itertools.product(
+            grid.lr_policy, grid.lr_critic, grid.sigma
+        )
+    ]
+
+
+def _changed(algorithm: str, env: str, arch: str, **changes: Any) -> OnlineCell:
+    return OnlineCell(algorithm, env, arch, changes=changes)

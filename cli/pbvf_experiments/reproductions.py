@@ -1,0 +1,213 @@
+"""Everything that ``pbvf reproduce`` can make: a table from names to functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbvf_experiments.online_cells import (
+    OnlineCell,
+    choose_cells,
+    measured_cells,
+    run_cells,
+    table_cells,
+)
+from pbvf_experiments.online_tables import agreement, table_rows
+from pbvf_experiments.online_variants import (
+    Panels,
+    ablation_panels,
+    learning_curve_panels,
+    panel_cells,
+    sensitivity_panels,
+)
+from pbvf_offline.errors import UsageError
+
+Rows = Sequence[Mapping[str, float | str | None]]
+Note = Callable[[str], None]
+_SEEDS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        out: Folder of results and figures; runs go to its ``work`` folder.
+        seeds: Seeds; None: the experiment's own.
+        cells: Comma-separated patterns of cell names; None: the experiment's own choice.
+        workers: Number of runs, or of processes that run episodes, at once.
+        run: Whether to run what is missing; else what is there is shown.
+        note: Told of each finished stage.
+    """
+
+    out: Path
+    seeds: tuple[int, ...] | None
+    cells: str | None
+    workers: int
+    run: bool
+    note: Note
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of it.
+
+    Attributes:
+        rows: A table, one mapping a row with the same keys.
+        figures: The PNGs drawn.
+    """
+
+    rows: Rows
+    figures: tuple[Path, ...]
+
+
+def _offline(request: Request) -> Reproduction:
+    from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
+    from pbvf_experiments.plots import draw_offline
+
+    settings = OfflineSettings(workers=request.workers, recipes=parse_recipes(request.cells))
+    seeds = list(range(10)) if request.seeds is None else list(request.seeds)
+    _must_run(request, "fig-offline")
+    results = run_offline(settings, seeds, request.out, request.note)
+    figures = []
+    if "paper" in settings.recipes:
+        figures = [request.out / "fig-offline.png"]
+        draw_offline(results, figures[0])
+    return Reproduction(summary(results), tuple(figures))
+
+
+def _lqr(request: Request) -> Reproduction:
+    from pbvf_experiments.lqr_figure import LqrSettings, run_lqr, summary
+    from pbvf_experiments.lqr_plots import draw_lqr
+
+    _must_run(request, "fig-lqr")
+    seeds = _SEEDS if request.seeds is None else request.seeds
+    kinds = None if request.cells is None else tuple(request.cells.split(","))
+    results = run_lqr(LqrSettings(), list(seeds), request.out, request.note, kinds=kinds)
+    return Reproduction(summary(results), tuple(draw_lqr(results, request.out)))
+
+
+def _zero_shot(request: Request) -> Reproduction:
+    from pbvf_experiments.online_plots import draw_zero_shot
+    from pbvf_experiments.zero_shot import choose_zero_shot, run_zero_shot_seeds, zero_shot_rows
+
+    _must_run(request, "fig-zero-shot")
+    seeds = tuple(range(10)) if request.seeds is None else request.seeds
+    rows: list[Mapping[str, float | str | None]] = []
+    figures = []
+    for cell in choose_zero_shot(request.cells):
+        results = run_zero_shot_seeds(
+            cell, seeds, request.out, workers=request.workers, note=request.note
+        )
+        rows += [{"cell": cell.name, **row} for row in zero_shot_rows(results)]
+        figures.append(request.out / f"{cell.name}.png")
+        draw_zero_shot(results, figures[-1], cell.name)
+    return Reproduction(rows, tuple(figures))
+
+
+def _table(request: Request) -> Reproduction:
+    wanted = _wanted(request, table_cells())
+    _run(request, wanted)
+    rows = table_rows(request.out, wanted)
+    agree, counted = agreement(rows)
+    if counted:
+        request.note(
+            f"{agree} of {counted} cells agree with the paper (Reacher aside; an unfinished "
+            "cell counts as one that does not)"
+        )
+    return Reproduction(rows, ())
+
+
+def _learning_curves(request: Request) -> Reproduction:
+    from pbvf_experiments.online_plots import draw_curves
+
+    wanted = _wanted(request, table_cells())
+    _run(request, wanted)
+    panels = learning_curve_panels([cell for cell, _ in wanted])
+    path = request.out / "fig-learning-curves.png"
+    drawn = draw_curves(panels, request.out, _all_seeds(wanted), path)
+    return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
+
+
+def _ablations(request: Request) -> Reproduction:
+    from pbvf_experiments.online_plots import draw_curves
+
+    panels = ablation_panels()
+    wanted = _wanted(request, panel_cells(panels), measured=False)
+    _run(request, wanted)
+    path = request.out / "fig-ablations.png"
+    shown = _only(panels, wanted)
+    drawn = draw_curves(shown, request.out, _all_seeds(wanted), path)
+    return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
+
+
+def _sensitivity(request: Request) -> Reproduction:
+    from pbvf_experiments.online_plots import draw_sensitivity
+
+    panels = sensitivity_panels()
+    wanted = _wanted(request, panel_cells(panels), measured=False)
+    _run(request, wanted)
+    path = request.out / "fig-sensitivity.png"
+    shown = _only(panels, wanted)
+    drawn = draw_sensitivity(shown, request.out, _all_seeds(wanted), path)
+    return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
+
+
+REPRODUCTIONS: dict[str, Callable[[Request], Reproduction]] = {
+    "fig-lqr": _lqr,
+    "fig-learning-curves": _learning_curves,
+    "fig-zero-shot": _zero_shot,
+    "fig-offline": _offline,
+    "fig-ablations": _ablations,
+    "fig-sensitivity": _sensitivity,
+    "table": _table,
+}
+
+
+def _must_run(request: Request, name: str) -> None:
+    """Refuse to show without running where results are not kept run by run.
+
+    Raises:
+        UsageError: It is asked for.
+    """
+    if not request.run:
+        raise UsageError(f"{name} has nothing to show without its runs", where="--no-run")
+
+
+def _wanted(
+    request: Request, cells: list[OnlineCell], *, measured: bool = True
+) -> list[tuple[OnlineCell, tuple[int, ...]]]:
+    """Return the cells asked for, each with its seeds."""
+    own = {cell.name: count for cell, count in measured_cells()}
+    named = {cell.name: cell for cell in cells}
+    if measured:
+        named |= {cell.name: cell for cell, _ in measured_cells()}
+    if request.cells is None and measured:
+        chosen = [cell for cell, _ in measured_cells()]
+    else:
+        chosen = choose_cells(list(named.values()), request.cells)
+    return [
+        (cell, request.seeds or tuple(range(own.get(cell.name, len(_SEEDS))))) for cell in chosen
+    ]
+
+
+def _run(request: Request, wanted: Sequence[tuple[OnlineCell, Sequence[int]]]) -> None:
+    if request.run:
+        work = [(cell, seed) for cell, seeds in wanted for seed in seeds]
+        run_cells(work, request.out, workers=request.workers, note=request.note)
+
+
+def _all_seeds(wanted: Sequence[tuple[OnlineCell, Sequence[int]]]) -> list[int]:
+    return sorted({seed for _, seeds in wanted for seed in seeds})
+
+
+def _only(panels: Panels, wanted: Sequence[tuple[OnlineCell, Any]]) -> Panels:
+    """Return the panels with the lines that are wanted."""
+    names = {cell.name for cell, _ in wanted}
+    kept = {
+        title: {label: cell for label, cell in lines.items() if cell.name in names}
+        for title, lines in panels.items()
+    }
+    return {title: lines for title, lines in kept.items() if lines}

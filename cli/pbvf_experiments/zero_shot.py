@@ -1,0 +1,306 @@
+"""Section 4.3: policies grown from scratch through critics that were trained online.
+
+Training is stopped at snapshots. Through the frozen critic of each, five fresh policies
+climb without a step in the environment; they are measured beside the policy learned so
+far, the best perturbed policy seen so far, and the nearest policy in the replay buffer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbvf_experiments.cells import cell
+from pbvf_offline.envs import EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.errors import UsageError
+from pbvf_offline.policies import parse_arch
+from pbvf_offline.presets import env_preset
+from pbvf_offline.synthesis import default_synthesis_settings
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ZeroShotCell:
+    """One column of the figure.
+
+    Attributes:
+        kind: ``pssvf``, ``psvf`` or ``pavf``.
+        env: The environment.
+        arch: ``linear`` or ``64,64``.
+        lr: Learning rate of the fresh policies: the paper has 0.02 for the PSSVF on Swimmer
+            and 0.05 elsewhere.
+        snapshots: Environment steps at which policies are grown; the last ends the run.
+    """
+
+    kind: str = "pssvf"
+    env: str = "Swimmer-v5"
+    arch: str = "linear"
+    lr: float = 0.02
+    snapshots: tuple[int, ...] = (100_000, 200_000, 300_000)
+
+    @property
+    def name(self) -> str:
+        """What it is called in files and in ``--cells``."""
+        return f"{self.kind}-{self.arch.replace(',', 'x')}-{self.env}-lr={self.lr:g}"
+
+
+@dataclass(frozen=True)
+class ZeroShotSettings:
+    """What is measured of each cell.
+
+    Attributes:
+        policies: Fresh policies grown through each critic.
+        plain_steps: Gradient steps of plain ascent, the paper's.
+        evaluate_every: Gradient steps between measurements (the paper: 5).
+        episodes: Test episodes of each measurement (the paper: 5).
+        evaluations: Evaluations of the learned policy in a run.
+    """
+
+    policies: int = 5
+    plain_steps: int = 200
+    evaluate_every: int = 10
+    episodes: int = 2
+    evaluations: int = 30
+
+
+def zero_shot_cells() -> list[ZeroShotCell]:
+    """Return the paper's cells: figure ``fig:scratch`` first, then the appendix's grid."""
+    short = (20_000, 50_000, 100_000)
+    cells = [ZeroShotCell()]
+    for arch in ("linear", "64,64"):
+        for env in ("Swimmer-v5", "MountainCarContinuous-v0", "InvertedPendulum-v5"):
+            steps = ZeroShotCell().snapshots if env == "Swimmer-v5" else short
+            cells += [
+                ZeroShotCell(kind, env, arch, 0.05, steps) for kind in ("pssvf", "psvf", "pavf")
+            ]
+    return cells
+
+
+def choose_zero_shot(patterns: str | None) -> list[ZeroShotCell]:
+    """Return the cells whose names match comma-separated patterns; ``fig:scratch`` for None.
+
+    Raises:
+        UsageError: A pattern matches nothing.
+    """
+    cells = zero_shot_cells()
+    if patterns is None:
+        return cells[:1]
+    chosen: dict[str, ZeroShotCell] = {}
+    for pattern in patterns.split(","):
+        found = [c for c in cells if fnmatch.fnmatchcase(c.name, pattern.strip())]
+        if not found:
+            raise UsageError(
+                f"no cell is called {pattern.strip()!r}",
+                where="--cells",
+                remedy=f"names are like {cells[0].name} and {cells[2].name}",
+            )
+        chosen |= {c.name: c for c in found}
+    return list(chosen.values())
+
+
+def run_zero_shot(
+    chosen: ZeroShotCell,
+    seed: int,
+    out: Path,
+    settings: ZeroShotSettings | None = None,
+    *,
+    note: Note,
+    stop_soon: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Return the result of one cell and seed: from its file, or by running it.
+
+    Args:
+        chosen: What to run.
+        seed: Seed of training, fresh policies and measurements.
+        out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
+        settings: What is measured.
+        note: Told of each stage.
+        stop_soon: See :func:`pbvf_datasets.runs.train_run`.
+    """
+    settings = settings or ZeroShotSettings()
+    described = {"seed": seed, **dataclasses.asdict(chosen), **dataclasses.asdict(settings)}
+    return cell(
+        out / "raw" / f"{chosen.name}-seed{seed}.json",
+        described,
+        lambda: _run(chosen, seed, out, settings, note, stop_soon),
+    )
+
+
+def _run(
+    chosen: ZeroShotCell,
+    seed: int,
+    out: Path,
+    settings: ZeroShotSettings,
+    note: Note,
+    stop_soon: Callable[[], None] | None,
+) -> dict[str, Any]:
+    import torch
+
+    from pbvf_datasets.runs import RunConfig, train_run
+    from pbvf_offline.online_presets import online_defaults
+
+    torch.set_num_threads(1)
+    config = EnvConfig(chosen.env)
+    env = make_env(config)
+    spec = spec_for_env(env, parse_arch(chosen.arch), squash=env_preset(chosen.env).squash)
+    close_env(env)
+    training = online_defaults(chosen.kind, chosen.env, spec, seed=seed).settings
+    folder = out / "work" / f"{chosen.name}-seed{seed}"
+    note(f"{chosen.name} seed {seed}: training {chosen.snapshots[-1]:,} steps")
+    run = train_run(
+        RunConfig(config, spec, training, settings.evaluations),
+        folder,
+        chosen.snapshots[-1],
+        snapshots=chosen.snapshots,
+        stop_soon=stop_soon,
+    )
+    noisy = np.array(run.training_returns)
+    result: dict[str, Any] = {
+        "settings": training.to_dict(),
+        "learning_curve": [
+            {"step": e.step, "return": float(np.mean(e.returns))} for e in run.evaluations
+        ],
+        "best_noisy": [
+            {"step": int(step), "return": float(best)}
+            for step, best in zip(noisy[:, 0], np.maximum.accumulate(noisy[:, 1]), strict=True)
+        ][:: max(1, len(noisy) // 300)],
+        "snapshots": [],
+    }
+    for step in chosen.snapshots:
+        note(f"{chosen.name} seed {seed}: growing policies at step {step:,}")
+        result["snapshots"].append(_grow(chosen, seed, folder, step, settings, noisy))
+    return result
+
+
+def _grow(
+    chosen: ZeroShotCell,
+    seed: int,
+    folder: Path,
+    step: int,
+    settings: ZeroShotSettings,
+    noisy: np.ndarray[Any, np.dtype[np.float64]],
+) -> dict[str, Any]:
+    from pbvf_datasets.runs import snapshot_files
+    from pbvf_offline.critic_files import load_critic
+    from pbvf_offline.policy_files import load_policies
+    from pbvf_offline.rollout import evaluate_policies
+    from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
+
+    critic, policy = snapshot_files(folder, step)
+    config = EnvConfig(chosen.env)
+    learned, _ = evaluate_policies(config, load_policies(policy).policies, episodes=10, seed=seed)
+    grown: dict[str, Any] = {}
+    for name, trust_region in (("region", True), ("plain", False)):
+        usual = default_synthesis_settings(
+            chosen.env, count=settings.policies, seed=seed, trust_region=trust_region
+        )
+        synthesis = dataclasses.replace(usual, lr=chosen.lr)
+        if not trust_region:
+            synthesis = dataclasses.replace(synthesis, steps=settings.plain_steps)
+        done = synthesize_to_file(
+            critic,
+            load_critic(critic),
+            synthesis,
+            critic.with_name(f"{critic.stem}-{name}-policies.safetensors"),
+            evaluation=EvaluationSettings(
+                config,
+                settings.episodes,
+                synthesis.steps if trust_region else settings.evaluate_every,
+                seed,
+            ),
+        )
+        grown[name] = {
+            "returns": done.returns,
+            "predicted": done.predicted,
+            "chosen_step": done.chosen_step,
+            "closest": done.closest,
+            "curve": done.curve,
+        }
+    seen = noisy[noisy[:, 0] <= step, 1]
+    return {
+        "step": step,
+        "learned": float(learned.mean()),
+        "best_noisy": float(seen.max()) if len(seen) else None,
+        **grown,
+    }
+
+
+def zero_shot_rows(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | str]]:
+    """Return one row a seed and snapshot, and the means over seeds.
+
+    ``chosen``: grown inside the trust region, at the step that the critic chose; ``peak`` and
+    ``last``: plain ascent, best and last mean of its five policies; ``nearest``: the replayed
+    policies nearest to those at the end of plain ascent.
+    """
+    rows = [row for seed in sorted(results) for row in _rows(str(seed), results[seed])]
+    steps = list(dict.fromkeys(row["step"] for row in rows))
+    names = [name for name in rows[0] if name not in ("seed", "step")]
+    for step in steps:
+        here = [row for row in rows if row["step"] == step]
+        mean = {name: float(np.mean([float(row[name]) for row in here])) for name in names}
+        rows.append({"seed": "mean", "step": step, **mean})
+    return rows
+
+
+def _rows(seed: str, result: Mapping[str, Any]) -> Iterator[dict[str, float | str]]:
+    for snapshot in result["snapshots"]:
+        curve = [float(np.mean(point["returns"])) for point in snapshot["plain"]["curve"]]
+        yield {
+            "seed": seed,
+            "step": f"{snapshot['step']:,}",
+            "chosen": float(np.mean(snapshot["region"]["returns"])),
+            "peak": max(curve),
+            "last": curve[-1],
+            "learned": snapshot["learned"],
+            "best noisy": snapshot["best_noisy"],
+            "nearest": float(np.mean(snapshot["plain"]["closest"])),
+        }
+
+
+@dataclass(frozen=True)
+class _SeedJob:
+    """Runs seeds of a cell in worker processes."""
+
+    chosen: ZeroShotCell
+    out: Path
+
+    def start(self) -> Callable[[int], tuple[int, dict[str, Any]]]:
+        """Return the function from seed to result."""
+
+        def run(seed: int) -> tuple[int, dict[str, Any]]:
+            return seed, run_zero_shot(self.chosen, seed, self.out, note=lambda _: None)
+
+        return run
+
+
+def run_zero_shot_seeds(
+    chosen: ZeroShotCell, seeds: Sequence[int], out: Path, *, workers: int, note: Note
+) -> dict[int, dict[str, Any]]:
+    """Return the results of several seeds, several run at once.
+
+    Args:
+        chosen: What to run.
+        seeds: Seeds.
+        out: Folder of the experiment.
+        workers: Number of processes.
+        note: Told of each stage, or of each finished seed where there are several processes.
+    """
+    if workers <= 1:
+        return {seed: run_zero_shot(chosen, seed, out, note=note) for seed in seeds}
+    from pbvf_offline.workers import ordered_map
+
+    results = {}
+    for seed, result in ordered_map(
+        _SeedJob(chosen, out), list(seeds), workers, hang_seconds=math.inf
+    ):
+        results[seed] = result
+        note(f"{chosen.name} seed {seed}: done")
+    return results
