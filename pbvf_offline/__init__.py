@@ -18,6 +18,8 @@ _PLACES = {
     "DiscreteActions": "policies",
     "EnvConfig": "envs",
     "FitSettings": "fit",
+    "Hooks": "online",
+    "OnlineSettings": "online",
     "Policies": "policies",
     "PoliciesFile": "policy_files",
     "PolicySpec": "policies",
@@ -30,10 +32,13 @@ _PLACES = {
     "load_critic": "critic_files",
     "load_policies": "policy_files",
     "make_env": "envs",
+    "online_defaults": "online_presets",
     "perturb": "policies",
     "spec_for_env": "envs",
+    "start_training": "online",
     "synthesize": "synthesis",
     "synthesize_to_file": "synthesis_files",
+    "train": "online",
 }
 
 if TYPE_CHECKING:
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
     from pbvf_offline.envs import EnvConfig, make_env, spec_for_env
     from pbvf_offline.fit import FitSettings, default_fit_settings
     from pbvf_offline.fit_files import fit_to_file
+    from pbvf_offline.online import Hooks, OnlineSettings, start_training, train
+    from pbvf_offline.online_presets import online_defaults
     from pbvf_offline.policies import (
         Actor,
         BoxActions,
@@ -66,6 +73,8 @@ __all__ = [
     "DiscreteActions",
     "EnvConfig",
     "FitSettings",
+    "Hooks",
+    "OnlineSettings",
     "Policies",
     "PoliciesFile",
     "PolicySpec",
@@ -78,10 +87,13 @@ __all__ = [
     "load_critic",
     "load_policies",
     "make_env",
+    "online_defaults",
     "perturb",
     "spec_for_env",
+    "start_training",
     "synthesize",
     "synthesize_to_file",
+    "train",
 ]
 
 

@@ -108,7 +108,7 @@ def decode_checkpoint(
             }
         prefix = "replay/"
         replay = {n[len(prefix) :]: a for n, a in tensors.items() if n.startswith(prefix)}
-        training.replay.restore(content["replay"], replay, training.normaliser)
+        training.replay.restore(content["replay"], replay, training.normaliser, where)
         return training, dict(content["extra"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise DamagedError(f"is not a whole checkpoint: {error}", where=where) from error

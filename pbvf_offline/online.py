@@ -397,6 +397,7 @@ def _run_one_episode(
         if ended:
             training.episodes += 1
         if watched and training.steps == watched[0] and hooks.watch is not None:
+            check_weights(training.fit)
             watched.pop(0)
             hooks.watch(training)
         if hooks.tick is not None:
@@ -410,6 +411,7 @@ def _run_one_episode(
             training.effective.clear()
             return None
         if training.steps >= until:
+            check_weights(training.fit)
             return run.episode() if hooks.keep else None
 
 
@@ -521,6 +523,11 @@ def _update(training: Training) -> None:
         training.objective = float(step.objective)
         if step.effective_samples is not None:
             training.effective.append(step.effective_samples)
+    if not bool(training.theta.isfinite().all()):
+        raise DivergedError(
+            f"the policy's parameters are not finite at step {training.steps}",
+            remedy="lower --lr-policy; the last checkpoint was kept",
+        )
     training.rounds += 1
 
 

@@ -24,7 +24,7 @@ from pbvf_offline.errors import DamagedError
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import DiscreteActions, Policies, PolicySpec, renormalise
 
-_FIRST_ROWS = 256
+_FIRST_ROWS = 256  # a power of two
 RECENT = 10_000
 """Observations that a replay of whole episodes keeps, for those who ask for states."""
 INITIAL = 1_000
@@ -174,8 +174,7 @@ class Replay:
             policies: The policy that acts, with its normaliser.
             initial: (obs_dim,) the episode's first observation.
         """
-        if self._rows.count == len(self._rows.theta):
-            self._forget_policies()
+        self._forget_policies()
         row = self._rows.add(policies)
         self._rows.show(row, None if self.as_stored else self._normaliser)
         self._initial[self._initials % INITIAL] = initial
@@ -183,15 +182,10 @@ class Replay:
         return row
 
     def add_steps(self, row: int, steps: Steps) -> None:
-        """Store consecutive steps of policy ``row``.
-
-        Raises:
-            ValueError: There are more steps than the buffer holds.
-        """
+        """Store consecutive steps of policy ``row``."""
         n = len(steps.reward)
-        if n > self.capacity:
-            raise ValueError(f"{n} steps do not fit into a buffer of {self.capacity}")
-        begin = 0
+        begin = max(0, n - self.capacity)  # those before would be overwritten at once
+        self.at = (self.at + begin) % self.capacity
         while begin < n:  # at most two pieces: up to the end of the ring, and from its start on
             count = min(n - begin, self.capacity - self.at)
             self._put(row, steps, begin, count, last=begin + count == n)
@@ -251,11 +245,16 @@ class Replay:
             self.size = min(self.size + 1, self.capacity)
 
     def _forget_policies(self) -> None:
-        """Drop the rows that no entry refers to any more, when they are many."""
-        if not self.size:
-            return
+        """Drop the rows that no entry refers to any more, when they are many.
+
+        When to look depends on their number alone, not on the room there happens to be: a
+        restored buffer forgets what the original forgets.
+        """
+        count = self._rows.count
+        if not self.size or count < _FIRST_ROWS or count & (count - 1):
+            return  # not at 256, 512, 1024, …
         oldest = int(self._policy[: self.size].min())
-        if oldest >= max(1, self._rows.count // 2):
+        if oldest >= count // 2:
             self._rows.drop(oldest)
             self._policy[: self.size] -= oldest
 
@@ -361,16 +360,17 @@ class Replay:
         numbers: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]],
         normaliser: Normaliser,
+        where: str | None = None,
     ) -> None:
         """Take over a state; everything is shown in ``normaliser``.
 
         Raises:
-            DamagedError: The state is not that of such a buffer.
+            DamagedError: The state, which ``where`` holds, is not that of such a buffer.
         """
         try:
             self._restore(numbers, arrays)
         except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
-            raise DamagedError(f"the replay buffer is malformed: {error}") from error
+            raise DamagedError(f"the replay buffer is malformed: {error}", where=where) from error
         self.renormalise(normaliser)
 
     def _restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -386,7 +386,7 @@ class Replay:
         rows.total[kept] = np.where(arrays["policy_ended"] == 1, arrays["policy_total"], np.nan)
         rows.show(0, None)
         self._initial[: min(self._initials, INITIAL)] = arrays["initial"]
-        self._obs[: len(arrays["obs"])] = arrays["obs"]
+        self._obs[: len(self.observations)] = arrays["obs"]
         targets = {"policy": self._policy, "value": self._value}
         if not self.monte_carlo:
             self._next_obs[:size] = arrays["next_obs"]

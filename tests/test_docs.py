@@ -34,6 +34,7 @@ SMALLER = {
     ),
     "--from-scratch 5": "--from-scratch 2 --steps 4 --restarts 2",
     "--episodes 10": "--episodes 1",
+    "--steps 20000 --evaluations 20": "--steps 300 --evaluations 2",
 }
 
 
@@ -52,7 +53,7 @@ def test_readme_runs(
         assert old in text, f"README no longer says {old!r}"
         text = text.replace(old, new)
     commands = [line for line in text.splitlines() if line.strip()]
-    assert len(commands) == 4
+    assert len(commands) == 7
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "pbvf"
@@ -65,7 +66,8 @@ def test_readme_runs(
     exec(compile(python[1], "README.md", "exec"), {"__name__": "readme"})  # complete: nothing to do
     out = capsys.readouterr().out
     assert "(15, 18)" in out  # 3,000 steps in fragments of 200: 15 policies of 18 parameters
-    assert (tmp_path / "datasets" / "lab" / "my-loop-v0" / "manifest.json").exists()
+    for name in ("my-loop-v0", "pendulum-run-v0"):
+        assert (tmp_path / "datasets" / "lab" / name / "manifest.json").exists()
 
 
 def test_readme_names_files_that_exist() -> None:

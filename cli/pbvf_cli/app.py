@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from pbvf_cli import collect, evaluate, fit, quickstart, reproduce, synthesize
+from pbvf_cli import collect, evaluate, fit, quickstart, reproduce, synthesize, train_online
 
 app = typer.Typer(
     name="pbvf",
     help="Parameter-based value functions: collect data tagged with policy parameters, fit critics "
-    "over them, grow policies offline, measure them.",
+    "over them, grow policies offline, measure them, or train policies and critic online.",
     epilog="A round trip:\n\n"
     "pbvf collect Swimmer-v5 --dataset lab/swimmer-v0 --perturb-every 200\n\n"
     "pbvf fit-critic lab/swimmer-v0 --critic psvf --out critic.safetensors\n\n"
@@ -45,5 +45,6 @@ collect.register(app)
 fit.register(app)
 synthesize.register(app)
 evaluate.register(app)
+train_online.register(app)
 quickstart.register(app)
 reproduce.register(app)

@@ -48,6 +48,21 @@ class RewardName(StrEnum):
     WITHOUT_SURVIVAL = "without-survival"
 
 
+class NormalizationName(StrEnum):
+    """How observations are normalised while a policy is learned."""
+
+    EPISODE = "episode"
+    PER_STEP = "per-step"
+    NONE = "none"
+
+
+class PresetName(StrEnum):
+    """Which of the paper's best hyperparameters."""
+
+    PAPER_AVG = "paper-avg"
+    PAPER_LAST = "paper-last"
+
+
 class SquashName(StrEnum):
     """How a policy's output becomes an action."""
 
@@ -257,6 +272,23 @@ def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return tuple(sorted(numbers))
 
 
+def steps_or_episode(text: str, option: str) -> int | None:
+    """Read a number of steps; None for ``episode``.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if text == "episode":
+        return None
+    try:
+        steps = int(text)
+    except ValueError:
+        steps = 0
+    if steps < 1:
+        raise UsageError(f"{text!r} is neither a whole number from 1 nor 'episode'", where=option)
+    return steps
+
+
 def parse_kwargs(text: str | None) -> dict[str, Any]:
     """Read ``--env-kwargs``: a JSON object, empty when absent.
 
@@ -293,6 +325,22 @@ def output_file(path: Path) -> Path:
             "is a folder", where=path, remedy="name a file, such as critic.safetensors"
         )
     return path
+
+
+def output_folder(path: Path) -> Path:
+    """Check where a folder is to be written; returns it by a name that has a folder above it.
+
+    Raises:
+        UsageError: It is a file, or the root of a file system.
+    """
+    if path.exists() and not path.is_dir():
+        raise UsageError("is a file", where=path, remedy="name a folder")
+    if path.name not in ("", ".."):
+        return path
+    full = path.resolve()
+    if full.name == "":
+        raise UsageError("has no folder above it", where=path, remedy="name another folder")
+    return full
 
 
 def env_config(name: str, kwargs: str | None, max_episode_steps: int | None) -> EnvConfig:

@@ -304,6 +304,7 @@ def train_online(
     arch = options.parse_sizes(policy, "--policy") or ()
     sizes = options.parse_sizes(hidden, "--hidden")
     wanted = options.parse_numbers(snapshots, "--snapshots")
+    run = options.output_folder(run)
     options.fraction(gamma, "--gamma")
     options.positive(lr_policy, "--lr-policy")
     options.positive(lr_critic, "--lr-critic")
@@ -312,7 +313,9 @@ def train_online(
     _check_export(export_dataset, seeds, license_id, author, run)
     config = options.env_config(env, env_kwargs, max_episode_steps)
 
+    import contextlib
     import dataclasses
+    import time
 
     from pbvf_cli.environments import silence_gymnasium
     from pbvf_datasets.runs import RunConfig, stored_run_seed
@@ -320,36 +323,433 @@ def train_online(
     from pbvf_datasets.schema import check_dataset_id
     from pbvf_experiments.seeds import SeedJob, SeedRun, train_seeds
     from pbvf_offline.envs import close_env, make_env, spec_for_env
-    from pbvf_offline.paper_presets import env_family, paper_steps
-    from pbvf_offline.presets import env_preset
+    from pbvf_offline.paper_presets import ALGORITHMS, TODAY, env_family, paper_steps
+    from pbvf_offline.presets import CRITIC_PRESETS, env_preset
 
     silence_gymnasium()
     torch_device = options.torch_device(device)
     if export_dataset is not None:
         check_dataset_id(export_dataset)
-    numbers = None if seeds is None else _seeds(seeds, run)
-    env_id = env.rpartition(":")[2]
-    paper = options.paper_source(env_id)
-    squash_source = paper if squash is None else "given"
-    squash = SquashName(env_preset(env_id).squash) if squash is None else squash
-    made = make_env(config)
-    spec = spec_for_env(made, arch, squash=squash.value, stochastic=stochastic)
-    close_env(made)
-    defaults = _defaults(critic.value, env_id, spec, biased, preset)
-    usual, tuned = defaults.settings, defaults.source
+    several = None if seeds is None else _seeds(seeds, run)
+    kind, env_id = critic.value, env.rpartition(":")[2]
+    of_env, of_kind = options.paper_source(env_id), f"paper default for {kind}"
 
     form = Form()
     form.show("environment", env)
     for name, value in (("env-kwargs", config.kwargs), ("max-episode-steps", max_episode_steps)):
         if value:
             form.show(name, value)
-    form.show("critic", critic.value)
-    form.show("policy", spec.arch, "default" if policy is None else "given")
-    for name, flag in (("stochastic", stochastic), ("biased", biased)):
-        form.show(name, flag, "given" if flag else "default")
-    form.show("squash", squash.value, squash_source)
+    form.show("critic", kind)
+    form.show("policy", policy or "linear", "default" if policy is None else "given")
+    form.show("stochastic", stochastic, "given" if stochastic else "default")
+    squash = form.choose("squash", squash, SquashName(env_preset(env_id).squash), of_env)
+    made = make_env(config)
+    spec = spec_for_env(made, arch, squash=squash.value, stochastic=stochastic)
+    close_env(made)
+    defaults = _defaults(kind, env_id, spec, biased, preset)
+    usual, tuned, paper = defaults.settings, defaults.source, ALGORITHMS[kind]
+
+    def origin(value: object, of_paper: object) -> str:
+        return of_kind if value == of_paper else tuned
+
+    form.show("biased", biased, "given" if biased else "default")
     form.show("run", run)
-    length = paper_steps(env_id)
-    steps = form.choose("steps", steps, length, f"paper default for {env_family(env_id)}"
-                        if _is_papers(env_id) else "default")
+    family = env_family(env_id)
+    steps = form.choose(
+        "steps",
+        steps,
+        paper_steps(env_id),
+        f"paper default for {family}" if family in TODAY else "default",
+    )
     form.show("preset", tuned, "default" if preset is None else "given")
+    every = form.choose(
+        "update-every",
+        update_every,
+        "episode" if usual.update_every is None else str(usual.update_every),
+        origin(usual.update_every, paper.update_every),
+    )
+    settings = dataclasses.replace(
+        usual,
+        gamma=form.choose(
+            "gamma", gamma, usual.gamma, of_kind if CRITIC_PRESETS[kind].undiscounted else of_env
+        ),
+        sigma=form.choose("sigma", sigma, usual.sigma, tuned),
+        hidden=form.choose("hidden", sizes, usual.hidden, origin(usual.hidden, paper.hidden)),
+        lr_policy=form.choose("lr-policy", lr_policy, usual.lr_policy, tuned),
+        lr_critic=form.choose("lr-critic", lr_critic, usual.lr_critic, tuned),
+        batch_size=form.choose("batch-size", batch_size, usual.batch_size, of_kind),
+        actor_states=form.choose("actor-states", actor_states, usual.actor_states, of_kind),
+        update_every=options.steps_or_episode(every, "--update-every"),
+        critic_updates=form.choose(
+            "critic-updates",
+            critic_updates,
+            usual.critic_updates,
+            origin(usual.critic_updates, paper.critic_updates),
+        ),
+        actor_updates=form.choose(
+            "actor-updates",
+            actor_updates,
+            usual.actor_updates,
+            origin(usual.actor_updates, paper.actor_updates),
+        ),
+        buffer_size=form.choose("buffer-size", buffer_size, usual.buffer_size, of_kind),
+        reward=form.choose(
+            "reward", reward, RewardName(usual.reward), of_env if kind == "pssvf" else of_kind
+        ).value,
+        normalization=form.choose(
+            "normalization", normalization, NormalizationName(usual.normalization), of_env
+        ).value,
+    )
+    form.show("activation", settings.activation, origin(settings.activation, "relu"))
+    if export_dataset is not None and settings.normalization == "per-step":
+        raise UsageError(
+            "a run with --normalization per-step has no policies that a dataset could name",
+            where="--export-dataset",
+            remedy="train with --normalization episode",
+        )
+    evaluations = form.choose("evaluations", evaluations, _EVALUATIONS)
+    evaluation_episodes = form.choose(
+        "evaluation-episodes", evaluation_episodes, _EVALUATION_EPISODES
+    )
+    if wanted:
+        form.show("snapshots", wanted)
+    if several is None:
+        several = [form.seed(seed, None if overwrite else lambda: stored_run_seed(run))]
+    else:
+        form.show("seeds", several)
+    if export_dataset is not None:
+        form.show("export-dataset", export_dataset)
+        form.show("license", license_id, "default" if license_id is None else "given")
+        if author:
+            form.show("author", author)
+    form.show("workers", workers, "default" if workers == 1 else "given")
+    form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
+    sink.settings("pbvf train-online", form.settings)
+    if workers > 1 and len(several) == 1:
+        sink.note("note: one run takes one process; --workers is for several --seeds")
+
+    runs = [
+        SeedRun(
+            RunConfig(
+                config,
+                spec,
+                dataclasses.replace(settings, seed=each),
+                evaluations,
+                evaluation_episodes,
+            ),
+            run if seeds is None else run / f"seed-{each}",
+        )
+        for each in several
+    ]
+    alone = workers == 1 or len(runs) == 1
+    started = time.perf_counter()
+    with (
+        Bar("training", "steps" if alone else "runs", sink=sink) as bar,
+        # Workers are stopped at once and go on from their last checkpoints.
+        signals.held() if alone else contextlib.nullcontext(),
+    ):
+
+        def told(done: int, total: int, of_seed: int | None) -> None:
+            bar.update(done, total, "" if seeds is None or not alone else f"seed {of_seed}")
+
+        results = train_seeds(
+            SeedJob(steps, wanted or (), torch_device, overwrite),
+            runs,
+            workers=workers,
+            progress=told,
+            stop_soon=signals.check,  # between episodes, so that what is kept is whole
+            note=sink.note,
+        )
+    if all(result.already_complete for result in results):
+        sink.note(f"already complete: {run}")
+    if seeds is not None:
+        seconds = time.perf_counter() - started
+        _print_several(sink, run, results, tuned, seconds)
+        return
+    (result,) = results
+    if export_dataset is not None:
+        path = export_run(
+            result,
+            export_dataset,
+            license=license_id,
+            authors=tuple(author or ()),
+            command=_command(result, export_dataset, license_id, author or ()),
+            overwrite=overwrite,
+        )
+        result = dataclasses.replace(result, exported=path)
+    _print(sink, result, tuned)
+
+
+def _check_export(
+    dataset: str | None,
+    seeds: str | None,
+    license_id: str | None,
+    author: Sequence[str] | None,
+    run: Path,
+) -> None:
+    """Refuse what does not go with ``--export-dataset``, or without it.
+
+    Raises:
+        UsageError: Something does not.
+    """
+    if dataset is None:
+        for option, value in (("--license", license_id), ("--author", author)):
+            if value:
+                raise UsageError(
+                    "is about a dataset", where=option, remedy="give --export-dataset too"
+                )
+    elif seeds is not None:
+        raise UsageError(
+            "makes a dataset of one run, and --seeds trains several",
+            where="--export-dataset",
+            remedy=f"train first, then export one of them: --run {run}/seed-N --seed N "
+            "in place of --seeds",
+        )
+
+
+def _seeds(text: str, run: Path) -> list[int]:
+    """Read ``--seeds``, whose runs go into one folder.
+
+    Raises:
+        UsageError: The seeds are malformed or out of range.
+        ConflictError: The folder is that of a single run.
+    """
+    from pbvf_datasets.runs import CONFIG_FILE
+    from pbvf_experiments.cells import parse_seeds
+    from pbvf_offline.errors import ConflictError
+    from pbvf_offline.seeding import check_seed
+
+    seeds = [check_seed(seed) for seed in parse_seeds(text)]
+    if (run / CONFIG_FILE).exists():
+        raise ConflictError(
+            "is the folder of a single run", where=run, remedy="choose another --run for --seeds"
+        )
+    return seeds
+
+
+def _defaults(
+    kind: str, env_id: str, spec: PolicySpec, biased: bool, preset: PresetName | None
+) -> OnlineDefaults:
+    """Return the settings that the user did not choose; their seed is no one's.
+
+    Raises:
+        UsageError: The paper lacks the combination that ``--preset`` insists on.
+    """
+    from pbvf_offline.online_presets import online_defaults
+
+    chosen: Any = None if preset is None else preset.value
+    try:
+        return online_defaults(kind, env_id, spec, seed=0, biased=biased, preset=chosen)
+    except UsageError as error:
+        if preset is None or error.where is not None:
+            raise
+        raise UsageError(error.what, where="--preset", remedy=error.remedy) from error
+
+
+def _command(
+    result: RunResult, dataset: str, license_id: str | None, authors: Sequence[str]
+) -> str:
+    """Return the command that makes the same dataset; it names no folder of this machine."""
+    config = result.config
+    spec, settings = config.spec, config.settings
+    every = "episode" if settings.update_every is None else settings.update_every
+    words: list[object] = ["pbvf", "train-online", config.env.name, "--critic", settings.kind]
+    words += ["--policy", spec.arch, "--squash", spec.squash, "--run", "run"]
+    words += ["--stochastic"] if spec.stochastic else []
+    words += ["--biased"] if settings.biased else []
+    words += ["--steps", result.steps, "--gamma", settings.gamma, "--sigma", settings.sigma]
+    words += ["--hidden", ",".join(map(str, settings.hidden)) or "linear"]
+    words += ["--lr-policy", settings.lr_policy, "--lr-critic", settings.lr_critic]
+    words += ["--batch-size", settings.batch_size, "--actor-states", settings.actor_states]
+    words += ["--update-every", every, "--critic-updates", settings.critic_updates]
+    words += ["--actor-updates", settings.actor_updates, "--buffer-size", settings.buffer_size]
+    words += ["--normalization", settings.normalization, "--reward", settings.reward]
+    words += ["--evaluations", config.evaluations]
+    words += ["--evaluation-episodes", config.evaluation_episodes]
+    reference = config.env.reference()
+    kwargs = {k: v for k, v in reference.kwargs.items() if k in config.env.kwargs}
+    kwargs.update(dict.fromkeys(reference.withheld, "..."))
+    words += ["--env-kwargs", json.dumps(kwargs, sort_keys=True)] if kwargs else []
+    if config.env.max_episode_steps is not None:
+        words += ["--max-episode-steps", config.env.max_episode_steps]
+    words += ["--export-dataset", dataset]
+    words += ["--license", license_id] if license_id else []
+    for name in authors:
+        words += ["--author", name]
+    words += ["--seed", settings.seed]
+    return shlex.join(str(word) for word in words)
+
+
+_NUMBERS = (
+    "average_return",
+    "last20_return",
+    "average_return_without_survival",
+    "last20_return_without_survival",
+    "perturbed_return",
+)
+
+
+def _payload(result: RunResult, source: str) -> dict[str, Any]:
+    """Return what one run came to, as ``--json`` has it."""
+    from pbvf_datasets.runs import snapshot_files
+
+    config = result.config
+    bonus = any(e.returns_without_survival is not None for e in result.evaluations)
+    trained = [total for _, total in result.training_returns]
+    steps = [int(path.stem.rpartition("-")[2]) for path in result.snapshots]
+    files = [(step, *snapshot_files(result.folder, step)) for step in steps]
+    return {
+        "run": result.folder,
+        **_setup(config, source),
+        "seed": config.settings.seed,
+        "steps": result.steps,
+        "episodes": result.episodes,
+        "evaluations": [e.to_dict() for e in result.evaluations],
+        "average_return": result.average_return(),
+        "last20_return": result.average_return(last=0.2),
+        "average_return_without_survival": (
+            result.average_return(without_survival=True) if bonus else None
+        ),
+        "last20_return_without_survival": (
+            result.average_return(last=0.2, without_survival=True) if bonus else None
+        ),
+        "perturbed_return": sum(trained) / len(trained) if trained else None,
+        "seconds": result.seconds,
+        "critic": result.critic,
+        "policy": result.policy,
+        "snapshots": [{"step": s, "critic": c, "policy": p} for s, c, p in files],
+        "dataset": result.exported,
+        "already_complete": result.already_complete,
+    }
+
+
+def _setup(config: RunConfig, source: str) -> dict[str, Any]:
+    settings = config.settings.to_dict()
+    del settings["seed"]
+    return {
+        "environment": config.env.name,
+        "kind": config.settings.kind,
+        "architecture": config.spec.arch,
+        "stochastic": config.spec.stochastic,
+        "preset": source,
+        "settings": settings,
+    }
+
+
+def _print(sink: Sink, result: RunResult, source: str) -> None:
+    payload = _payload(result, source)
+    rows = [
+        ("run", str(result.folder)),
+        ("steps", f"{result.steps:,} in {result.episodes:,} whole episodes"),
+        ("average return", number(payload["average_return"])),
+        ("return over the last fifth", number(payload["last20_return"])),
+        ("return of the perturbed policies", number(payload["perturbed_return"])),
+    ]
+    if payload["average_return_without_survival"] is not None:
+        rows += [
+            ("average without survival", number(payload["average_return_without_survival"])),
+            ("last fifth without survival", number(payload["last20_return_without_survival"])),
+        ]
+    done = "nothing to do" if result.already_complete else f"{result.seconds:.1f} s"
+    rows += [
+        ("hyperparameters", source),
+        ("seed", str(payload["seed"])),
+        ("time", done),
+        ("critic", str(result.critic)),
+        ("policy", str(result.policy)),
+    ]
+    rows += [("snapshot", str(path)) for path in result.snapshots]
+    if result.exported is not None:
+        rows.append(("dataset", str(result.exported)))
+    lines = [
+        [f"{e.step:,}", number(sum(e.returns) / len(e.returns)), *map(number, _span(e.returns))]
+        for e in _milestones(result)
+    ]
+    table = (("step", "mean return", "min", "max"), lines) if lines else None
+    sink.result(payload, rows, table=table)
+
+
+def _span(returns: Sequence[float]) -> tuple[float, float]:
+    return min(returns), max(returns)
+
+
+def _milestones(result: RunResult) -> list[Evaluation]:
+    """Return the last evaluations within each fifth of a run."""
+    found: dict[int, Evaluation] = {}
+    for share in _SHARES:
+        until = [e for e in result.evaluations if e.step <= share * result.steps]
+        if until:
+            found[until[-1].step] = until[-1]
+    return list(found.values())
+
+
+def _print_several(
+    sink: Sink, run: Path, results: Sequence[RunResult], source: str, seconds: float
+) -> None:
+    """Print runs that differ in their seed, and what they say together."""
+    parts = [_payload(result, source) for result in results]
+    over = {name: _over([part[name] for part in parts]) for name in _NUMBERS}
+    curve = [
+        (step, [sum(r.evaluations[k].returns) / len(r.evaluations[k].returns) for r in results])
+        for k, step in enumerate(e.step for e in results[0].evaluations)
+    ]
+    payload: dict[str, Any] = {
+        "run": run,
+        **_setup(results[0].config, source),
+        "seeds": [part["seed"] for part in parts],
+        "steps": results[0].steps,
+        "episodes": [part["episodes"] for part in parts],
+        "evaluations": [{"step": step, "returns": means} for step, means in curve],
+    }
+    for name in _NUMBERS:
+        found = over[name]
+        payload[name] = None if found is None else found.mean
+        payload[f"{name}_interval"] = None if found is None else found.to_dict()
+    payload |= {
+        "seconds": seconds,
+        "critic": [part["critic"] for part in parts],
+        "policy": [part["policy"] for part in parts],
+        "already_complete": all(part["already_complete"] for part in parts),
+        "runs": parts,
+    }
+    complete = payload["already_complete"]
+    rows = [
+        ("run", str(run)),
+        ("seeds", ",".join(str(part["seed"]) for part in parts)),
+        ("steps", f"{results[0].steps:,} each"),
+        ("average return", _shown(over["average_return"])),
+        ("return over the last fifth", _shown(over["last20_return"])),
+        ("return of the perturbed policies", _shown(over["perturbed_return"])),
+    ]
+    if over["average_return_without_survival"] is not None:
+        rows += [
+            ("average without survival", _shown(over["average_return_without_survival"])),
+            ("last fifth without survival", _shown(over["last20_return_without_survival"])),
+        ]
+    rows += [
+        ("hyperparameters", source),
+        ("time", "nothing to do" if complete else f"{seconds:.1f} s"),
+    ]
+    shown = {e.step for e in _milestones(results[0])}
+    lines = [
+        [f"{step:,}", _shown(_over(means)), *map(number, _span(means))]
+        for step, means in curve
+        if step in shown
+    ]
+    header = ("step", "mean return over seeds", "min", "max")
+    sink.result(payload, rows, table=(header, lines) if lines else None)
+
+
+def _over(values: Sequence[float | None]) -> Interval | None:
+    """Return what seeds say together; None where one of them has no value."""
+    from pbvf_experiments.statistics import interval
+
+    numbers = [value for value in values if value is not None]
+    return interval(numbers) if len(numbers) == len(values) else None
+
+
+def _shown(found: Interval | None) -> str:
+    if found is None or found.std is None:
+        return number(None if found is None else found.mean)
+    span = f"{number(found.low)} to {number(found.high)}"
+    return f"{number(found.mean)} ± {number(found.std, 4)} (95 % of the mean: {span})"

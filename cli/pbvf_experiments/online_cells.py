@@ -327,7 +327,7 @@ def run_cells(
         for item in work:
             note(run(item))
         return
-    for line in ordered_map(job, list(work), workers, hang_seconds=math.inf):
+    for line in ordered_map(job, list(work), workers, hang_seconds=math.inf, queued=1):
         note(line)
 
 

@@ -299,7 +299,7 @@ def run_zero_shot_seeds(
 
     results = {}
     for seed, result in ordered_map(
-        _SeedJob(chosen, out), list(seeds), workers, hang_seconds=math.inf
+        _SeedJob(chosen, out), list(seeds), workers, hang_seconds=math.inf, queued=1
     ):
         results[seed] = result
         note(f"{chosen.name} seed {seed}: done")

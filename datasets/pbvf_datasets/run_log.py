@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,12 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        from tensorboardX import SummaryWriter
-
         path = folder / METRICS_FILE
         kept = [line for line in _lines(path) if _step_of(line) <= step]
         write_file(path, "".join(f"{line}\n" for line in kept).encode())
         try:
             self._file = path.open("a", encoding="utf-8")
-            self._events = SummaryWriter(str(folder / EVENTS_FOLDER), purge_step=step + 1)
+            self._events = _Events(folder / EVENTS_FOLDER, step + 1)
         except OSError as error:
             raise resource_error(error, path) from error
 
@@ -51,7 +50,7 @@ class RunLog:
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                self._events.add_scalar(f"{kind}/{name}", value, step)
+                self._events.add(f"{kind}/{name}", value, step)
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
@@ -62,6 +61,40 @@ class RunLog:
         """Close both; nothing can be added afterwards."""
         self._file.close()
         self._events.close()
+
+
+class _Events:
+    """A TensorBoard event file of scalars, written in this thread.
+
+    The package's own writer has a thread and a queue between processes, whose semaphores a
+    killed run leaves behind.
+
+    Args:
+        folder: Where to; made if missing.
+        purge: Step from which on TensorBoard forgets what earlier files say.
+    """
+
+    def __init__(self, folder: Path, purge: int) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        folder.mkdir(exist_ok=True)
+        self._event = Event
+        self._writer = EventsWriter(str(folder / "events"))
+        start = SessionLog(status=SessionLog.START)
+        self._writer.write_event(Event(step=purge, session_log=start))
+
+    def add(self, name: str, value: float, step: int) -> None:
+        from tensorboardX.summary import scalar
+
+        event = self._event(wall_time=time.time(), step=step, summary=scalar(name, value))
+        self._writer.write_event(event)
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def _lines(path: Path) -> list[str]:

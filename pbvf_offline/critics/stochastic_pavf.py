@@ -147,7 +147,8 @@ class StochasticPAVF(Critic):
         network, spec = self.network, self.config.spec
         if not spec.is_continuous:
             # A one-hot action picks a column of the first layer's action part.
-            each = network.part("action", torch.eye(out.shape[-1], device=out.device))
+            eye = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
+            each = network.part("action", eye)
             values = network.head(first.unsqueeze(-2) + each)
             return (torch.softmax(out, dim=-1) * values).sum(dim=-1)
         total = torch.zeros_like(first[..., 0])
@@ -171,6 +172,6 @@ def _drawn(spec: PolicySpec, theta: Tensor, out: Tensor, noise: Tensor) -> Tenso
         # The argmax of logits plus Gumbel noise is a categorical sample.
         uniform = torch.special.ndtr(noise).clamp(1e-7, 1.0 - 1e-7)
         choice = (out - torch.log(-torch.log(uniform))).argmax(dim=-1)
-        return torch.nn.functional.one_hot(choice, out.shape[-1]).float()
+        return torch.nn.functional.one_hot(choice, out.shape[-1]).to(out.dtype)
     sample = out + torch.exp(theta[..., : spec.log_std_size]) * noise
     return torch.tanh(sample) if spec.squash == "tanh" else sample

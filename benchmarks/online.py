@@ -1,0 +1,179 @@
+"""The online loops against what they cannot do without.
+
+PSSVF: environment steps a second against a bare Gymnasium loop with the same numpy policy
+that learns nothing. PSVF: time against the sum of that bare loop and of bare torch updates
+(same losses, fused Adam, tensors in memory, theta concatenated to every state).
+
+Run: python benchmarks/online.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from alternate import alternate, options, write
+from pbvf_offline.envs import EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.online import Hooks, OnlineSettings, start_training, train
+from pbvf_offline.online_presets import online_defaults
+from pbvf_offline.policies import Actor, PolicySpec, init_theta, perturb
+
+ENV, CPU = "Swimmer-v5", torch.device("cpu")
+
+
+def settings_for(kind: str) -> tuple[PolicySpec, OnlineSettings]:
+    """Return the policy's spec and the default settings."""
+    env = make_env(EnvConfig(ENV))
+    spec = spec_for_env(env, ())
+    close_env(env)
+    return spec, online_defaults(kind, ENV, spec, seed=0).settings
+
+
+def our_seconds(kind: str, steps: int) -> float:
+    """Return the seconds that training takes, evaluations and files left out."""
+    spec, settings = settings_for(kind)
+    env = make_env(EnvConfig(ENV))
+    training = start_training(spec, settings, obs_dtype=env.observation_space.dtype, device=CPU)
+    started = time.perf_counter()
+    train(training, env, steps, Hooks())
+    seconds = time.perf_counter() - started
+    close_env(env)
+    return seconds
+
+
+def bare_loop_seconds(steps: int) -> float:
+    """Return the seconds of a plain Gymnasium loop with a numpy policy, fresh each episode."""
+    spec, settings = settings_for("pssvf")
+    env = gym.make(ENV)
+    rng = np.random.default_rng(0)
+    theta = init_theta(spec, rng)
+    mean, std = np.zeros(spec.obs_dim), np.ones(spec.obs_dim)
+    started = time.perf_counter()
+    done = 0
+    while done < steps:
+        act = Actor(spec, perturb(theta, settings.sigma, rng), mean, std).act
+        obs, _ = env.reset(seed=done)
+        total, ended = 0.0, False
+        while not ended and done < steps:
+            action, _ = act(obs)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            ended = terminated or truncated
+            done += 1
+    seconds = time.perf_counter() - started
+    env.close()
+    return seconds
+
+
+def bare_updates_seconds(steps: int) -> float:
+    """Return the seconds of the torch updates of a PSVF run of so many steps."""
+    spec, settings = settings_for("psvf")
+    rng = np.random.default_rng(0)
+    rows = max(1, steps // 1_000)
+    theta = torch.from_numpy(rng.normal(size=(rows, spec.size)).astype(np.float32))
+    obs, ahead = (
+        torch.from_numpy(rng.normal(size=(steps, spec.obs_dim)).astype(np.float32))
+        for _ in range(2)
+    )
+    policy = torch.from_numpy(np.minimum(np.arange(steps) // 1_000, rows - 1))
+    reward = torch.from_numpy(rng.normal(size=steps).astype(np.float32))
+    first, second = settings.hidden
+    critic = nn.Sequential(
+        nn.Linear(spec.size + spec.obs_dim, first),
+        nn.ReLU(),
+        nn.Linear(first, second),
+        nn.ReLU(),
+        nn.Linear(second, 1),
+    )
+    optimiser = torch.optim.Adam(critic.parameters(), lr=settings.lr_critic, fused=True)
+    actor = theta[:1].clone().requires_grad_()
+    ascent = torch.optim.Adam([actor], lr=settings.lr_policy, maximize=True, fused=True)
+
+    def critic_update() -> None:
+        index = torch.randint(steps, (settings.batch_size,))
+        acted = theta[policy[index]]
+        value = critic(torch.cat([acted, obs[index]], 1)).squeeze(1)
+        with torch.no_grad():
+            after = critic(torch.cat([acted, ahead[index]], 1)).squeeze(1)
+            target = reward[index] + settings.gamma * after
+        loss = (value - target).square().mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+
+    def actor_update() -> None:
+        index = torch.randint(steps, (settings.actor_states,))
+        states = obs[index]
+        values = critic(torch.cat([actor.expand(len(states), -1), states], 1))
+        (actor.grad,) = torch.autograd.grad(values.mean(), actor)
+        ascent.step()
+
+    started = time.perf_counter()
+    for _ in range(steps // (settings.update_every or steps)):
+        for _ in range(settings.critic_updates):
+            critic_update()
+        for _ in range(settings.actor_updates):
+            actor_update()
+    return time.perf_counter() - started
+
+
+def actor_steps_per_second(states: int, dtype: torch.dtype | None) -> float:
+    """Return actor gradients a second of the PSVF with a [64,64] policy, critic frozen."""
+    spec, settings = settings_for("psvf")
+    spec = dataclasses.replace(spec, hidden=(64, 64))
+    env = make_env(EnvConfig(ENV))
+    training = start_training(spec, settings, obs_dtype=env.observation_space.dtype, device=CPU)
+    close_env(env)
+    critic = training.fit.online
+    shown = torch.from_numpy(
+        np.random.default_rng(0).normal(size=(states, spec.obs_dim)).astype(np.float32)
+    )
+    repeats = max(5, 40_000 // states)
+    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        critic.objective_and_gradient(training.theta, shown)
+        started = time.perf_counter()
+        for _ in range(repeats):
+            critic.objective_and_gradient(training.theta, shown)
+        return repeats / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # as in train-online
+    arguments = options(__doc__)
+    results = [
+        alternate(
+            "PSSVF online loop / bare Gymnasium loop with a numpy policy",
+            lambda: 30_000 / our_seconds("pssvf", 30_000),
+            lambda: 30_000 / bare_loop_seconds(30_000),
+            rounds=arguments.rounds,
+            target=0.75,
+            unit="steps/s",
+        ),
+        alternate(
+            "PSVF online loop, time / bare loop plus bare torch updates",
+            functools.partial(our_seconds, "psvf", 10_000),
+            lambda: bare_loop_seconds(10_000) + bare_updates_seconds(10_000),
+            rounds=arguments.rounds,
+            target=1.15,
+            unit="s",
+            higher_is_better=False,
+        ),
+    ]
+    for states in (128, 1_000, 10_000):
+        results.append(
+            alternate(
+                f"actor gradient, {states:,} states: bfloat16 / float32",
+                functools.partial(actor_steps_per_second, states, torch.bfloat16),
+                functools.partial(actor_steps_per_second, states, None),
+                rounds=arguments.rounds,
+                target=None,
+                unit="gradients/s",
+            )
+        )
+    write(arguments.json, "python benchmarks/online.py", results)
