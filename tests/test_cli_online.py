@@ -210,7 +210,7 @@ def test_progress_counts_steps(tmp_path, monkeypatch):
     argv = ["--steps", 100, "--seeds", "4,5"]
     ran = train("LQR-v0", tmp_path / "runs", *argv, quiet=False)
     assert "training: 150/200 steps" in ran.err
-    assert ran.err.splitlines()[-1].endswith("seed 5")
+    assert "seed 5, last evaluation -" in ran.err.splitlines()[-1]
 
 
 def test_help_has_examples_and_panels():

@@ -142,3 +142,12 @@ def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
                 assert f"| {result['median_ratio']:.{digits}f} |" in page, result["name"]
             elif "first" in result:
                 assert f"{result['first']:.2f} GB at the first opening" in page
+
+
+def test_the_table_of_online_results_is_what_the_result_files_give() -> None:
+    from pbvf_experiments.online_cells import measured_cells
+    from pbvf_experiments.online_tables import as_markdown, table_rows
+
+    out = RESULTS / "table"
+    rows = table_rows(out, [(cell, range(count)) for cell, count in measured_cells()])
+    assert (out / "table.md").read_text() == as_markdown(rows)

@@ -17,6 +17,7 @@ from pbvf_experiments.lqr_figure import (
     grid_policies,
     predictions,
     run_lqr,
+    slopes,
     summary,
     to_lines,
     true_returns,
@@ -143,6 +144,12 @@ def test_predictions_are_the_networks_from_the_start(kind: str, rng: np.random.G
     want = hidden @ network.weights[0].detach().numpy()[0] + network.biases[0].item()
     assert np.allclose(predictions(critic, theta), want, atol=1e-5)
     assert len(weights) == {"pssvf": 1, "psvf": 2, "pavf": 3}[kind]
+    h = 1e-2
+    steps = [
+        (predictions(critic, theta + shift) - predictions(critic, theta - shift)) / (2 * h)
+        for shift in np.array([[h, 0.0], [0.0, h]], np.float32)
+    ]
+    assert np.allclose(slopes(critic, theta), np.hypot(*steps), atol=1e-3)
 
 
 def test_the_looks_are_the_papers(tmp_path: Path) -> None:
@@ -218,6 +225,7 @@ def test_stages_compare_predictions_with_the_truth(
                 true_returns(learned, look.horizon, gamma)[0], rel=1e-9
             )
             predicted = from_lines(stage["prediction"]).ravel()
+            assert stage["slope"] > 0
             top = int(np.argmax(predicted))
             assert stage["top"] == {"theta": theta[top].tolist(), "return": want[top]}
             points = from_lines(run["points"])[: stage["episodes"], :2]

@@ -449,8 +449,10 @@ def train_online(
         signals.held() if alone else contextlib.nullcontext(),
     ):
 
-        def told(done: int, total: int, of_seed: int | None) -> None:
-            bar.update(done, total, "" if seeds is None or not alone else f"seed {of_seed}")
+        def told(done: int, total: int, of_seed: int | None, last: float | None) -> None:
+            words = [f"seed {of_seed}"] if seeds is not None and alone else []
+            words += [] if last is None else [f"last evaluation {number(last, 4)}"]
+            bar.update(done, total, ", ".join(words))
 
         results = train_seeds(
             SeedJob(steps, wanted or (), torch_device, overwrite),

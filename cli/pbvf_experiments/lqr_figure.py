@@ -118,9 +118,14 @@ def predictions(critic: Critic, theta: NDArray[np.float32]) -> NDArray[np.float6
 
     V(theta), V(s0, theta) or Q(s0, pi_theta(s0), theta) of theta (K, 2).
     """
-    device = next(critic.parameters()).device
-    start = torch.full((1, 1), START, device=device)
-    return critic.objective(torch.from_numpy(theta).to(device), start).numpy()
+    return critic.objective(torch.from_numpy(theta), torch.full((1, 1), START)).numpy()
+
+
+def slopes(critic: Critic, theta: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the length (K,) of the gradient of :func:`predictions` in each theta (K, 2)."""
+    start = torch.full((1, 1), START)
+    _, gradient = critic.objective_and_gradient(torch.from_numpy(theta), start)
+    return gradient.double().norm(dim=1).numpy()
 
 
 def to_lines(table: NDArray[Any]) -> list[str]:
@@ -159,7 +164,10 @@ def run_lqr(
         texts for :func:`from_lines`: the grids have a row for each bias and a column for each
         weight, ``path`` is the learned policy's weight and bias at the start and after
         each round of updates, ``points`` are the perturbed policies' weight, bias and
-        undiscounted return, episode by episode.
+        undiscounted return, episode by episode. A stage has the learned policy's ``theta``, true
+        ``return``, ``predicted`` return and the prediction's ``slope`` there; how well
+        predictions agree with the truth on the ``grid`` and ``near`` the data; the grid's
+        policy that the critic puts on ``top``; and its ``prediction`` for all of them.
     """
     names = PAPER if kinds is None else tuple(kinds)
     unknown = [name for name in names if name not in settings.looks]
@@ -314,6 +322,7 @@ class _Critic:
             "theta": [float(value) for value in learned[0]],
             "return": float(true[0]),
             "predicted": float(predictions(training.fit.critic, learned)[0]),
+            "slope": float(slopes(training.fit.critic, learned)[0]),
             "grid": self._agreement(predicted, np.ones(len(predicted), bool)),
             "near": self._agreement(predicted, distance <= self._settings.near),
             "top": self._at_best(predicted),

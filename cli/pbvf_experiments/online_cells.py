@@ -216,7 +216,7 @@ def _run_ours(
         RunConfig(config, spec, settings, EVALUATIONS, EVALUATION_EPISODES),
         folder,
         chosen.length,
-        tick=tick,
+        tick=None if tick is None else lambda step, _: tick(step),
         stop_soon=stop_soon,
     )
     return {

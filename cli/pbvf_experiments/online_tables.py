@@ -8,6 +8,7 @@ from pathlib import Path
 from pbvf_experiments.online_cells import OURS, OnlineCell, compared_return, stored_runs
 from pbvf_experiments.paper_results import agrees, paper_result
 from pbvf_experiments.statistics import interval
+from pbvf_offline.presets import default_reward
 
 Row = dict[str, float | str | None]
 
@@ -40,6 +41,7 @@ def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) ->
             "high": None,
             "last fifth": None,
             "perturbed": None,
+            "with bonus": None,
             "paper": None,
             "paper std": None,
             "agrees": None,
@@ -54,6 +56,9 @@ def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) ->
             }
             late = [compared_return(cell, r, "last") for r in runs.values()]
             row["last fifth"] = interval(late).mean
+            if default_reward("pssvf", cell.env) == "without-survival":
+                key = "average_return" if cell.metric == "avg" else "last20_return"
+                row["with bonus"] = interval([float(r[key]) for r in runs.values()]).mean
             if cell.algorithm in OURS:
                 row["perturbed"] = _perturbed_mean(list(runs.values()))
         paper = None
@@ -90,3 +95,48 @@ def agreement(rows: Sequence[Row]) -> tuple[int, int]:
     """
     counted = [r for r in rows if r["agrees"] is not None and "Reacher" not in str(r["cell"])]
     return sum(r["agrees"] == "yes" for r in counted), len(counted)
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """Return a table of cells as a Markdown page."""
+    agree, counted = agreement(rows)
+    lines = [
+        "# Online training beside the paper's tables",
+        "",
+        "Mean and standard deviation over seeds of the undiscounted return of the unperturbed",
+        "policy, over the evaluations of a whole run; *last fifth*: over those of its last 20 % of",
+        "steps; *perturbed*: what the perturbed policies got in training. On Hopper without the",
+        "survival bonus, but for *perturbed* and *with bonus*.",
+        "",
+        "| cell | seeds | return | 95 % interval | last fifth | perturbed | with bonus "
+        "| paper | agrees |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        interval_ = "-" if row["low"] is None else f"{_text(row['low'])} to {_text(row['high'])}"
+        paper = "-" if row["paper"] is None else f"{row['paper']:g} ± {row['paper std']:g}"
+        spread = "" if row["std"] is None else f" ± {_text(row['std'])}"
+        parts = [
+            str(row["cell"]),
+            str(row["seeds"]),
+            _text(row["return"]) + spread,
+            interval_,
+            _text(row["last fifth"]),
+            _text(row["perturbed"]),
+            _text(row["with bonus"]),
+            paper,
+            str(row["agrees"] or "-"),
+        ]
+        lines.append("| " + " | ".join(parts) + " |")
+    lines += [
+        "",
+        f"{agree} of {counted} cells agree (Reacher aside, unfinished cells counting against).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _text(value: float | str | None) -> str:
+    if not isinstance(value, float | int):
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pbvf_experiments.online_cells import OURS, OnlineCell
+from pbvf_offline.online_presets import ACTOR_STATES
 from pbvf_offline.paper_presets import GRIDS, TODAY
 
 _CONTINUOUS = tuple(e for f, e in TODAY.items() if f not in ("Acrobot", "CartPole"))
@@ -23,7 +24,9 @@ def ablation_panels() -> Panels:
 
     Observation normalisation and the smaller critic for PSVF and PAVF, the discount on
     Swimmer for PSVF, PAVF and DDPG, the survival bonus on Hopper for the PSSVF, and the PAVF
-    without the gradient of Q in theta on Swimmer and Hopper.
+    without the gradient of Q in theta on Swimmer and Hopper. Besides, where the paper and
+    the authors' code differ: the states of an actor update, and how observations are
+    normalised.
     """
     panels: Panels = {}
     for kind, arch, env in itertools.product(("psvf", "pavf"), _ARCHES, _CONTINUOUS):
@@ -49,6 +52,17 @@ def ablation_panels() -> Panels:
             "PAVF": OnlineCell("pavf", env, arch),
             "biased PAVF": OnlineCell("pavf", env, arch, biased=True),
         }
+    for env in ("MountainCarContinuous-v0", "InvertedPendulum-v5"):
+        panels[f"actor states: psvf linear {env}"] = {
+            f"{states:,} states": OnlineCell("psvf", env)
+            if states == ACTOR_STATES
+            else _changed("psvf", env, "linear", actor_states=states)
+            for states in (ACTOR_STATES, 1_000, 10_000)
+        }
+    panels[f"statistics: pssvf linear {SWIMMER}"] = {
+        "frozen in an episode": OnlineCell("pssvf", SWIMMER),
+        "moving at each step": _changed("pssvf", SWIMMER, "linear", normalization="per-step"),
+    }
     return panels
 
 

@@ -14,7 +14,7 @@ from pbvf_experiments.online_cells import (
     run_cells,
     table_cells,
 )
-from pbvf_experiments.online_tables import agreement, table_rows
+from pbvf_experiments.online_tables import agreement, as_markdown, table_rows
 from pbvf_experiments.online_variants import (
     Panels,
     ablation_panels,
@@ -23,6 +23,7 @@ from pbvf_experiments.online_variants import (
     sensitivity_panels,
 )
 from pbvf_offline.errors import UsageError
+from pbvf_offline.files import write_file
 
 Rows = Sequence[Mapping[str, float | str | None]]
 Note = Callable[[str], None]
@@ -111,6 +112,8 @@ def _table(request: Request) -> Reproduction:
     wanted = _wanted(request, table_cells())
     _run(request, wanted)
     rows = table_rows(request.out, wanted)
+    if request.cells is None:
+        write_file(request.out / "table.md", as_markdown(rows).encode())
     agree, counted = agreement(rows)
     if counted:
         request.note(

@@ -67,7 +67,7 @@ class SeedJob:
         self,
         run: SeedRun,
         *,
-        tick: Callable[[int], None] | None = None,
+        tick: Callable[[int, float | None], None] | None = None,
         stop_soon: Callable[[], None] | None = None,
     ) -> Outcome:
         """Train one run; its error is an outcome too, so that it stops no other run."""
@@ -105,7 +105,7 @@ def train_seeds(
     runs: Sequence[SeedRun],
     *,
     workers: int = 1,
-    progress: Callable[[int, int, int | None], None] | None = None,
+    progress: Callable[[int, int, int | None, float | None], None] | None = None,
     stop_soon: Callable[[], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[RunResult]:
@@ -115,8 +115,9 @@ def train_seeds(
         job: What they have in common.
         runs: The runs.
         workers: Processes; with one, everything happens in this process.
-        progress: Told ``(done, total, seed)``: steps over all runs and the seed under way with
-            one worker, else finished runs and None.
+        progress: Told ``(done, total, seed, last)``: steps over all runs, the seed under way
+            and the mean return of its last evaluation with one worker, else finished runs and
+            None twice.
         stop_soon: With one worker called at the end of each episode; what it raises stops
             there, after a checkpoint.
         note: Told what the user should know.
@@ -139,19 +140,24 @@ def train_seeds(
     at_once = min(workers, len(runs))
     if at_once > 1:
         if progress is not None:
-            progress(0, len(runs), None)
+            progress(0, len(runs), None, None)
         # Long items: none may wait behind another, and none is taken for hung.
         for outcome in ordered_map(job, runs, at_once, hang_seconds=math.inf, queued=1):
             take(outcome)
             if progress is not None:
-                progress(len(outcomes), len(runs), None)
+                progress(len(outcomes), len(runs), None, None)
     else:
         use_one_thread()
         for k, run in enumerate(runs):
 
-            def tick(step: int, before: int = k * job.steps, seed: int = run.seed) -> None:
+            def tick(
+                step: int,
+                last: float | None,
+                before: int = k * job.steps,
+                seed: int = run.seed,
+            ) -> None:
                 if progress is not None:
-                    progress(before + step, len(runs) * job.steps, seed)
+                    progress(before + step, len(runs) * job.steps, seed, last)
 
             take(job.outcome(run, tick=tick, stop_soon=stop_soon))
     return _results(outcomes)

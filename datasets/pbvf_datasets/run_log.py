@@ -33,8 +33,8 @@ class RunLog:
         kept = [line for line in _lines(path) if _step_of(line) <= step]
         write_file(path, "".join(f"{line}\n" for line in kept).encode())
         try:
-            self._file = path.open("a", encoding="utf-8")
             self._events = _Events(folder / EVENTS_FOLDER, step + 1)
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise resource_error(error, path) from error
 

@@ -244,7 +244,7 @@ def train_run(
     snapshots: Sequence[int] = (),
     device: torch.device | None = None,
     overwrite: bool = False,
-    tick: Callable[[int], None] | None = None,
+    tick: Callable[[int, float | None], None] | None = None,
     stop_soon: Callable[[], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> RunResult:
@@ -261,7 +261,8 @@ def train_run(
         snapshots: Steps at which the critic and the policy are kept too.
         device: Where tensors are; the CPU when None.
         overwrite: Start anew whatever is there.
-        tick: Called often with the environment steps done, for progress. What it raises
+        tick: Called often with the environment steps done and the mean return of the last
+            evaluation made now, for progress. What it raises
             stops the run at its last checkpoint.
         stop_soon: Called at the end of each episode. What it raises stops the run there,
             after a checkpoint.
@@ -313,7 +314,7 @@ def _claim(config: RunConfig, folder: Path) -> bool:
             raise DamagedError("is not a run's configuration", where=path)
         refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
         return False
-    if folder.exists() and any(path.name != EPISODES_FOLDER for path in folder.iterdir()):
+    if folder.exists() and not _is_free(folder):
         raise ConflictError(
             "is a folder with other things in it", where=folder, remedy="choose another --run"
         )
@@ -321,6 +322,14 @@ def _claim(config: RunConfig, folder: Path) -> bool:
     text = json.dumps(config.to_dict(), indent=1, allow_nan=False)
     write_durably(path, text.encode() + b"\n")
     return True
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether a folder is empty, or as a first call that was killed leaves it."""
+    if not folder.is_dir() or any(path.name != EPISODES_FOLDER for path in folder.iterdir()):
+        return False
+    episodes = folder / EPISODES_FOLDER
+    return not episodes.exists() or (episodes.is_dir() and not any(episodes.iterdir()))
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
@@ -412,7 +421,7 @@ class _Runner:
         steps: int,
         snapshots: tuple[int, ...],
         device: torch.device | None,
-        tick: Callable[[int], None] | None,
+        tick: Callable[[int, float | None], None] | None,
         stop_soon: Callable[[], None] | None,
         note: Callable[[str], None] | None,
     ) -> None:
@@ -443,6 +452,7 @@ class _Runner:
         self.kept = _Kept()
         self.last: bytes | None = None
         self.log: RunLog | None = None
+        self.last_return: float | None = None
 
     def close(self) -> None:
         if self.log is not None:
@@ -456,7 +466,11 @@ class _Runner:
         from pbvf_offline.online import Hooks, train
 
         started = time.perf_counter()
-        training = self._resume() or self._fresh()
+        training = self._resume()
+        if training is None:
+            # First of all: a checkpoint must not outlive the episodes that it names.
+            remove_tree(self.folder / CHECKPOINT_FILE)
+            training = self._fresh()
         self._tidy()
         self.log = RunLog(self.folder, training.steps)
         hooks = Hooks(
@@ -464,7 +478,7 @@ class _Runner:
             at=(*self.evaluate_at, *self.snapshots),
             episode=self._episode,
             keep=self.keep,
-            tick=self.tick,
+            tick=self._tick,
         )
         tail = train(training, self.env, self.steps, hooks)
         seconds = time.perf_counter() - started
@@ -531,13 +545,18 @@ class _Runner:
             return []
         path = self.folder / PENDING_FILE
         data = read_file(path)
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedError(
-                "does not belong to the checkpoint beside it",
-                where=path,
-                remedy="start anew with --overwrite",
-            )
-        return unpack_columns(image_to_columns(data, path)[0], path)
+        episodes = unpack_columns(image_to_columns(data, path)[0], path)
+        if hashlib.sha256(data).hexdigest() == digest:
+            return episodes
+        # A call that was killed before its checkpoint may have added episodes to these.
+        for count in range(len(episodes) - 1, 0, -1):
+            if hashlib.sha256(_episodes_image(episodes[:count])).hexdigest() == digest:
+                return episodes[:count]
+        raise DamagedError(
+            "does not belong to the checkpoint beside it",
+            where=path,
+            remedy="start anew with --overwrite",
+        )
 
     def _tidy(self) -> None:
         """Remove what an interrupted call or a shorter run left and this one makes again."""
@@ -550,10 +569,15 @@ class _Runner:
 
     # -------------------------------------------------------------------------- watching
 
+    def _tick(self, step: int) -> None:
+        if self.tick is not None:
+            self.tick(step, self.last_return)
+
     def _watch(self, training: Training) -> None:
         step = training.steps
         if step in self.evaluate_at:
             self.evaluations[step] = self._evaluate(training, step)
+            self.last_return = float(np.mean(self.evaluations[step].returns))
         if step in self.snapshots:
             critic, policy = snapshot_files(self.folder, step)
             write_durably(critic, self._critic_image(training))
@@ -658,8 +682,11 @@ class _Runner:
         """Leave the last checkpoint, the critic, the policy and the result."""
         if self.last is not None:
             self._save_checkpoint(self.last)
+        tail_digest = None
         if tail is not None:
-            write_durably(self.folder / TAIL_FILE, _episodes_image([tail]))
+            image = _episodes_image([tail])
+            tail_digest = hashlib.sha256(image).hexdigest()
+            write_durably(self.folder / TAIL_FILE, image)
         write_durably(self.folder / CRITIC_FILE, self._critic_image(training))
         write_durably(self.folder / POLICY_FILE, self._policy_image(training))
         evaluations = tuple(self.evaluations[step] for step in self.evaluate_at)
@@ -668,6 +695,7 @@ class _Runner:
             "episodes": training.episodes,
             "evaluations": [e.to_dict() for e in evaluations],
             "training_returns": [[step, total] for step, total in self.returns],
+            "tail": tail_digest,
         }
         text = json.dumps(content, allow_nan=False)
         write_durably(self.folder / RESULT_FILE, text.encode() + b"\n")
@@ -725,9 +753,15 @@ def stored_episodes(folder: Path) -> Iterator[Episode]:
             if hashlib.sha256(data).hexdigest() != digest:
                 raise DamagedError("does not belong to the checkpoint beside it", where=pending)
             yield from unpack_columns(image_to_columns(data, pending)[0], pending)
-    tail = folder / TAIL_FILE
-    if tail.exists():
-        yield from unpack_columns(image_to_columns(read_file(tail), tail)[0], tail)
+    path = folder / RESULT_FILE
+    result = parse_json(read_file(path), str(path))
+    digest = result.get("tail") if isinstance(result, dict) else None
+    if digest is not None:
+        tail = folder / TAIL_FILE
+        data = read_file(tail)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise DamagedError("does not belong to the result beside it", where=tail)
+        yield from unpack_columns(image_to_columns(data, tail)[0], tail)
 
 
 def export_dataset(
