@@ -37,6 +37,7 @@ class Stream(enum.IntEnum):
     SUBSAMPLE = 14
     ONLINE_BATCH = 15
     ONLINE_EVALUATION = 16
+    DATASET_SPLIT = 17
 
 
 def check_seed(seed: int) -> int:

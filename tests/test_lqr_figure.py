@@ -32,6 +32,7 @@ from pbvf_offline.policies import Policies, PolicySpec
 from pbvf_offline.rollout import evaluate_policies
 
 PNG = b"\x89PNG"
+RESULTS = Path(__file__).parent.parent / "docs" / "results" / "fig-lqr"
 SMALL = LqrSettings(
     grid=9,
     looks={
@@ -40,6 +41,12 @@ SMALL = LqrSettings(
         "psvf-relu": LqrLook("psvf", (1, 2), horizon=60, arrow=4, activation="relu"),
     },
 )
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    out = tmp_path_factory.mktemp("lqr")
+    return out, run_lqr(SMALL, [0, 1], out, lambda _: None, kinds=tuple(SMALL.looks))
 
 
 def lqr_spec() -> PolicySpec:
@@ -152,12 +159,11 @@ def test_predictions_are_the_networks_from_the_start(kind: str, rng: np.random.G
     assert np.allclose(slopes(critic, theta), np.hypot(*steps), atol=1e-3)
 
 
-def test_the_looks_are_the_papers(tmp_path: Path) -> None:
+def test_the_looks_are_the_papers(ran: tuple[Path, dict[str, dict[str, Any]]]) -> None:
     stages = {name: (look.episodes, look.horizon, look.arrow) for name, look in LOOKS.items()}
     assert stages["pssvf"] == ((60, 1_000), 50, 200)
     assert stages["psvf"] == stages["pavf"] == ((15, 100), 500, 50)
-    run_lqr(SMALL, [0], tmp_path, print, kinds=["pssvf", "pavf"])
-    raw = {path.name: json.loads(path.read_text()) for path in (tmp_path / "raw").iterdir()}
+    raw = {path.name: json.loads(path.read_text()) for path in (ran[0] / "raw").iterdir()}
     online = raw["pssvf-seed-000.json"]["settings"]["online"]
     assert (online["lr_policy"], online["lr_critic"], online["sigma"]) == (1e-3, 1e-2, 0.5)
     assert (online["gamma"], online["hidden"], online["update_every"]) == (1.0, [64, 64], None)
@@ -174,12 +180,6 @@ def test_the_looks_are_the_papers(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- the experiment
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    out = tmp_path_factory.mktemp("lqr")
-    return out, run_lqr(SMALL, [0, 1], out, lambda _: None, kinds=tuple(SMALL.looks))
 
 
 @pytest.mark.parametrize(("name", "rounds", "episodes"), [("pssvf", 4, 4), ("pavf", 10, 2)])
@@ -341,3 +341,54 @@ def test_the_pssvf_moves_towards_the_optimum(tmp_path: Path) -> None:
     assert late["return"] > true_returns(np.array([INITIAL_THETA]), 50, 1.0)[0] + 500
     assert late["near"]["rmse"] < early["near"]["rmse"]
     assert late["near"]["rank_correlation"] > 0.3
+
+
+# ------------------------------------------------------------------------- its results
+
+
+def shown(row: dict[str, float | str | None]) -> str:
+    """A row of the summary as the results page shows it."""
+    cells = []
+    for key, value in row.items():
+        if value is None:
+            cells.append("none")
+        elif isinstance(value, str):
+            cells.append(value)
+        elif "rank" in key:
+            cells.append(f"{value:.2f}".replace("-0.00", "0.00"))
+        else:
+            cells.append(f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}")
+    return "| " + " | ".join(cells) + " |"
+
+
+def stored_runs() -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "runs": {
+                seed: json.loads((RESULTS / "raw" / f"{name}-seed-{seed:03d}.json").read_text())[
+                    "result"
+                ]
+                for seed in range(5)
+            }
+        }
+        for name in LOOKS
+    }
+
+
+def test_results_page_shows_what_the_result_files_hold() -> None:
+    page = (RESULTS / "README.md").read_text()
+    results = stored_runs()
+    rows = summary(results)
+    assert len(rows) == 6 * len(LOOKS)
+    for row in rows:
+        assert shown(row) in page
+    for figure in RESULTS.glob("*.png"):
+        assert f"({figure.name})" in page, figure
+    # What its text says beside the tables.
+    last = {
+        name: [run["stages"][-1] for run in result["runs"].values()]
+        for name, result in results.items()
+    }
+    assert all(stage["slope"] == 0 for stage in last["pavf"])
+    assert all(stage["top"]["theta"][0] == -5 for stage in last["pssvf"])
+    assert max(stage["top"]["return"] for stage in last["pssvf"]) < -5_000

@@ -38,7 +38,13 @@ NAME = "lab/toy-v0"
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACT = spaces.Box(-2.0, 2.0, (1,), np.float32)
 EPISODES = [make_episode(BOX_SPEC, i, n) for i, n in enumerate([5, 1, 9, 7, 2])]
-FILES = ["README.md", "data/main_data.hdf5", "data/metadata.json", "manifest.json"]
+FILES = [
+    "README.md",
+    "croissant.json",
+    "data/main_data.hdf5",
+    "data/metadata.json",
+    "manifest.json",
+]
 
 
 def writer(root, name=NAME, **options):
@@ -113,7 +119,10 @@ def test_a_finished_dataset(root):
         "episodes": 5,
         "steps": 24,
         "policies": sum(-(-len(e) // 3) for e in EPISODES),
+        "normalisers": len(EPISODES),
         "cut": 0,
+        "terminated": 0,
+        "length": {"mean": 4.8, "min": 1, "max": 9},
     }
     assert provenance["warmup_steps"] == 40
     assert provenance["settings"] == {"sigma": 0.5, "policy": {"arch": "linear"}}

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from pbvf_cli import collect, evaluate, fit, quickstart, reproduce, synthesize, train_online
+from pbvf_cli import (
+    collect,
+    dataset,
+    evaluate,
+    fit,
+    policies,
+    quickstart,
+    reproduce,
+    synthesize,
+    train_online,
+)
 
 app = typer.Typer(
     name="pbvf",
@@ -46,5 +56,7 @@ fit.register(app)
 synthesize.register(app)
 evaluate.register(app)
 train_online.register(app)
+dataset.register(app)
+policies.register(app)
 quickstart.register(app)
 reproduce.register(app)

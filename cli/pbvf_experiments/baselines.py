@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.envs import Env, EnvConfig, close_env, make_env, spec_for_env
-from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.errors import UsageError
 from pbvf_offline.paper_presets import (
     BUFFER_SIZE,
     DDPG_POLYAK,
@@ -36,6 +36,7 @@ from pbvf_offline.paper_presets import DDPG as PRESET
 from pbvf_offline.policies import Policies, PolicySpec
 from pbvf_offline.presets import default_gamma, default_reward
 from pbvf_offline.rollout import evaluate_policies, require_end
+from pbvf_offline.sb3_actors import sb3_policies
 from pbvf_offline.seeding import check_seed
 
 if TYPE_CHECKING:
@@ -268,19 +269,6 @@ def _private_randomness() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-def _one_policy(
-    spec: PolicySpec, theta: Any, mean: NDArray[np.float64], std: NDArray[np.float64]
-) -> Policies:
-    """Return one policy from a flat tensor of parameters (D,) and its normaliser (obs_dim,)."""
-    row = theta.detach().cpu().numpy().astype(np.float32)
-    if not all(np.isfinite(values).all() for values in (row, mean, std)):
-        raise DivergedError(
-            "the baseline's policy holds NaN or infinite values",
-            remedy="try smaller learning rates",
-        )
-    return Policies(spec, row[None], mean[None], std[None])
-
-
 def make_ddpg(
     env: Env, hidden: tuple[int, ...], choice: DdpgChoice, *, gamma: float, steps: int, seed: int
 ) -> DDPG:
@@ -361,10 +349,7 @@ def ddpg_policy(model: DDPG, spec: PolicySpec) -> Policies:
     Raises:
         DivergedError: Its parameters are not finite.
     """
-    import torch
-
-    theta = torch.nn.utils.parameters_to_vector(model.actor.mu.parameters())
-    return _one_policy(spec, theta, np.zeros(spec.obs_dim), np.ones(spec.obs_dim))
+    return sb3_policies(model.policy, spec, np.zeros(spec.obs_dim), np.ones(spec.obs_dim))
 
 
 def _train_ddpg(
@@ -494,7 +479,8 @@ def ars_policy(model: ARS, spec: PolicySpec) -> Policies:
     """
     normalize: Any = model.get_vec_normalize_env()
     std = np.sqrt(normalize.frozen.var + normalize.epsilon)
-    return _one_policy(spec, model.weights, normalize.frozen.mean, std)
+    # The library keeps its policy's parameters equal to the weights that it perturbs.
+    return sb3_policies(model.policy, spec, normalize.frozen.mean, std)
 
 
 def _train_ars(

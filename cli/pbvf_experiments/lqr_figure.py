@@ -125,7 +125,8 @@ def slopes(critic: Critic, theta: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the length (K,) of the gradient of :func:`predictions` in each theta (K, 2)."""
     start = torch.full((1, 1), START)
     _, gradient = critic.objective_and_gradient(torch.from_numpy(theta), start)
-    return gradient.double().norm(dim=1).numpy()
+    lengths: NDArray[np.float64] = np.linalg.norm(gradient.numpy().astype(np.float64), axis=1)
+    return lengths
 
 
 def to_lines(table: NDArray[Any]) -> list[str]:

@@ -27,6 +27,7 @@ from pbvf_datasets.guarded import GuardedFile, printable
 from pbvf_datasets.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.schema import (
     CARD_FILE,
+    CROISSANT_FILE,
     DATA_FILE,
     MANIFEST_FILE,
     METADATA_FILE,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 MAX_METADATA_BYTES: Final = 32 * 2**20
 MAX_CARD_BYTES: Final = 16 * 2**20
+MAX_CROISSANT_BYTES: Final = 16 * 2**20
 MAX_ENTRIES: Final = 10_000
 
 
@@ -69,7 +71,7 @@ class CheckedFolder:
         path: The folder.
         metadata: ``data/metadata.json``, parsed.
         manifest: ``manifest.json``, parsed and checked against the files, or None.
-        hashes: sha256 (hex) of each data file by its name in the folder.
+        hashes: sha256 (hex) of each listed file by its name in the folder.
         digest: The manifest's digest; without a manifest, one of ``hashes``.
         observation_space: From the metadata; one-dimensional.
         action_space: From the metadata.
@@ -231,6 +233,12 @@ def open_suspect(
             DATA_FILE: _hash(descriptor, folder / DATA_FILE),
             METADATA_FILE: hashlib.sha256(raw).hexdigest(),
         }
+        if manifest is not None and CROISSANT_FILE in manifest["files"]:
+            raw_croissant = _read_listed(
+                root, CROISSANT_FILE, entries, folder / CROISSANT_FILE, MAX_CROISSANT_BYTES
+            )
+            sizes[CROISSANT_FILE] = len(raw_croissant)
+            hashes[CROISSANT_FILE] = hashlib.sha256(raw_croissant).hexdigest()
         metadata = parse_metadata(raw, folder / METADATA_FILE)
         observation_space, action_space = metadata_spaces(metadata, folder / METADATA_FILE)
         if manifest is None:
@@ -345,6 +353,15 @@ def _read_small(parent: int, name: str, where: Path, limit: int) -> bytes:
             raise _os_error(error, where) from error
 
 
+def _read_listed(
+    parent: int, name: str, entries: Mapping[str, os.stat_result], where: Path, limit: int
+) -> bytes:
+    """Read a small file of the folder that its manifest lists."""
+    if name not in entries or not stat.S_ISREG(entries[name].st_mode):
+        raise DamagedError("the file is missing", where=where)
+    return _read_small(parent, name, where, limit)
+
+
 def _hash(descriptor: int, where: Path) -> str:
     try:
         with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -358,6 +375,17 @@ def _hash(descriptor: int, where: Path) -> str:
 
 def _read_manifest(root: int, where: Path) -> dict[str, Any]:
     raw = _read_small(root, MANIFEST_FILE, where, MAX_MANIFEST_BYTES)
+    return foreign_manifest(raw, where)
+
+
+def foreign_manifest(raw: bytes, where: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the bytes of a stranger's ``manifest.json``, from a folder or from elsewhere.
+
+    Raises:
+        UnsafeError: It lists a file outside the dataset's folder.
+        DamagedError: It is malformed or its digest does not fit.
+        IncompatibleError: A newer version of the format wrote it.
+    """
     value = parse_json(raw, where, max_bytes=MAX_MANIFEST_BYTES)
     files = value.get("files") if isinstance(value, dict) else None
     for name in files if isinstance(files, dict) else ():

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pbvf_datasets.schema import (
     CARD_FILE,
+    CROISSANT_FILE,
     DATA_FILE,
     FORMAT,
     FORMAT_VERSION,
@@ -56,6 +57,15 @@ _STATS: Mapping[str, tuple[type, ...]] = {
     "cut": (int,),
     "return": (dict, type(None)),
 }
+_SOURCE: Mapping[str, tuple[type, ...]] = {
+    "id": (str,),
+    "digest": (str,),
+    "verified": (bool,),
+    "episodes": (int,),
+    "steps": (int,),
+    "from": (list,),
+    "provenance": (dict, type(None)),
+}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -66,12 +76,24 @@ def file_entry(path: Path) -> dict[str, Any]:
         return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def build_manifest(folder: Path, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a dataset folder whose other files are all in place."""
+def build_manifest(
+    folder: Path, provenance: Mapping[str, Any], *, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the manifest of a dataset folder whose other files are all in place.
+
+    Args:
+        folder: The folder.
+        provenance: Where the data came from.
+        known: :func:`file_entry` of files that need not be read again, by name.
+    """
+    names = [DATA_FILE, METADATA_FILE]
+    if (folder / CROISSANT_FILE).is_file():
+        names.append(CROISSANT_FILE)
+    known = known or {}
     body = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
-        "files": {name: file_entry(folder / name) for name in (DATA_FILE, METADATA_FILE)},
+        "files": {name: known.get(name) or file_entry(folder / name) for name in names},
         "card": file_entry(folder / CARD_FILE),
         "provenance": dict(provenance),
     }
@@ -115,9 +137,12 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
     if manifest["digest"] != manifest_digest(manifest):
         raise DamagedError("the manifest does not fit its own digest", where=where)
     files = manifest["files"]
-    if not isinstance(files, dict) or set(files) != {DATA_FILE, METADATA_FILE}:
+    # Datasets made before there was a croissant.json have none.
+    if not isinstance(files, dict) or set(files) - {CROISSANT_FILE} != {DATA_FILE, METADATA_FILE}:
         raise DamagedError(
-            f"the manifest must list the files {DATA_FILE} and {METADATA_FILE}", where=where
+            f"the manifest must list the files {DATA_FILE} and {METADATA_FILE}, may list "
+            f"{CROISSANT_FILE}, and no other",
+            where=where,
         )
     for name, entry in (*files.items(), (CARD_FILE, manifest["card"])):
         if (
@@ -134,6 +159,25 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
 
 def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
     provenance = _typed(value, _PROVENANCE, "provenance", where)
+    _check_origin(provenance, where)
+    sources = provenance.get("sources", [])
+    if not isinstance(sources, list):
+        raise DamagedError("provenance.sources is no list", where=where)
+    for source in sources:
+        entry = _typed(source, _SOURCE, "provenance.sources", where)
+        if any(
+            not isinstance(digest, str) or _SHA256.fullmatch(digest) is None
+            for digest in (entry["digest"], *entry["from"])
+        ):
+            raise DamagedError("provenance.sources holds a malformed digest", where=where)
+        if entry["provenance"] is not None:
+            table = {key: kinds for key, kinds in _PROVENANCE.items() if key != "spec"}
+            inner = _typed(entry["provenance"], table, "provenance.sources.provenance", where)
+            _check_origin(inner, where)
+
+
+def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> None:
+    """Check what is inside a provenance, but for what it says of its sources."""
     if provenance["environment"] is not None:
         environment = _typed(
             provenance["environment"], _ENVIRONMENT, "provenance.environment", where
@@ -142,6 +186,8 @@ def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
             raise DamagedError("provenance.environment.withheld is malformed", where=where)
     if any(not isinstance(name, str) for name in provenance["authors"]):
         raise DamagedError("provenance.authors is malformed", where=where)
+    if type(provenance.get("command")) not in (str, type(None)):
+        raise DamagedError("provenance.command is malformed", where=where)
     returns = _typed(provenance["stats"], _STATS, "provenance.stats", where)["return"]
     if returns is not None and (
         set(returns) != {"mean", "min", "max"}

@@ -31,6 +31,7 @@ DATA_FILE: Final = "data/main_data.hdf5"
 METADATA_FILE: Final = "data/metadata.json"
 MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
+CROISSANT_FILE: Final = "croissant.json"
 
 OBS_DTYPES: Final = (
     *("float64", "float32", "float16"),

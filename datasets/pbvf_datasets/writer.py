@@ -32,6 +32,7 @@ from pbvf_datasets.columns import (
     pack_columns,
     unpack_columns,
 )
+from pbvf_datasets.croissant import croissant_bytes
 from pbvf_datasets.durable import (
     TEMPORARY,
     make_folders,
@@ -44,6 +45,7 @@ from pbvf_datasets.environments import env_reference, env_spec_text, safe_env_sp
 from pbvf_datasets.lock import LOCK_FILE, FolderLock
 from pbvf_datasets.manifest import (
     build_manifest,
+    file_entry,
     manifest_bytes,
     parse_manifest,
     tool_version,
@@ -63,6 +65,7 @@ from pbvf_datasets.plan import (
 )
 from pbvf_datasets.schema import (
     CARD_FILE,
+    CROISSANT_FILE,
     DATA_FILE,
     FIELDS,
     MANIFEST_FILE,
@@ -104,6 +107,7 @@ class _Entry:
     steps: int
     total: float
     cut: bool
+    terminated: bool
     nbytes: int
     episode: Episode | None
 
@@ -116,6 +120,26 @@ class _Sums:
     steps: int = 0
     nbytes: int = 0
     cut: int = 0
+
+
+class _Seen:
+    """What the finished files tell of all episodes, gathered while they are written."""
+
+    def __init__(self) -> None:
+        self.policies: set[bytes] = set()
+        self.normalisers: set[bytes] = set()
+        self.arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    def add(self, episode: Episode) -> None:
+        if not self.arrays:
+            for field in FIELDS:
+                array = getattr(episode, field.attribute)
+                if array is not None:
+                    self.arrays[field.name] = (str(array.dtype), array.shape[1:])
+        for theta, mean, std in zip(episode.theta, episode.obs_mean, episode.obs_std, strict=True):
+            normaliser = mean.tobytes() + std.tobytes()
+            self.normalisers.add(_digest(normaliser))
+            self.policies.add(_digest(theta.tobytes() + normaliser))
 
 
 @dataclass(frozen=True)
@@ -163,7 +187,9 @@ class DatasetWriter:
             ``warmup_steps`` in the state (:meth:`set_state`) goes before it.
         license: SPDX identifier, or None.
         authors: Names.
-        command: A command line that makes the same dataset, for the card.
+        command: A command line that makes the same dataset, for the card and the manifest.
+        sources: The datasets that this one is made of, as the manifest holds them; equal
+            settings must mean equal sources.
         root: Folder of datasets; default ``MINARI_DATASETS_PATH``, else Minari's own.
         overwrite: Start anew.
         shard_steps: Steps after which finished episodes are put on disk.
@@ -199,6 +225,7 @@ class DatasetWriter:
         license: str | None = None,
         authors: Sequence[str] = (),
         command: str | None = None,
+        sources: Sequence[Mapping[str, Any]] = (),
         root: Path | None = None,
         overwrite: bool = False,
         shard_steps: int = DEFAULT_SHARD_STEPS,
@@ -234,6 +261,7 @@ class DatasetWriter:
         }
         self._identity: dict[str, Any] = json.loads(canonical_json(identity))
         self._warmup_steps = warmup_steps
+        self._sources: list[Any] = json.loads(canonical_json(list(sources)))
         self._shard_steps = shard_steps
         self._work = work_folder(self.path)
         self._aside = self.path.with_name(f".{self.path.name}.replaced")
@@ -485,6 +513,18 @@ class DatasetWriter:
         self._unlock()
         return manifest
 
+    def discard(self) -> None:
+        """Forget the episodes added so far, on disk too, and close: they are of no use.
+
+        Raises:
+            UsageError: The writer is closed, or the dataset complete.
+            ResourceError: The disk refuses.
+        """
+        self._check_open()
+        with self._resources():
+            self._remove_work()
+        self._unlock()
+
     def close(self) -> None:
         """Release the lock. A work folder that this object made and never used is removed."""
         if self._lock is None:
@@ -681,27 +721,31 @@ class DatasetWriter:
         data = build / "data"
         build.mkdir()
         data.mkdir()
-        policies: set[bytes] = set()
-        write_episodes(build / DATA_FILE, self._episodes(policies), self.spec)
+        seen = _Seen()
+        write_episodes(build / DATA_FILE, self._episodes(seen), self.spec)
         returns = self.returns_done
-        provenance = self._provenance(len(policies), returns)
-        size = (build / DATA_FILE).stat().st_size
-        metadata = self._metadata(size, len(policies))
+        provenance = self._provenance(seen, returns)
+        files = {DATA_FILE: file_entry(build / DATA_FILE)}
+        metadata = self._metadata(files[DATA_FILE]["size"], len(seen.policies))
         write_durably(build / METADATA_FILE, metadata)  # syncs the folder of the data too
+        files[METADATA_FILE] = file_entry(build / METADATA_FILE)
         card = card_text(
             self.dataset_id,
             provenance,
             spec=self.spec,
             returns=returns,
             command=self._plan["command"],
+            data_sha256=files[DATA_FILE]["sha256"],
         )
         write_durably(build / CARD_FILE, card.encode("utf-8"), sync=False)
-        manifest = build_manifest(build, provenance)
+        described = croissant_bytes(self.dataset_id, provenance, files=files, arrays=seen.arrays)
+        write_durably(build / CROISSANT_FILE, described, sync=False)
+        manifest = build_manifest(build, provenance, known=files)
         write_durably(build / MANIFEST_FILE, manifest_bytes(manifest))
         return manifest
 
-    def _episodes(self, policies: set[bytes]) -> Iterator[Episode]:
-        """Yield all episodes from the shards; collect what tells their policies apart."""
+    def _episodes(self, seen: _Seen) -> Iterator[Episode]:
+        """Yield all episodes from the shards; gather what the other files tell of them."""
         first = 0
         for index, name in enumerate(self._stored.shards):
             episodes = self._intact(name, index, first)
@@ -713,7 +757,7 @@ class DatasetWriter:
                 )
             first += len(episodes)
             for episode in episodes:
-                policies.update(_policy_keys(episode))
+                seen.add(episode)
                 yield episode
 
     def _publish(self, build: Path) -> None:
@@ -747,10 +791,11 @@ class DatasetWriter:
             self._lock.release()
             self._lock = None
 
-    def _provenance(self, policies: int, returns: Sequence[float]) -> dict[str, Any]:
+    def _provenance(self, seen: _Seen, returns: Sequence[float]) -> dict[str, Any]:
         warmup = (self.state or {}).get("warmup_steps")
         sums = self._sums()
-        return {
+        lengths = self.lengths_done
+        provenance = {
             "tool": tool_version(),
             **self._identity,
             "versions": versions(),
@@ -758,11 +803,22 @@ class DatasetWriter:
             "stats": {
                 "episodes": sums.count,
                 "steps": sums.steps,
-                "policies": policies,
+                "policies": len(seen.policies),
+                "normalisers": len(seen.normalisers),
                 "cut": sums.cut,
+                "terminated": sum(entry.terminated for entry in self._entries),
+                "length": {
+                    "mean": sums.steps / len(lengths),
+                    "min": min(lengths),
+                    "max": max(lengths),
+                },
                 "return": return_stats(returns),
             },
+            "command": self._plan["command"],
         }
+        if self._sources:
+            provenance["sources"] = self._sources
+        return provenance
 
     def _metadata(self, size: int, policies: int) -> bytes:
         """Return ``metadata.json`` as stock Minari wants it."""
@@ -814,17 +870,14 @@ def _entry(episode: Episode, *, keep: bool) -> _Entry:
         # fsum is exact, so the return does not depend on how the array lies in memory.
         total=_total(episode.rewards),
         cut=episode.cut != "none",
+        terminated=bool(episode.terminated[-1]),
         nbytes=sum(a.nbytes for a in arrays if a is not None),
         episode=episode if keep else None,
     )
 
 
-def _policy_keys(episode: Episode) -> Iterator[bytes]:
-    for parts in zip(episode.theta, episode.obs_mean, episode.obs_std, strict=True):
-        digest = hashlib.blake2b(digest_size=16)
-        for part in parts:
-            digest.update(part.tobytes())
-        yield digest.digest()
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _check_neighbours(root: Path, dataset_id: str) -> None:

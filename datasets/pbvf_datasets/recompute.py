@@ -1,0 +1,197 @@
+"""Recomputed actions: is a stored action the one of the policy that its tag names?
+
+Acting is done one observation at a time (:class:`pbvf_offline.policies.Actor`); here the
+same network runs over many at once, in double precision up to the cast to the action's
+dtype. The last digits differ with the order of summation, so there are tolerances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.batches import Trajectories
+from pbvf_offline.policies import (
+    BoxActions,
+    DiscreteActions,
+    Policies,
+    PolicySpec,
+    split_theta,
+)
+
+ACTION_TOLERANCE: Final = 1e-5
+"""How far a recomputed action may be from the stored one, as a part of the range."""
+
+LOGIT_TOLERANCE: Final = 1e-4
+"""How far the logit of a stored discrete action may be below the best one."""
+
+_BATCH_VALUES: Final = 2**17  # in the widest layer: such a batch stays in the cache
+_BATCH_PARAMETERS: Final = 2**20
+
+_Piece = tuple[int, int, int]  # a policy's row, first step, step after the last
+
+
+def _batches(policy: NDArray[np.int32], spec: PolicySpec) -> Iterator[list[_Piece]]:
+    """Yield stretches in which one policy acts, as many at once as memory should hold.
+
+    Args:
+        policy: (T,) the row that acted.
+        spec: Architecture of all.
+    """
+    most_steps = max(1, _BATCH_VALUES // max(spec.obs_dim, spec.actions.outputs, *spec.hidden, 1))
+    most_pieces = max(1, _BATCH_PARAMETERS // spec.size)
+    ends = [*(np.flatnonzero(np.diff(policy)) + 1).tolist(), len(policy)]
+    batch: list[_Piece] = []
+    room = most_steps
+    start = 0
+    for end in ends:
+        row = int(policy[start])
+        while start < end:
+            stop = min(end, start + room)
+            batch.append((row, start, stop))
+            room -= stop - start
+            start = stop
+            if room == 0 or len(batch) == most_pieces:
+                yield batch
+                batch, room = [], most_steps
+    if batch:
+        yield batch
+
+
+class _Networks:
+    """The networks of some policies, each to be applied to many observations.
+
+    Args:
+        policies: Where they are.
+        rows: Which of them.
+    """
+
+    def __init__(self, policies: Policies, rows: NDArray[np.int64]) -> None:
+        _, layers = split_theta(policies.spec, policies.theta[rows])
+        weight, bias = layers[0]
+        first = weight / policies.obs_std[rows][:, None, :]
+        self._first = first, bias - np.einsum("koi,ki->ko", first, policies.obs_mean[rows])
+        self._later = layers[1:]
+        self._outputs = policies.spec.actions.outputs
+        self._place = {int(row): k for k, row in enumerate(rows)}
+
+    def outputs(
+        self,
+        batch: list[_Piece],
+        observations: NDArray[Any],
+        wanted: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return outputs (n, outputs) for the n steps of a batch.
+
+        Args:
+            batch: Stretches in order, without gaps.
+            observations: (T or more, obs_dim) raw, of the whole episode.
+            wanted: (n,) the steps to compute; the others are left as they come, and all are
+                computed in single precision from the second layer on when it is None.
+        """
+        first = batch[0][1]
+        result = np.empty((batch[-1][2] - first, self._outputs))
+        weight, bias = self._first
+        dtype = np.float32 if wanted is None and self._later else np.float64
+        for row, start, end in batch:
+            k = self._place[row]
+            there = slice(start - first, end - first)
+            obs = observations[start:end]
+            if wanted is not None:
+                obs = obs[wanted[there]]
+            x: NDArray[Any] = obs.astype(np.float64, copy=False) @ weight[k].T
+            x += bias[k]
+            x = x.astype(dtype, copy=False)
+            for later_weight, later_bias in self._later:
+                np.tanh(x, out=x)
+                x = x @ later_weight[k].astype(dtype, copy=False).T
+                x += later_bias[k]
+            if wanted is None:
+                result[there] = x
+            else:
+                result[there][wanted[there]] = x
+        return result
+
+
+class _Judge:
+    """Compares stored actions with those that follow from outputs of networks."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._actions = policies.spec.actions
+        self._actor = policies.actor(0)  # how outputs become actions is the same for all
+        if isinstance(self._actions, BoxActions):
+            low, high = np.array(self._actions.low), np.array(self._actions.high)
+            # A coarse dtype cannot hold the tolerance: there its last place may differ.
+            largest = np.maximum(abs(low), abs(high)).astype(self._actions.dtype)
+            place = np.spacing(largest).astype(np.float64)
+            self._tolerance = np.maximum(ACTION_TOLERANCE * (high - low), place)
+
+    def wrong(
+        self, outputs: NDArray[np.float64], stored: NDArray[Any], part: float = 1.0
+    ) -> NDArray[np.bool_]:
+        """Return (n,) where stored actions differ by more than ``part`` of the tolerance."""
+        # Each time "not within", so that NaN counts as wrong.
+        if isinstance(self._actions, DiscreteActions):
+            taken = outputs[np.arange(len(stored)), stored - self._actions.start]
+            within = taken >= outputs.max(axis=1) - part * LOGIT_TOLERANCE
+        else:
+            apart = np.abs(self._actor.to_action(outputs).astype(np.float64) - stored)
+            within = np.all(apart <= part * self._tolerance, axis=1)
+        return np.asarray(np.logical_not(within), np.bool_)
+
+
+def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
+    """Return the steps whose stored action is not that of the policy which its tag names.
+
+    A deterministic action must be within :data:`ACTION_TOLERANCE` of the range (or one unit
+    in the last place of a coarse dtype); the logit of a discrete one within
+    :data:`LOGIT_TOLERANCE` of the best. Of stochastic policies the squashing of stored
+    pre-squash actions is checked, and of discrete ones nothing can be.
+
+    Args:
+        episode: One episode.
+    """
+    policies = episode.policies
+    spec, stored = policies.spec, episode.actions
+    if spec.stochastic and episode.pre_action is None:
+        return np.empty(0, np.int64)
+    judge = _Judge(policies)
+    found = [np.empty(0, np.int64)]
+    with np.errstate(all="ignore"):
+        for batch in _batches(episode.policy, spec):
+            steps = slice(batch[0][1], batch[-1][2])
+            if episode.pre_action is not None:
+                wrong = judge.wrong(episode.pre_action[steps], stored[steps])
+            else:
+                networks = _Networks(policies, np.unique([row for row, _, _ in batch]))
+                outputs = networks.outputs(batch, episode.observations)
+                # Single precision behind the first layer is some times faster, and right to
+                # a tenth of the tolerance. What is not within half of it is computed again.
+                part = 0.5 if spec.hidden else 1.0
+                wrong = judge.wrong(outputs, stored[steps], part)
+                if spec.hidden and wrong.any():
+                    outputs = networks.outputs(batch, episode.observations, wrong)
+                    wrong[wrong] = judge.wrong(outputs[wrong], stored[steps][wrong])
+            found.append(np.flatnonzero(wrong) + steps.start)
+    return np.concatenate(found)
+
+
+def expected_action(episode: Trajectories, step: int) -> Any:
+    """Return the action that follows from the tag of a step of a single episode.
+
+    Args:
+        episode: One episode.
+        step: A step for which :func:`wrong_actions` can tell.
+    """
+    actor = episode.policies.actor(int(episode.policy[step]))
+    actions = episode.policies.spec.actions
+    with np.errstate(all="ignore"):
+        if episode.pre_action is not None:
+            return actor.to_action(episode.pre_action[step])
+        outputs = actor.logits(episode.observations[step])
+        if isinstance(actions, BoxActions):
+            return actor.to_action(outputs)
+        return actions.start + int(np.argmax(outputs))

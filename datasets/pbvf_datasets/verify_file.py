@@ -1,0 +1,159 @@
+"""Tensor files under the loupe: critics, policies, and checkpoints of runs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pbvf_datasets.findings import FOUND, Findings, Verification, check_environment
+from pbvf_datasets.guarded import printable
+from pbvf_datasets.schema import DATA_FILE
+from pbvf_offline.errors import DamagedError, IncompatibleError, ResourceError, UsageError
+from pbvf_offline.files import MAX_HEADER, decode, read_file, refuse_pickle, resource_error
+from pbvf_offline.policies import PolicySpec
+from pbvf_offline.strict_json import parse_json
+
+
+def verify_file(path: Path) -> Verification:
+    """Check a critic file, a policies file or the checkpoint of a run; see :func:`verify`.
+
+    Raises:
+        UsageError: It does not exist, or is a file of another sort that has a better place.
+        ResourceError: It cannot be read, or memory is short.
+    """
+    found = Findings()
+    kind, digest = "file", None
+    try:
+        kind, digest = _peek(path)
+        check = _KINDS.get(kind)
+        if check is None:
+            raise IncompatibleError(
+                f"is a file of kind {printable(kind)[:40]!r}, which this program does not know",
+                where=path,
+                remedy="upgrade pbvf-offline",
+            )
+        check(path)
+    except FOUND as error:
+        found.add(error)
+    except MemoryError as error:
+        raise ResourceError("there is not enough memory to check it", where=path) from error
+    return Verification(
+        path=path,
+        kind=kind if kind in _KINDS else "file",
+        status=found.status(verified=True),
+        problems=tuple(found.problems),
+        digest=digest if not found.problems else None,
+    )
+
+
+def _peek(path: Path) -> tuple[str, str]:
+    """Return kind and digest as a tensor file names them, reading only its header.
+
+    Whether they are true is for the decoder to say. The size that the header declares is
+    compared with the file's, so that a long file of nothing is not read into memory.
+
+    Raises:
+        UnsafeError: It is a pickle or an archive of one.
+        DamagedError: It is no tensor file.
+        IncompatibleError: It is one of somebody else.
+        UsageError: It is a part or an archive of a dataset.
+        ResourceError: It cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError("is not a regular file", where=path)
+            start = file.read(1024)
+            _refuse_others(start, path)
+            length = int.from_bytes(start[:8], "little")
+            if len(start) < 10 or start[8:9] != b"{" or length > MAX_HEADER:
+                refuse_pickle(start + file.read(64 * 1024), str(path))
+                raise DamagedError("is not a safetensors file", where=path)
+            header = (start + file.read(max(0, 8 + length - len(start))))[8 : 8 + length]
+    except OSError as error:
+        raise resource_error(error, path) from error
+    value = parse_json(header, path)
+    parts = value.values() if isinstance(value, dict) else ()
+    ends = [p["data_offsets"][1] for p in parts if _has_offsets(p)]
+    declared = 8 + length + max(ends, default=0)
+    if declared != status.st_size:
+        raise DamagedError(
+            f"it has {status.st_size:,} bytes, but its header tells of {declared:,}",
+            where=path,
+            remedy="copy or make it again",
+        )
+    metadata = value.get("__metadata__") if isinstance(value, dict) else None
+    text = metadata.get("pbvf") if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise IncompatibleError(
+            "has no pbvf header entry: it is not a file of this project", where=path
+        )
+    entry = parse_json(text, path)
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    digest = entry.get("sha256") if isinstance(entry, dict) else None
+    if not isinstance(kind, str) or not isinstance(digest, str):
+        raise DamagedError("its pbvf header entry is malformed", where=path)
+    return kind, digest
+
+
+def _has_offsets(part: object) -> bool:
+    offsets = part.get("data_offsets") if isinstance(part, dict) else None
+    return isinstance(offsets, list) and len(offsets) == 2 and all(type(n) is int for n in offsets)
+
+
+def _refuse_others(start: bytes, path: Path) -> None:
+    """Say what to do with files that people are likely to give by mistake."""
+    if start.startswith(b"\x89HDF\r\n\x1a\n"):
+        raise UsageError(
+            "is an HDF5 file; a dataset is the folder around it",
+            where=path,
+            remedy=f"give the folder that holds {DATA_FILE}",
+        )
+    if start[257:262] == b"ustar":
+        raise UsageError(
+            "is an archive", where=path, remedy="unpack it first with 'pbvf dataset unpack'"
+        )
+
+
+def _check_policies(path: Path) -> None:
+    from pbvf_offline.policy_files import load_policies
+
+    loaded = load_policies(path)
+    if loaded.environment is not None:
+        check_environment(loaded.environment.to_dict(), f"{path}: environment")
+
+
+def _check_critic(path: Path) -> None:
+    from pbvf_offline.critic_files import load_critic
+
+    loaded = load_critic(path)
+    if loaded.context.environment is not None:
+        check_environment(loaded.context.environment.to_dict(), f"{path}: environment")
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Check the parts of a checkpoint that can be judged without its run's configuration."""
+    content, tensors = decode("checkpoint", read_file(path), str(path))
+    spec = PolicySpec.from_dict(content.get("spec"))
+    for name, shape in (
+        ("theta", (spec.size,)),
+        ("obs_mean", (spec.obs_dim,)),
+        ("obs_std", (spec.obs_dim,)),
+    ):
+        array = tensors.get(name)
+        if array is None or array.shape != shape or not np.isfinite(array).all():
+            raise DamagedError(f"{name} is missing, misshapen or not finite", where=path)
+
+
+_KINDS: Final[Mapping[str, Callable[[Path], None]]] = {
+    "policies": _check_policies,
+    "critic": _check_critic,
+    "checkpoint": _check_checkpoint,
+}
