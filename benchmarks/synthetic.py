@@ -22,6 +22,7 @@ def write_dataset(
     episodes: int,
     fragments: int,
     fragment_steps: int,
+    seed: int = 0,
 ) -> None:
     """Write Swimmer-shaped episodes in fragments, each of a policy of its own.
 
@@ -32,8 +33,9 @@ def write_dataset(
         episodes: Number of episodes.
         fragments: Fragments of each episode.
         fragment_steps: Steps of each fragment.
+        seed: Seed of all numbers.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     spec = PolicySpec(OBS, hidden, BoxActions((-1.0,) * ACT, (1.0,) * ACT))
     steps = fragments * fragment_steps
     truncated = np.zeros(steps, bool)

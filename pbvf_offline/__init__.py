@@ -27,7 +27,10 @@ _PLACES = {
     "default_fit_settings": "fit",
     "default_synthesis_settings": "synthesis",
     "evaluate_policies": "rollout",
+    "export_policies": "policy_exchange",
     "fit_to_file": "fit_files",
+    "from_sb3": "sb3_actors",
+    "from_state_dict": "policy_exchange",
     "init_theta": "policies",
     "load_critic": "critic_files",
     "load_policies": "policy_files",
@@ -38,6 +41,7 @@ _PLACES = {
     "start_training": "online",
     "synthesize": "synthesis",
     "synthesize_to_file": "synthesis_files",
+    "to_module": "policy_exchange",
     "train": "online",
 }
 
@@ -57,8 +61,10 @@ if TYPE_CHECKING:
         init_theta,
         perturb,
     )
+    from pbvf_offline.policy_exchange import export_policies, from_state_dict, to_module
     from pbvf_offline.policy_files import PoliciesFile, load_policies
     from pbvf_offline.rollout import evaluate_policies
+    from pbvf_offline.sb3_actors import from_sb3
     from pbvf_offline.synthesis import (
         SynthesisSettings,
         default_synthesis_settings,
@@ -82,7 +88,10 @@ __all__ = [
     "default_fit_settings",
     "default_synthesis_settings",
     "evaluate_policies",
+    "export_policies",
     "fit_to_file",
+    "from_sb3",
+    "from_state_dict",
     "init_theta",
     "load_critic",
     "load_policies",
@@ -93,6 +102,7 @@ __all__ = [
     "start_training",
     "synthesize",
     "synthesize_to_file",
+    "to_module",
     "train",
 ]
 

@@ -20,6 +20,7 @@ TANH_ONLY = (
 Shapes = Mapping[str, tuple[int, ...]]
 
 _SHOWN = 8
+_LONG = 80
 _MAX_VISITS = 5_000  # of a search that a network's own names end after a few
 _MAX_SUGGESTIONS = 3
 _MAX_PREFIXES = 200
@@ -185,6 +186,8 @@ def _suggestions(
     prefixes = {""}
     for layer in linear:
         words = layer.split(".")
+        if words[-1].isdecimal():
+            words.pop()  # one of a Sequential's is no network
         prefixes |= {".".join(words[: k + 1]) for k in range(len(words))}
     found: list[tuple[str, ...]] = []
     for prefix in sorted(prefixes, key=natural)[:_MAX_PREFIXES]:
@@ -284,7 +287,7 @@ def _check_chain(
 
 def listed(names: Iterable[str]) -> str:
     """Return names for a message, the first few of many."""
-    words = list(names)
+    words = [name if len(name) <= _LONG else name[:_LONG] + "…" for name in names]
     text = ", ".join(words[:_SHOWN])
     more = len(words) - _SHOWN
     return f"{text}, … ({more} more)" if more > 0 else text or "nothing"
@@ -295,4 +298,4 @@ def _shaped(linear: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _joined(orders: Iterable[Sequence[str]]) -> str:
-    return " or ".join(",".join(order) for order in orders)
+    return " or ".join(",".join(name[:_LONG] for name in order) for order in orders)

@@ -23,6 +23,8 @@ def datasets(tmp_path_factory):
             ("Toy-v0", "toy"),
             ("Toy-v0", "parts", "--perturb-every", 2),
             ("ToyDiscrete-v0", "discrete"),
+            ("Toy-v0", "noisy", "--stochastic"),
+            ("ToyDiscrete-v0", "choices", "--stochastic"),
             ("ToySurvive-v0", "survive"),
         ):
             argv = ["--dataset", f"lab/{name}-v0", "--steps", 52, "--seed", 0, "-q", *more]
@@ -108,6 +110,29 @@ def test_case_8_discrete_actions_keep_their_space(here):
     fit("lab/discrete-v0", "psvf", "--updates", 3)
     actions = load_critic(here / "c.safetensors").spec.actions
     assert (actions.n, actions.start) == (4, 2)
+
+
+@pytest.mark.parametrize("dataset", ["lab/noisy-v0", "lab/choices-v0"])
+@pytest.mark.parametrize("kind", ["pssvf", "psvf", "pavf"])
+def test_stochastic_policies(here, kind, dataset):
+    result = fit(dataset, kind, "--updates", 20, "--validation-policies", 0.3, "--seed", 0)
+    assert result["updates"] == 20
+    assert result["loss"] > 0
+    file = load_critic(here / "c.safetensors")
+    assert file.spec.stochastic
+    assert file.critic.kind == kind
+    argv = ["--from-scratch", 2, "--steps", 3, "--out", "p.safetensors", "-q", "--json"]
+    grown = pbvf("synthesize", "c.safetensors", *argv)
+    assert grown.code == 0, grown.err
+    assert len(grown.json["predicted"]) == 2
+
+
+def test_the_pavf_of_discrete_deterministic_policies_is_refused(here):
+    argv = ["--critic", "pavf", "--out", "c.safetensors", "--updates", 2, *SMALL]
+    ran = pbvf("fit-critic", "lab/discrete-v0", *argv)
+    assert ran.code == 5
+    assert "psvf or pssvf" in ran.error
+    assert not (here / "c.safetensors").exists()
 
 
 def test_reward_without_survival():

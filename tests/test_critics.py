@@ -376,16 +376,34 @@ def test_initial_weights_come_from_the_generator() -> None:
 # --- refusals -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", [discrete_spec(2), box_spec(2, stochastic=True)])
-def test_pavf_refuses_discrete_and_stochastic_policies(spec: Any) -> None:
+def finite_loss(kind: str, spec: Any) -> bool:
+    data = make_data(spec, policies=4)
+    fit = start_fit(data, fit_settings(kind), CPU)
+    prepared = training_set(fit, data, CPU)
+    shape = fit.critic.noise_shape(prepared)
+    noise = None if shape is None else torch.zeros(len(prepared), *shape)
+    return math.isfinite(fit.critic.loss(prepared, prepared.entry, noise).item())
+
+
+def test_pavf_refuses_discrete_deterministic_policies() -> None:
+    spec = discrete_spec(2)
     with pytest.raises(IncompatibleError, match="psvf or pssvf") as caught:
         critic_of("pavf", spec)
     assert caught.value.exit_code == 5
-    for kind in ("pssvf", "psvf"):
-        data = make_data(spec, policies=4)
-        fit = start_fit(data, fit_settings(kind), CPU)
-        prepared = training_set(fit, data, CPU)
-        assert math.isfinite(fit.critic.loss(prepared, prepared.entry).item())
+    assert finite_loss("pssvf", spec)
+    assert finite_loss("psvf", spec)
+
+
+@pytest.mark.parametrize(
+    "spec", [box_spec(2, stochastic=True), discrete_spec(2, stochastic=True)], ids=["box", "choice"]
+)
+def test_every_critic_evaluates_stochastic_policies(spec: Any) -> None:
+    for kind in KINDS:
+        assert finite_loss(kind, spec)
+    # Each by a critic of its own: the deterministic one knows no draws.
+    assert critic_of("pavf", spec).noise_shape(None) is not None  # type: ignore[arg-type]
+    plain = critic_of("pavf", box_spec(2))
+    assert plain.noise_shape(prepare(plain, make_data(box_spec(2), policies=4))) is None
 
 
 def test_unknown_kind() -> None:

@@ -21,10 +21,18 @@ from pbvf_offline.fit import (
     start_fit,
     training_set,
 )
-from pbvf_offline.policies import Policies
+from pbvf_offline.policies import Policies, PolicySpec
 
 CPU = torch.device("cpu")
 KINDS = ("pssvf", "psvf", "pavf")
+POLICIES = {
+    **{kind: (kind, box_spec()) for kind in KINDS},
+    "stochastic pavf": ("pavf", box_spec(stochastic=True)),
+    "discrete pavf": ("pavf", discrete_spec(stochastic=True)),
+}
+kinds_and_policies = pytest.mark.parametrize(
+    ("kind", "spec"), POLICIES.values(), ids=POLICIES.keys()
+)
 
 
 def fitted(data: Trajectories, settings: FitSettings, updates: int) -> Fit:
@@ -37,19 +45,19 @@ def weights(fit: Fit) -> bytes:
     return b"".join(w.numpy().tobytes() for w in fit.critic.state_dict().values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_same_seed_same_weights(kind: str) -> None:
-    data = make_data(policies=10)
+@kinds_and_policies
+def test_same_seed_same_weights(kind: str, spec: PolicySpec) -> None:
+    data = make_data(spec, policies=10)
     settings = fit_settings(kind)
     assert weights(fitted(data, settings, 30)) == weights(fitted(data, settings, 30))
     other = dataclasses.replace(settings, seed=1)
     assert weights(fitted(data, other, 30)) != weights(fitted(data, settings, 30))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds_and_policies
 @pytest.mark.parametrize("stops", [[1, 30], [10, 20, 30], [29, 30]])
-def test_stops_along_the_way_change_nothing(kind: str, stops: list[int]) -> None:
-    data = make_data(policies=10)
+def test_stops_along_the_way_change_nothing(kind: str, spec: PolicySpec, stops: list[int]) -> None:
+    data = make_data(spec, policies=10)
     settings = fit_settings(kind)
     fit = start_fit(data, settings, CPU)
     for stop in stops:
@@ -135,10 +143,10 @@ def changed_rewards(data: Trajectories, policies: Any, by: float) -> Trajectorie
 
 
 @pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_held_out_policies_are_not_learned_from(kind: str, bounded: bool) -> None:
+@kinds_and_policies
+def test_held_out_policies_are_not_learned_from(kind: str, spec: PolicySpec, bounded: bool) -> None:
     segments = 1 if kind == "pssvf" else 2
-    data = make_data(policies=12, segments=segments)
+    data = make_data(spec, policies=12, segments=segments)
     # Nothing good ever happens here; a bound on values must not learn of what others earned.
     data = dataclasses.replace(data, rewards=-np.abs(data.rewards))
     settings = fit_settings(kind, validation=0.3, bound_values=bounded)
@@ -263,3 +271,24 @@ def test_a_critic_that_cannot_evaluate_such_policies() -> None:
     data = make_data(discrete_spec(), policies=4)
     with pytest.raises(IncompatibleError):
         start_fit(data, fit_settings("pavf"), CPU)
+
+
+@pytest.mark.parametrize("which", ["stochastic pavf", "discrete pavf"])
+def test_targets_of_stochastic_policies_draw_anew_at_each_update(which: str) -> None:
+    kind, spec = POLICIES[which]
+    data = make_data(spec, policies=4)
+    fit = start_fit(data, fit_settings(kind, n_step=1), CPU)
+    seen: list[torch.Tensor] = []
+    loss = fit.critic.loss
+
+    def noting(batch: Any, index: Any, noise: Any = None) -> Any:
+        seen.append(noise)
+        return loss(batch, index, noise)
+
+    fit.critic.loss = noting  # type: ignore[method-assign]
+    advance(fit, training_set(fit, data, CPU), 300)
+    drawn = torch.stack(seen)
+    assert drawn.shape == (300, 4, 1 if which == "stochastic pavf" else 3)
+    assert len(torch.unique(drawn.flatten(1), dim=0)) == 300
+    assert drawn.mean().abs() < 4 / drawn.numel() ** 0.5
+    assert drawn.std().item() == pytest.approx(1.0, abs=0.1)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import pbvf_offline.fit_files as module
-from libtools import fit_settings, make_data
+from libtools import box_spec, discrete_spec, fit_settings, make_data
 from pbvf_offline.batches import Trajectories
 from pbvf_offline.critic_files import load_critic
+from pbvf_offline.critics import StochasticPAVF
 from pbvf_offline.envs import EnvReference
 from pbvf_offline.errors import (
     ConflictError,
@@ -28,6 +29,7 @@ from pbvf_offline.fit_files import (
     snapshot_path,
     stored_seed,
 )
+from pbvf_offline.policies import PolicySpec
 
 DATA = make_data(policies=10)
 SETTINGS = fit_settings("psvf", validation=0.3)
@@ -122,6 +124,25 @@ def test_interrupted_and_continued_with_every_option(name: str, kind: str, tmp_p
     assert broken.read_bytes() == whole.read_bytes()
     assert snapshot_path(broken, 20).read_bytes() == snapshot_path(whole, 20).read_bytes()
     assert load_critic(whole).encode() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("spec", [box_spec(stochastic=True), discrete_spec(stochastic=True)])
+def test_the_pavf_of_stochastic_policies_is_a_fit_like_any_other(
+    spec: PolicySpec, tmp_path: Path
+) -> None:
+    data = make_data(spec, policies=10)
+    settings = fit_settings("pavf", validation=0.3)
+    whole, broken = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    run(whole, 40, settings, data)
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, 40, settings, data, progress=Interrupt(13))
+    run(broken, 20, settings, data)
+    run(broken, 40, settings, data)
+    assert broken.read_bytes() == whole.read_bytes()
+    file = load_critic(whole)
+    assert isinstance(file.critic, StochasticPAVF)
+    assert file.encode() == whole.read_bytes()
+    assert file.validation is not None
 
 
 def test_interrupted_many_times(tmp_path: Path, undisturbed: bytes) -> None:

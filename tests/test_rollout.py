@@ -15,6 +15,7 @@ from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.policies import Policies, PolicySpec, init_theta
 from pbvf_offline.rollout import (
     EpisodeJob,
+    EpisodeRun,
     GivenPlan,
     PerturbationPlan,
     ReturnOf,
@@ -446,3 +447,80 @@ def test_a_misshapen_observation_in_a_later_step_is_refused(wrong: object) -> No
     policies = make_policies(spec_for_env(env, ()), 1)
     with pytest.raises(UsageError, match="observation has shape"):
         run_episode(env, GivenPlan(policies, 0), 0)
+
+
+# --- an episode in pieces -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("pieces", [[7], [1] * 7, [3, 4], [2, 5, 9], [0, 4, 0, 3], [None]])
+def test_pieces_of_an_episode_make_the_whole(
+    pieces: list[int | None], stochastic: bool, every: int | None
+) -> None:
+    spec = box_spec(2, (4,), stochastic=stochastic)
+    env = make_env(probe(info="survive"))
+    whole = run_episode(env, plan(spec, every), 3)
+    run = EpisodeRun(env, plan(spec, every), 3)
+    assert (run.steps, run.ended, run.reports_survive) == (0, False, False)
+    taken = 0
+    for steps in pieces:
+        ended = run.advance(steps)
+        taken = 7 if steps is None else min(7, taken + steps)
+        assert run.steps == taken
+        assert ended == run.ended == run.terminated == (taken == 7)
+        if taken:
+            assert same(run.episode(), whole if taken == 7 else whole.truncate(taken))
+    assert run.advance(5)  # nothing happens after the end
+    assert run.steps == 7
+    assert same(run.episode(), whole)
+    assert not run.truncated
+    assert run.reports_survive
+
+
+def test_an_episode_outgrows_its_first_arrays_in_pieces() -> None:
+    config = EnvConfig("RolloutProbe-v0", {"length": 2500})
+    env = make_env(config)
+    whole = run_episode(env, plan(every=700), 0)
+    run = EpisodeRun(env, plan(every=700), 0)
+    while not run.advance(333):
+        assert run.observations[: run.steps + 1, 1].tolist() == list(range(run.steps + 1))
+    assert same(run.episode(), whole)
+
+
+def test_every_observation_is_announced_before_it_is_acted_on() -> None:
+    seen: list[np.ndarray] = []
+    acted: list[int] = []
+
+    class Noting(PerturbationPlan):
+        def segment(self, episode: int, index: int) -> Any:
+            acted.append(len(seen))
+            return super().segment(episode, index)
+
+    usual = plan(every=1)
+    noting = Noting(usual.base, usual.sigma, 1, usual.seed)
+    run = EpisodeRun(make_env(probe()), noting, 0, lambda obs: seen.append(obs.copy()))
+    assert len(seen) == 1
+    run.advance(3)
+    assert len(seen) == 4
+    run.advance()
+    # With the last one, which is not acted on; a policy is asked for after its observation.
+    assert np.array_equal(np.stack(seen), run.observations[:8])
+    assert acted == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_time_limit_is_no_end_of_the_task() -> None:
+    limited = EnvConfig("RolloutProbe-v0", {"length": 50}, max_episode_steps=4)
+    run = EpisodeRun(make_env(limited), plan(), 0)
+    assert not run.advance(3)
+    assert run.advance(3)
+    assert (run.steps, run.terminated, run.truncated) == (4, False, True)
+    assert run.episode().cut == "none"
+
+
+@pytest.mark.parametrize(("where", "step"), [("reward", 4), ("obs", 5)])
+def test_bad_numbers_are_noticed_in_the_piece_that_holds_them(where: str, step: int) -> None:
+    run = EpisodeRun(make_env(probe(**{f"bad_{where}_at": 5})), plan(), 2)
+    run.advance(4)
+    with pytest.raises(DivergedError, match=f"{where}.* in step {step} of episode 2"):
+        run.advance(1)

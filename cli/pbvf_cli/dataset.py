@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pbvf_cli import dataset_info, dataset_verify
+from pbvf_cli import dataset_edit, dataset_info, dataset_share, dataset_verify
 
 sub = typer.Typer(
     name="dataset",
@@ -15,6 +15,8 @@ sub = typer.Typer(
 
 dataset_info.register(sub)
 dataset_verify.register(sub)
+dataset_edit.register(sub)
+dataset_share.register(sub)
 
 
 def register(app: typer.Typer) -> None:

@@ -197,13 +197,13 @@ def import_policies(
     form.show("files", tuple(path.name for path in files))
     form.show("env", env)
     form.show("format", layout.value, "default" if layout is LayoutName.TORCH else "given")
-    form.choose("layers", layers, None, "found by names and shapes")
+    form.show("layers", layers, "found by names and shapes" if layers is None else "given")
     form.choose("activation", activation, "tanh", "default: weights do not tell")
     if layout is LayoutName.TORCH:
         default = SquashName(env_preset(env).squash)
         squash = form.choose("squash", squash, default, options.paper_source(env))
     else:
-        form.choose("squash", squash, None, "by the names")
+        form.show("squash", squash, "by the names" if squash is None else "given")
     form.show("stochastic", stochastic, "given" if stochastic else "default")
     sink.settings("pbvf policies import", form.settings)
 

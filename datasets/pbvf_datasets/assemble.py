@@ -121,6 +121,24 @@ def check_spec(
         )
 
 
+def check_tags(arrays: Mapping[str, ArraySource], where: Callable[[str], str]) -> None:
+    """Check that an episode says which policies acted.
+
+    Raises:
+        IncompatibleError: It says nothing about policies.
+        DamagedError: It says only a part.
+    """
+    missing = [name for name in _TAGS if name not in arrays]
+    if missing == list(_TAGS):
+        raise IncompatibleError(
+            f"it is not policy-tagged: {', '.join(_TAGS)} are needed in every episode",
+            where=where(""),
+            remedy=_UNTAGGED,
+        )
+    if missing:
+        raise DamagedError("the array is missing", where=where(missing[0]))
+
+
 def check_arrays(
     arrays: Mapping[str, ArraySource],
     spec: PolicySpec,
@@ -328,15 +346,7 @@ class Assembler:
         def where(name: str) -> str:
             return f"{self._file}: {place}/{name}" if name else f"{self._file}: {place}"
 
-        missing = [name for name in _TAGS if name not in arrays]
-        if missing == list(_TAGS):
-            raise IncompatibleError(
-                f"it is not policy-tagged: {', '.join(_TAGS)} are needed in every episode",
-                where=where(""),
-                remedy=_UNTAGGED,
-            )
-        if missing:
-            raise DamagedError("the array is missing", where=where(missing[0]))
+        check_tags(arrays, where)
         blob = read_blob(arrays[BLOB], where(BLOB))
         known = self._blobs.get(blob)
         if known is None:

@@ -20,15 +20,15 @@ _MOST_SOURCES: Final = 50
 _MOST_COMMANDS: Final = 20
 _BIBTEX = re.compile(r"[\\{}\"#%&$~^_]")
 
-_HUB_LICENSES: Final = frozenset(
-    "afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear "
-    "bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 "
-    "cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 "
-    "cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 "
-    "cdla-permissive-2.0 cdla-sharing-1.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 "
-    "gfdl gpl gpl-2.0 gpl-3.0 isc lgpl lgpl-2.1 lgpl-3.0 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl "
-    "odc-by ofl-1.1 osl-3.0 pddl postgresql unlicense wtfpl zlib".split()
-)
+_HUB_LICENSES: Final = """
+afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear
+bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0
+cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0
+cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 cdla-permissive-2.0
+cdla-sharing-1.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 gfdl gpl gpl-2.0
+gpl-3.0 isc lgpl lgpl-2.1 lgpl-3.0 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1
+osl-3.0 pddl postgresql unlicense wtfpl zlib
+"""
 """Licences that the Hub knows by name; it refuses a header with any other but ``other``."""
 _HUB_NAMES: Final = {"odbl-1.0": "odbl", "odc-by-1.0": "odc-by", "pddl-1.0": "pddl"}
 
@@ -126,7 +126,7 @@ def _header(dataset_id: str, license_id: str | None, steps: int) -> list[str]:
     if license_id is not None:
         known = re.sub(r"-(only|or-later)$", "", clean(license_id).lower())
         known = _HUB_NAMES.get(known, known)
-        if known in _HUB_LICENSES:
+        if known in _HUB_LICENSES.split():
             lines.append(f"license: {json.dumps(known)}")
         else:
             name = json.dumps(clean(license_id), ensure_ascii=False)
@@ -182,6 +182,7 @@ def _making(provenance: Mapping[str, Any], command: str | None) -> list[str]:
     settings = dict(provenance["settings"])
     if sources:
         settings.pop("sources", None)  # a table of its own
+        settings = {key: value for key, value in settings.items() if value is not None}
     rows = {str(k): _json(v) for k, v in sorted(settings.items())}
     if rows:
         parts += ["Settings:", "", *_table(rows), ""]
@@ -204,7 +205,8 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> list[str]:
             cells += ["not known", "not known", "unverified"]
         else:
             how = clean(_operation(source)) if source["from"] else "collected"
-            cells += [_seed(origin["seed"]), clean(origin["license"] or "none given"), how]
+            seed = "none" if source["from"] and origin["seed"] is None else _seed(origin["seed"])
+            cells += [seed, clean(origin["license"] or "none given"), how]
         parts.append(f"| {' | '.join(cells)} |")
     if len(sources) > _MOST_SOURCES:
         parts += ["", f"and {len(sources) - _MOST_SOURCES:,} more."]

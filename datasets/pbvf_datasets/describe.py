@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.assemble import check_arrays, check_spec, read_blob
+from pbvf_datasets.assemble import check_arrays, check_spec, check_tags, read_blob
 from pbvf_datasets.door import MAX_METADATA_BYTES, CheckedFolder, open_folder, parse_metadata
 from pbvf_datasets.guarded import GuardedFile, GuardedGroup
 from pbvf_datasets.manifest import MAX_MANIFEST_BYTES, parse_manifest
@@ -51,7 +51,6 @@ MAX_DEPTH: Final = 16
 
 HISTOGRAM_BINS: Final = 10
 
-_TAGS: Final = ("infos/theta", "infos/segment", BLOB)
 _OPTIONAL: Final = tuple(f.name for f in FIELDS if not f.required)
 _UNFINISHED: Final = re.compile(r"\.(.+-v[0-9]+)\.([a-z]+ing)")
 
@@ -77,7 +76,7 @@ class Histogram:
             return cls((low, high), (len(values),))
         part = (values / 2 - low / 2) / (high / 2 - low / 2)
         index = np.minimum((part * bins).astype(np.int64), bins - 1)
-        inner = [low + (high / bins - low / bins) * k for k in range(1, bins)]
+        inner = [low / bins * (bins - k) + high / bins * k for k in range(1, bins)]
         return cls((low, *inner, high), tuple(np.bincount(index, minlength=bins).tolist()))
 
 
@@ -195,6 +194,11 @@ class Description:
             "seed": provenance.get("seed"),
             "settings": provenance.get("settings"),
             "warmup_steps": provenance.get("warmup_steps"),
+            "command": provenance.get("command"),
+            "sources": [
+                {key: source[key] for key in ("id", "digest", "episodes", "steps")}
+                for source in provenance.get("sources", ())
+            ],
             "provenance": self.provenance,
             "sizes": dict(self.sizes),
             "size": sum(self.sizes.values()),
@@ -320,15 +324,7 @@ class _Census:
         def where(name: str) -> str:
             return self._data.where(f"{group.place}/{name}" if name else group.place)
 
-        if all(name not in arrays for name in _TAGS):
-            raise IncompatibleError(
-                f"it is not policy-tagged: {', '.join(_TAGS)} are needed in every episode",
-                where=where(""),
-                remedy="open it with Minari, after 'pbvf dataset verify' called it safe",
-            )
-        for name in _TAGS:
-            if name not in arrays:
-                raise DamagedError("the array is missing", where=where(name))
+        check_tags(arrays, where)
         spec, cut = self._tag(read_blob(arrays[BLOB], where(BLOB)), where(BLOB))
         steps, segments = check_arrays(arrays, spec, self._obs_dtype, where)
         total = group.integer(b"total_steps")
@@ -392,7 +388,7 @@ class _Census:
 def _digest(*parts: NDArray[Any]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        digest.update(part)
+        digest.update(part.data)
     return digest.digest()
 
 

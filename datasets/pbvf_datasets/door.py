@@ -133,6 +133,19 @@ class CheckedFolder:
         """
         self.open_data().check_unchanged()
 
+    def close_data(self) -> None:
+        """Close the HDF5 file alone; :meth:`open_data` opens it again.
+
+        Raises:
+            DamagedError: Somebody wrote to it meanwhile.
+        """
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.check_unchanged()
+            finally:
+                file.close()
+
     def close(self) -> None:
         """Close the files; further calls do nothing."""
         if self._file is not None:
@@ -348,7 +361,7 @@ def _read_small(parent: int, name: str, where: Path, limit: int) -> bytes:
         if size == 0:
             raise DamagedError("the file is empty", where=where)
         try:
-            return file.read(limit + 1)
+            return file.read(size + 1)  # as much as is asked for is allocated
         except OSError as error:
             raise _os_error(error, where) from error
 

@@ -1,8 +1,8 @@
 """Recomputed actions: is a stored action the one of the policy that its tag names?
 
 Acting is done one observation at a time (:class:`pbvf_offline.policies.Actor`); here the
-same network runs over many at once, in double precision up to the cast to the action's
-dtype. The last digits differ with the order of summation, so there are tolerances.
+same network runs over many at once, first in single and, where that leaves a doubt, in
+double precision. The last digits differ with the order of summation, so there are tolerances.
 """
 
 from __future__ import annotations
@@ -62,26 +62,17 @@ def _batches(policy: NDArray[np.int32], spec: PolicySpec) -> Iterator[list[_Piec
 
 
 class _Networks:
-    """The networks of some policies, each to be applied to many observations.
+    """The networks of all policies of an episode, each applied to many observations at once."""
 
-    Args:
-        policies: Where they are.
-        rows: Which of them.
-    """
-
-    def __init__(self, policies: Policies, rows: NDArray[np.int64]) -> None:
-        _, layers = split_theta(policies.spec, policies.theta[rows])
-        weight, bias = layers[0]
-        first = weight / policies.obs_std[rows][:, None, :]
-        self._first = first, bias - np.einsum("koi,ki->ko", first, policies.obs_mean[rows])
-        self._later = layers[1:]
-        self._outputs = policies.spec.actions.outputs
-        self._place = {int(row): k for k, row in enumerate(rows)}
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._layers = split_theta(policies.spec, policies.theta)[1]  # views, nothing is copied
 
     def outputs(
         self,
         batch: list[_Piece],
         observations: NDArray[Any],
+        dtype: type[np.floating[Any]],
         wanted: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float64]:
         """Return outputs (n, outputs) for the n steps of a batch.
@@ -89,26 +80,24 @@ class _Networks:
         Args:
             batch: Stretches in order, without gaps.
             observations: (T or more, obs_dim) raw, of the whole episode.
-            wanted: (n,) the steps to compute; the others are left as they come, and all are
-                computed in single precision from the second layer on when it is None.
+            dtype: Precision; observations are normalised in double precision in any case.
+            wanted: (n,) the steps to compute, the others are left as they come; None: all.
         """
-        first = batch[0][1]
-        result = np.empty((batch[-1][2] - first, self._outputs))
-        weight, bias = self._first
-        dtype = np.float32 if wanted is None and self._later else np.float64
+        policies, offset = self._policies, batch[0][1]
+        result = np.empty((batch[-1][2] - offset, policies.spec.actions.outputs))
         for row, start, end in batch:
-            k = self._place[row]
-            there = slice(start - first, end - first)
+            there = slice(start - offset, end - offset)
             obs = observations[start:end]
             if wanted is not None:
                 obs = obs[wanted[there]]
-            x: NDArray[Any] = obs.astype(np.float64, copy=False) @ weight[k].T
-            x += bias[k]
-            x = x.astype(dtype, copy=False)
-            for later_weight, later_bias in self._later:
-                np.tanh(x, out=x)
-                x = x @ later_weight[k].astype(dtype, copy=False).T
-                x += later_bias[k]
+            normalised = obs - policies.obs_mean[row]
+            normalised /= policies.obs_std[row]
+            x: NDArray[Any] = normalised.astype(dtype, copy=False)
+            for k, (weight, bias) in enumerate(self._layers):
+                if k > 0:
+                    np.tanh(x, out=x)
+                x = x @ weight[row].astype(dtype, copy=False).T
+                x += bias[row]
             if wanted is None:
                 result[there] = x
             else:
@@ -158,7 +147,7 @@ def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
     spec, stored = policies.spec, episode.actions
     if spec.stochastic and episode.pre_action is None:
         return np.empty(0, np.int64)
-    judge = _Judge(policies)
+    judge, networks = _Judge(policies), _Networks(policies)
     found = [np.empty(0, np.int64)]
     with np.errstate(all="ignore"):
         for batch in _batches(episode.policy, spec):
@@ -166,14 +155,12 @@ def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
             if episode.pre_action is not None:
                 wrong = judge.wrong(episode.pre_action[steps], stored[steps])
             else:
-                networks = _Networks(policies, np.unique([row for row, _, _ in batch]))
-                outputs = networks.outputs(batch, episode.observations)
-                # Single precision behind the first layer is some times faster, and right to
-                # a tenth of the tolerance. What is not within half of it is computed again.
-                part = 0.5 if spec.hidden else 1.0
-                wrong = judge.wrong(outputs, stored[steps], part)
-                if spec.hidden and wrong.any():
-                    outputs = networks.outputs(batch, episode.observations, wrong)
+                # Single precision is some times faster, and right to a tenth of the
+                # tolerance. What is not within half of it is computed again.
+                outputs = networks.outputs(batch, episode.observations, np.float32)
+                wrong = judge.wrong(outputs, stored[steps], 0.5)
+                if wrong.any():
+                    outputs = networks.outputs(batch, episode.observations, np.float64, wrong)
                     wrong[wrong] = judge.wrong(outputs[wrong], stored[steps][wrong])
             found.append(np.flatnonzero(wrong) + steps.start)
     return np.concatenate(found)

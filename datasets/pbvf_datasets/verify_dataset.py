@@ -12,13 +12,12 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pbvf_datasets.assemble import Assembler
+from pbvf_datasets.assemble import Assembler, check_tags, read_blob
 from pbvf_datasets.door import CardWarning, CheckedFolder, UnverifiedWarning, open_suspect
 from pbvf_datasets.findings import (
     FOUND,
@@ -30,7 +29,13 @@ from pbvf_datasets.findings import (
 from pbvf_datasets.guarded import GuardedArray, GuardedFile, GuardedGroup, printable
 from pbvf_datasets.reader import environment_of
 from pbvf_datasets.recompute import expected_action, wrong_actions
-from pbvf_datasets.schema import BLOB, FIELDS, MANIFEST_FILE, METADATA_FILE
+from pbvf_datasets.schema import (
+    BLOB,
+    FIELDS,
+    MANIFEST_FILE,
+    METADATA_FILE,
+    parse_episode_blob,
+)
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
@@ -49,7 +54,6 @@ Progress = Callable[[int, int], None]
 _MAX_ATTRIBUTE_BYTES: Final = 2**20
 _NAMES: Final = frozenset((*(f.name for f in FIELDS), BLOB))
 _OPTIONAL: Final = tuple(f.name for f in FIELDS if not f.required)
-_TAGS: Final = frozenset(("infos/theta", "infos/segment", BLOB))
 
 
 def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verification:
@@ -80,8 +84,7 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
                 raise ResourceError(
                     "there is not enough memory to check it", where=folder
                 ) from error
-            if checked.mismatch is not None:
-                found.add(checked.mismatch)
+            _add_mismatches(checked, found)
     if found.more:
         notes.append(f"{folder}: there are more than {MAX_PROBLEMS:,} problems; not all are listed")
     safe, reason = _for_minari(found, checked, look)
@@ -100,6 +103,17 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
         digest=checked.digest if checked is not None and whole else None,
         counts={} if look is None else look.counts,
     )
+
+
+def _add_mismatches(folder: CheckedFolder, found: Findings) -> None:
+    """Note all files that are not those which the manifest lists."""
+    if folder.mismatch is None or folder.manifest is None:
+        return
+    found.add(folder.mismatch)
+    for name, digest in folder.hashes.items():
+        where = str(folder.path / name)
+        if digest != folder.manifest["files"][name]["sha256"] and where != folder.mismatch.where:
+            found.add(DamagedError("its sha256 is not the one in its manifest", where=where))
 
 
 def _for_minari(
@@ -126,15 +140,6 @@ def _for_minari(
     return True, reason
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What all episodes of a dataset have in common."""
-
-    spec: PolicySpec
-    obs_dtype: np.dtype[Any]
-    optional: frozenset[str]
-
-
 class _DatasetLook:
     """One pass over a dataset that the door has let in.
 
@@ -151,12 +156,15 @@ class _DatasetLook:
         self._folder, self._found, self._progress = folder, found, progress
         # Where digests vouch for the bytes, arrays that nobody uses need not be read.
         self._doubtful = folder.manifest is None or folder.mismatch is not None
-        self._form: _Form | None = None
+        self._spec: PolicySpec | None = None
+        self._tag: tuple[bytes, PolicySpec] | None = None  # the last one, as stored and read
+        self._form: tuple[np.dtype[Any], frozenset[str]] | None = None
         self._policies: set[bytes] = set()
         self._untagged = False
         self._returns: list[float] = []
         self._largest = 1.0
-        self._good = self._steps = self._cut = 0
+        self._lengths: list[int] = []
+        self._good = self._steps = self._cut = self._terminated = 0
 
     def run(self) -> None:
         """Look at everything; what is wrong goes to the findings."""
@@ -178,7 +186,7 @@ class _DatasetLook:
             self._episode(data, root, i)
             if self._progress is not None:
                 self._progress(min(self._steps, total), total)
-        if self._good == folder.total_episodes:
+        if self._good == folder.total_episodes > 0:
             self.counts = {
                 "episodes": self._good,
                 "steps": self._steps,
@@ -247,12 +255,10 @@ class _DatasetLook:
             found.add(error)
         arrays: dict[str, GuardedArray] = {}
         self._open(group, "", arrays)
-        tagged = not _TAGS.isdisjoint(arrays)
-        if not tagged and not self._untagged:
-            # Once: Minari's own datasets have none anywhere.
-            self._untagged = True
-            found.add(_no_tags(data.where(group.place)))
-        elif tagged and found.count == before:
+        tagged = True
+        if found.count == before:
+            tagged = self._is_tagged(data, group.place, arrays)
+        if tagged and found.count == before and self._has_same_spec(data, group.place, arrays):
             assembler = Assembler(
                 str(data.path),
                 self._folder.observation_space,
@@ -272,6 +278,46 @@ class _DatasetLook:
             # What else is wrong with it? Until now only the first find is known.
             for name, array in arrays.items():
                 self._read(data.where(f"{group.place}/{name}"), array)
+
+    def _is_tagged(self, data: GuardedFile, place: str, arrays: Mapping[str, GuardedArray]) -> bool:
+        """Return whether an episode has policy tags; their absence is noted once."""
+        try:
+            check_tags(arrays, lambda name: data.where(f"{place}/{name}" if name else place))
+        except DamagedError as error:
+            self._found.add(error)
+        except IncompatibleError as error:
+            if not self._untagged:  # Minari's own datasets have none anywhere
+                self._untagged = True
+                self._found.add(error)
+            return False
+        return True
+
+    def _has_same_spec(
+        self, data: GuardedFile, place: str, arrays: Mapping[str, GuardedArray]
+    ) -> bool:
+        """Return whether an episode's policies have the architecture of the dataset's others.
+
+        Where the tag cannot be read, the answer is left to those who know what is wrong.
+        """
+        where = data.where(f"{place}/{BLOB}")
+        try:
+            blob = read_blob(arrays[BLOB], where)
+            if self._tag is None or self._tag[0] != blob:
+                self._tag = blob, parse_episode_blob(blob, where)[0]
+        except (KeyError, *FOUND):
+            return True
+        spec = self._tag[1]
+        first = self._spec = self._spec or spec
+        if spec != first:
+            self._found.add(
+                IncompatibleError(
+                    f"its policies ({spec.arch}) have another architecture than those before "
+                    f"({first.arch})",
+                    where=where,
+                    remedy="keep policies of different architectures in datasets of their own",
+                )
+            )
+        return spec == first
 
     def _open(self, group: GuardedGroup, prefix: str, arrays: dict[str, GuardedArray]) -> None:
         """Check all members of an episode and collect those that the format knows."""
@@ -308,28 +354,18 @@ class _DatasetLook:
         arrays: Mapping[str, GuardedArray],
         episode: Trajectories,
     ) -> None:
-        form = _Form(
-            episode.policies.spec,
-            episode.observations.dtype,
-            frozenset(name for name in _OPTIONAL if name in arrays),
-        )
-        first = self._form = self._form or form
-        if form.spec != first.spec:
-            self._found.add(
-                IncompatibleError(
-                    "its policy has another architecture than those before",
-                    where=data.where(f"{place}/{BLOB}"),
-                    remedy="keep policies of different architectures in datasets of their own",
-                )
-            )
-        if form.obs_dtype != first.obs_dtype:
+        """Check that an episode has the optional arrays and the dtype of the first one."""
+        dtype = episode.observations.dtype
+        optional = frozenset(name for name in _OPTIONAL if name in arrays)
+        self._form = self._form or (dtype, optional)
+        if dtype != self._form[0]:
             self._found.add(
                 DamagedError(
-                    f"it is {form.obs_dtype}; {first.obs_dtype} is expected",
+                    f"it is {dtype}; {self._form[0]} is expected",
                     where=data.where(f"{place}/observations"),
                 )
             )
-        for name in sorted(form.optional ^ first.optional):
+        for name in sorted(optional ^ self._form[1]):
             self._found.add(
                 IncompatibleError(
                     "some episodes have it and some do not", where=data.where(f"{place}/{name}")
@@ -355,13 +391,15 @@ class _DatasetLook:
         self._steps += len(episode)
         policies = episode.policies
         for row in zip(policies.theta, policies.obs_mean, policies.obs_std, strict=True):
-            digest = hashlib.blake2b(digest_size=16)
+            digest = hashlib.sha256()  # has an instruction of its own on many machines
             for part in row:
-                digest.update(part)
+                digest.update(part.data)
             self._policies.add(digest.digest())
+        self._lengths.append(len(episode))
         if episode.cut[0]:
             self._cut += 1
         else:
+            self._terminated += bool(episode.terminated[-1])
             with np.errstate(over="ignore"):
                 self._returns.append(float(episode.rewards.sum()))
                 self._largest = max(self._largest, float(np.abs(episode.rewards).sum()))
@@ -426,20 +464,31 @@ class _DatasetLook:
                     where=folder.path / METADATA_FILE,
                 )
             )
-        if folder.manifest is None or self._form is None:
+        if folder.manifest is None or self._spec is None:
             return
         provenance = folder.manifest["provenance"]
         stats, where = provenance["stats"], folder.path / MANIFEST_FILE
-        if provenance["spec"] != self._form.spec.to_dict():
+        if provenance["spec"] != self._spec.to_dict():
             found.add(DamagedError("its spec is not that of the policies in the data", where=where))
-        for name, there in (*self.counts.items(), ("cut", self._cut)):
-            if stats[name] != there:
+        own = {**self.counts, "cut": self._cut, "terminated": self._terminated}
+        for name, there in own.items():
+            if name in stats and stats[name] != there:
                 found.add(
                     DamagedError(
                         f"its stats say {name} {stats[name]!r}; the data have {there:,}",
                         where=where,
                     )
                 )
+        lengths = {"min": min(self._lengths), "max": max(self._lengths)}
+        says = stats.get("length")
+        if says is not None and (
+            not isinstance(says, dict) or any(says.get(key) != lengths[key] for key in lengths)
+        ):
+            found.add(
+                DamagedError(
+                    f"its stats say length {_short(says)}; the data have {lengths}", where=where
+                )
+            )
         says, returns = stats["return"], _return_stats(self._returns)
         if (says is None) != (returns is None) or (
             says is not None and returns is not None and not self._agree(says, returns)
@@ -451,14 +500,6 @@ class _DatasetLook:
     def _agree(self, says: Mapping[str, float], there: Mapping[str, float]) -> bool:
         # Sums of rewards differ in their last digits with the order of summation.
         return all(abs(says[key] - there[key]) <= 1e-9 * self._largest for key in there)
-
-
-def _no_tags(where: str) -> IncompatibleError:
-    return IncompatibleError(
-        f"it is not policy-tagged: {', '.join(sorted(_TAGS))} are needed in every episode",
-        where=where,
-        remedy="collect it with 'pbvf collect' or write it with DatasetWriter",
-    )
 
 
 def _return_stats(returns: list[float]) -> dict[str, float] | None:

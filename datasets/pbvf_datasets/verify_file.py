@@ -141,9 +141,12 @@ def _check_critic(path: Path) -> None:
 def _check_checkpoint(path: Path) -> None:
     """Check the parts of a checkpoint that can be judged without its run's configuration."""
     content, tensors = decode("checkpoint", read_file(path), str(path))
-    spec = PolicySpec.from_dict(content.get("spec"))
+    try:
+        spec = PolicySpec.from_dict(content.get("spec"))
+    except DamagedError as error:
+        raise DamagedError(error.what, where=path) from error
     for name, shape in (
-        ("theta", (spec.size,)),
+        ("theta", (1, spec.size)),
         ("obs_mean", (spec.obs_dim,)),
         ("obs_std", (spec.obs_dim,)),
     ):
