@@ -250,7 +250,7 @@ def _archive(out: Outgoing) -> Iterator[bytes]:
     Raises:
         DamagedError: A file changed since it was checked.
     """
-    folder, done = folder_name(out.dataset), 0
+    folder, done = folder_name(out.named), 0
     members = _members(out)
     place = LocalPlace(out.path)
     for name, entry in members.items():

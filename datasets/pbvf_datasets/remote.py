@@ -93,17 +93,22 @@ class Outgoing:
 
     Attributes:
         path: Its folder.
-        dataset: Its id, as its metadata say, else its folder's name.
+        named: What its metadata call it, or None.
         digest: The manifest's digest.
         manifest: The bytes of ``manifest.json``.
         files: Size and sha256 of each other file, the card and the signature included.
     """
 
     path: Path
-    dataset: str
+    named: str | None
     digest: str
     manifest: bytes
     files: dict[str, dict[str, Any]]
+
+    @property
+    def dataset(self) -> str:
+        """What to call it: its own name, else its folder's."""
+        return self.named or self.path.name
 
     @property
     def size(self) -> int:
@@ -198,7 +203,7 @@ def _outgoing(folder: CheckedFolder) -> Outgoing:
     named = folder.metadata.get("dataset_id")
     return Outgoing(
         path=path,
-        dataset=named if isinstance(named, str) else path.name,
+        named=named if isinstance(named, str) else None,
         digest=folder.digest,
         manifest=manifest,
         files=files,
