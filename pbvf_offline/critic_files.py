@@ -18,7 +18,7 @@ from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.envs import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
-from pbvf_offline.files import Tensors, decode, encode, read_file, write_file
+from pbvf_offline.files import Tensors, decode, encode, read_tensor_file, write_file
 from pbvf_offline.fit import Fit, FitSettings, held_out_policies, make_optimiser
 from pbvf_offline.normalization import Normaliser
 from pbvf_offline.policies import PolicySpec
@@ -261,7 +261,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         IncompatibleError: It is of another kind or a newer version.
     """
     where = str(path)
-    content, tensors = decode(KIND, read_file(path), where)
+    content, tensors = decode(KIND, read_tensor_file(path), where)
     if set(content) != _CONTENT:
         raise DamagedError("lacks a part of a critic file", where=where)
     if not isinstance(content["kind"], str) or content["kind"] not in CRITICS:

@@ -39,7 +39,10 @@ from pbvf_offline.strict_json import canonical_json, parse_json
 FORMAT_VERSION = 1
 MAX_HEADER = 16 * 2**20
 MAX_FILE = 16 * 2**30
+MAX_SMALL = 32 * 2**20
+"""Files of JSON are not longer."""
 _PICKLE_PROBE = 65_536
+_SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
 _ZEROS = "0" * 64
 _ENTRY = "pbvf"
 _DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
@@ -215,33 +218,145 @@ def resource_error(error: OSError, path: Path) -> PbvfError:
     )
 
 
-def _open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
+    """Open a regular file for reading, without waiting for a pipe.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        UsageError: It is not a regular file.
+        UnsafeError: It is a link and may not be one, or is long and nearly all holes.
+        OSError: It cannot be opened; see :func:`resource_error`.
+    """
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise UnsafeError(
+                "this is a symbolic link, which could lead anywhere",
+                where=path,
+                remedy="put the file itself there",
+            ) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError("is not a regular file", where=path)
+        refuse_holes(status, path)
+    except BaseException:
         os.close(descriptor)
-        raise UsageError("is not a regular file", where=path)
+        raise
     return os.fdopen(descriptor, "rb")
 
 
-def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
+def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:
+    """Refuse a sparse file: made in an instant, and gigabytes when it is read.
+
+    Raises:
+        UnsafeError: It takes far less of the disk than it has bytes.
+    """
+    size, stored = status.st_size, 512 * status.st_blocks
+    if size > _SPARSE_FROM and stored * _SPARSE_FACTOR < size:
+        raise UnsafeError(
+            f"it has {size:,} bytes, of which the disk holds {stored:,}: nearly all are holes",
+            where=where,
+            remedy="if it is what you expect, copy it with 'cp --sparse=never'",
+        )
+
+
+def read_file(path: Path, limit: int = MAX_FILE, *, follow: bool = True) -> bytes:
     """Read a regular file of bounded size.
+
+    Args:
+        path: The file.
+        limit: Most bytes it may have.
+        follow: Whether it may be a symbolic link.
 
     Raises:
         UsageError: It does not exist, or is not a regular file.
-        UnsafeError: It is too large.
+        UnsafeError: It is too large, nearly all holes, or a link and may not be one.
         ResourceError: It cannot be read.
     """
     try:
-        with _open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            if status.st_size > limit:
-                raise UnsafeError(
-                    f"is {status.st_size:,} bytes long, over the limit of {limit:,}", where=path
-                )
-            return file.read()
+        with open_regular(path, follow=follow) as file:
+            return _read_all(file, path, limit)
     except OSError as error:
         raise resource_error(error, path) from error
+
+
+def _read_all(file: BufferedReader, path: Path, limit: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+        raise UnsafeError(f"is {size:,} bytes long, over the limit of {limit:,}", where=path)
+    return file.read(size + 1)  # as much as is asked for is allocated, were it to grow
+
+
+def read_tensor_file(path: Path) -> bytes:
+    """Read a tensor file after a look at its header: a long file of nothing is not read.
+
+    Raises:
+        UsageError: It does not exist, or is not a regular file.
+        UnsafeError: It is a pickle or archive, too large, or nearly all holes.
+        DamagedError: It is no safetensors file, or its size is not the one that its header
+            tells of.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            read_header(file, path)
+            file.seek(0)
+            return _read_all(file, path, MAX_FILE)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:
+    """Return the JSON header of a safetensors file, and compare the size it tells of.
+
+    Args:
+        file: Open at its start.
+        path: Its name, for messages.
+
+    Raises:
+        UnsafeError: It is a pickle or an archive.
+        DamagedError: It is no safetensors file, or not as long as its header says.
+        OSError: It cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    first = file.read(1)
+    if first != b"{" or length > min(MAX_HEADER, size - 8):
+        refuse_pickle(start + first + file.read(_PICKLE_PROBE), str(path))
+        raise DamagedError(
+            "is not a complete safetensors file", where=path, remedy="copy or make it again"
+        )
+    header = parse_json(first + file.read(length - 1), path)
+    if not isinstance(header, dict):
+        raise DamagedError("its header is no JSON object", where=path)
+    ends = [part["data_offsets"][1] for part in header.values() if _has_offsets(part)]
+    declared = 8 + length + max(ends, default=0)
+    if declared != size:
+        raise DamagedError(
+            f"it has {size:,} bytes, but its header tells of {show_integer(declared)}",
+            where=path,
+            remedy="copy or make it again",
+        )
+    return header
+
+
+def _has_offsets(part: object) -> bool:
+    offsets = part.get("data_offsets") if isinstance(part, dict) else None
+    return isinstance(offsets, list) and len(offsets) == 2 and all(type(n) is int for n in offsets)
+
+
+def show_integer(value: int) -> str:
+    """Return an integer of any size in a form that is fit for a message."""
+    return f"{value:,}" if abs(value) < 10**30 else "an absurd number"
 
 
 def refuse_difference(
@@ -279,7 +394,7 @@ def file_digest(path: Path) -> str:
         ResourceError: It cannot be read.
     """
     try:
-        with _open_regular(path) as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise resource_error(error, path) from error

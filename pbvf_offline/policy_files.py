@@ -11,7 +11,7 @@ import numpy as np
 
 from pbvf_offline.envs import EnvReference
 from pbvf_offline.errors import DamagedError, UsageError
-from pbvf_offline.files import Tensors, decode, encode, read_file, write_file
+from pbvf_offline.files import Tensors, decode, encode, read_tensor_file, write_file
 from pbvf_offline.policies import Policies, PolicySpec
 
 KIND = "policies"
@@ -65,7 +65,7 @@ def load_policies(path: Path) -> PoliciesFile:
         IncompatibleError: It is of another kind or a newer version.
     """
     where = str(path)
-    content, tensors = decode(KIND, read_file(path), where)
+    content, tensors = decode(KIND, read_tensor_file(path), where)
     if set(content) != {"spec", "environment", "origin"} or set(tensors) != {
         "theta",
         "obs_mean",

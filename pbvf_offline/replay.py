@@ -307,13 +307,15 @@ class Replay:
         return self._initial[: min(self._initials, INITIAL)]
 
     def policies(self) -> tuple[Policies, NDArray[np.float64]]:
-        """Return the kept policies whose episodes ended, and their returns (P,).
+        """Return the policies of the entries whose episodes ended, and their returns (P,).
 
         The undiscounted returns are in the critic's reward. Before any episode ended: all
         policies, each with return 0.
         """
         rows = self._rows
-        done = np.flatnonzero(~np.isnan(rows.total[: rows.count]))
+        # Rows are in the order of the episodes: those before the oldest entry's have left.
+        oldest = int(self._policy[: self.size].min()) if self.size else 0
+        done = oldest + np.flatnonzero(~np.isnan(rows.total[oldest : rows.count]))
         if not len(done):
             done = np.arange(rows.count)
         kept = Policies(self.spec, rows.theta[done], rows.mean[done], rows.std[done])

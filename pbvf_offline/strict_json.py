@@ -7,10 +7,17 @@ import math
 import os
 from typing import Any
 
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
 
-MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_BYTES = 32 * 2**20
 MAX_JSON_DEPTH = 32
+MAX_JSON_MEMORY = 96 * 2**20
+"""Bytes of memory that the values of a stranger's text may take; see :func:`_memory`."""
+
+# What one more of each sign can add in memory at most, whatever stands between them: an
+# empty list costs 64 bytes and three of text, a key of its own 250 and seven of text.
+_COSTS = ((",", 48), ("[", 96), ("{", 256), ('"', 40), (":", 280))
+_SMALL = 2**20
 
 
 def canonical_json(value: object) -> bytes:
@@ -38,7 +45,7 @@ def parse_json(
     allow_infinity: bool = False,
     max_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
-    """Read JSON from a stranger: no duplicate keys, no NaN, bounded size and depth.
+    """Read JSON from a stranger: no duplicate keys, no NaN, bounded size, depth and memory.
 
     Args:
         data: The text, UTF-8 when bytes.
@@ -48,9 +55,18 @@ def parse_json(
 
     Raises:
         DamagedError: The text is anything else.
+        UnsafeError: Its values would fill the memory.
     """
     if len(data) > max_bytes:
         raise DamagedError(f"JSON of {len(data):,} bytes is over {max_bytes:,}", where=where)
+    # A short text cannot cost much, and counting costs time.
+    memory = _memory(data) if len(data) > _SMALL else 0
+    if memory > MAX_JSON_MEMORY:
+        raise UnsafeError(
+            f"JSON of {len(data):,} bytes whose values would take about {memory:,} in memory, "
+            f"over the limit of {MAX_JSON_MEMORY:,}",
+            where=where,
+        )
 
     def constant(name: str) -> float:
         if allow_infinity and name != "NaN":
@@ -80,6 +96,18 @@ def parse_json(
         raise DamagedError(f"not valid JSON: {error}", where=where) from error
     _check_depth(value, where)
     return value
+
+
+def _memory(data: bytes | str) -> int:
+    """Return an upper bound of the memory that the values of a JSON text take."""
+    # A single wide character, also an escaped one, makes all of its text wide.
+    if isinstance(data, bytes):
+        wide = not data.isascii() or b"\\u" in data
+        marks = sum(cost * data.count(sign.encode()) for sign, cost in _COSTS)
+    else:
+        wide = not data.isascii() or "\\u" in data
+        marks = sum(cost * data.count(sign) for sign, cost in _COSTS)
+    return marks + (8 if wide else 2) * len(data)
 
 
 def _check_depth(value: object, where: str | os.PathLike[str]) -> None:

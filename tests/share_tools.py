@@ -45,6 +45,7 @@ class Web:
         ranges: Whether it understands ranges.
         lengths: Whether it says how long its answers are.
         drop: Bytes of an answer after which the connection breaks.
+        stall: Bytes of an answer after which nothing comes until ``released`` is set.
         down: Answers 503 to everything.
         codes: Answers with a code, by file name.
         bodies: Answers with other bytes, by file name.
@@ -58,6 +59,8 @@ class Web:
     ranges: bool = True
     lengths: bool = True
     drop: int | None = None
+    stall: int | None = None
+    released: threading.Event = field(default_factory=threading.Event)
     down: bool = False
     codes: dict[str, int] = field(default_factory=dict)
     bodies: dict[str, bytes | Callable[[], Iterator[bytes]]] = field(default_factory=dict)
@@ -124,6 +127,10 @@ def _handler(web: Web) -> type[http.server.BaseHTTPRequestHandler]:
                 self.wfile.write(rest[: web.drop])
                 self.wfile.flush()
                 self.connection.shutdown(socket.SHUT_RDWR)
+            elif web.stall is not None and len(rest) > web.stall:
+                self.wfile.write(rest[: web.stall])
+                self.wfile.flush()
+                web.released.wait(60)
             else:
                 self.wfile.write(rest)
             return None

@@ -169,7 +169,7 @@ def test_packing_again_and_over_something_else(made, tmp_path):
         assert file.read_bytes() == good
     with pytest.raises(UsageError, match="folder"):
         pack(made, tmp_path)
-    with pytest.raises(ResourceError):
+    with pytest.raises(UsageError, match="no folder"):
         pack(made, file / "x.tar")
 
 

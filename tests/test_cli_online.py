@@ -287,11 +287,12 @@ def slow(folder):
 
 
 def wait_for(path, lines, process):
-    for _ in range(1200):
+    for _ in range(6000):
         if path.exists() and len(path.read_text().splitlines()) >= lines:
             return
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
+    process.kill()
     raise AssertionError("the process did not get so far")
 
 

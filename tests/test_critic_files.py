@@ -97,7 +97,7 @@ def test_prediction_is_the_mean_over_initial_observations() -> None:
 def test_every_flipped_byte_and_truncation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     image = make_file("pssvf", 1).encode()
     given = {"image": b""}
-    monkeypatch.setattr(module, "read_file", lambda path: given["image"])
+    monkeypatch.setattr(module, "read_tensor_file", lambda path: given["image"])
     load_path = Path("c.safetensors")
     for at in range(len(image)):
         bad = bytearray(image)

@@ -260,6 +260,42 @@ def test_a_stale_manifest_is_reported_with_both_digests(folder: Path) -> None:
         open_folder(folder)
 
 
+@pytest.mark.parametrize(
+    ("there", "flipped"),
+    [
+        (b'"hdf5"', b'"hdf4"'),
+        (b'"observation_space"', b'"obserwation_space"'),
+        (b'"action_space"', b'"actiom_space"'),
+        (b"Box", b"Cox"),
+        (b"float64", b"flo!t64"),
+    ],
+)
+def test_metadata_that_a_manifest_shows_to_be_damaged_are_not_believed(
+    folder: Path, there: bytes, flipped: bytes
+) -> None:
+    path = folder / METADATA_FILE
+    data = path.read_bytes()
+    assert there in data
+    path.write_bytes(data.replace(there, flipped, 1))
+    for read in (load_dataset, open_folder):
+        with pytest.raises(DamagedError, match=r"metadata\.json.*sha256.*manifest says"):
+            read(folder)
+    hostile.reseal(folder)  # vouched for, they are what they say
+    with pytest.raises((UnsafeError, IncompatibleError)):
+        open_folder(folder)
+
+
+def test_a_data_file_of_holes_is_not_hashed(folder: Path) -> None:
+    with (folder / DATA_FILE).open("r+b") as file:
+        file.truncate(2**42)
+    before = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(UnsafeError, match=r"main_data\.hdf5.*holes"):
+            open_folder(folder, warn=False)
+        (folder / "manifest.json").unlink(missing_ok=True)
+    assert time.monotonic() - before < 10
+
+
 def test_all_flipped_bytes_are_noticed_with_a_manifest(folder: Path) -> None:
     size = (folder / DATA_FILE).stat().st_size
     for offset in np.random.default_rng(0).integers(0, size, 40).tolist():

@@ -484,11 +484,20 @@ def test_a_malformed_list_of_inputs_is_damage(root: Path, sources: Any, words: s
 def test_too_many_inputs_for_a_manifest_are_refused_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(root, A)
+    many = [
+        {"id": "x-v0", "digest": f"{k:064x}", "verified": False, "episodes": 1, "steps": 1}
+        | {"from": [], "provenance": None}
+        for k in range(20_000)
+    ]
+    reseal_with(make(root, A), sources=many)
+    load_dataset(A, cache=False)  # near what a manifest may hold
+    with pytest.raises(UsageError, match="20,001 datasets behind this one, too many"):
+        merge([A], OUT)
+    make(root, B)
     monkeypatch.setattr("pbvf_datasets.edit.MAX_MANIFEST_BYTES", 1000)
     with pytest.raises(UsageError, match="1 datasets behind this one, too many"):
-        merge([A], OUT)
-    assert names(root) == ["a-v0"]
+        merge([B], OUT)
+    assert names(root) == ["a-v0", "b-v0"]
 
 
 def test_deep_provenance_is_refused_before_it_becomes_unreadable(root: Path) -> None:

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,15 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.files import decode, encode, file_digest, locked, read_file, write_file
+from pbvf_offline.files import (
+    decode,
+    encode,
+    file_digest,
+    locked,
+    read_file,
+    read_tensor_file,
+    write_file,
+)
 
 ARRAYS: dict[str, Any] = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -256,6 +267,71 @@ def test_reading_refuses(tmp_path: Path) -> None:
     assert read_file(big, 5) == b"12345"
     with pytest.raises(PbvfError):
         read_file(tmp_path)
+
+
+def _sparse(path: Path, start: bytes, size: int) -> Path:
+    path.write_bytes(start)
+    os.truncate(path, size)
+    return path
+
+
+def _traced(read: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(PbvfError) as caught:
+            read()
+        assert caught.value.exit_code in (3, 4)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_sparse_files_are_not_read(tmp_path: Path) -> None:
+    giant = 8 * 2**30
+    honest = json.dumps(
+        {"a": {"dtype": "U8", "shape": [giant - 1000], "data_offsets": [0, giant - 1000]}}
+    ).ljust(992)
+    said = len(honest).to_bytes(8, "little") + honest.encode()
+    for name, path in (
+        ("holes", _sparse(tmp_path / "holes", b"", giant)),
+        ("its header tells of less", _sparse(tmp_path / "small", encode("x", {}, {}), giant)),
+        ("its header tells the truth", _sparse(tmp_path / "true", said, giant)),
+    ):
+        assert _traced(lambda path=path: read_tensor_file(path)) < 2**21, name
+        assert _traced(lambda path=path: read_file(path)) < 2**21, name
+    short = _sparse(tmp_path / "short", b"", 2**20)  # which are harmless
+    assert read_file(short) == bytes(2**20)
+
+
+def test_a_tensor_file_is_not_read_beyond_what_its_header_tells(tmp_path: Path) -> None:
+    image = encode("x", {}, {"a": np.zeros(3)})
+    path = tmp_path / "file"
+    path.write_bytes(image)
+    assert read_tensor_file(path) == image
+    path.write_bytes(image + b"\1" * (32 * 2**20))
+    assert _traced(lambda: read_tensor_file(path)) < 2**20
+    with pytest.raises(
+        DamagedError, match=rf"{len(image) + 2**25:,} bytes, .* tells of {len(image):,};"
+    ):
+        read_tensor_file(path)
+    for wrong in (b"", b"12345678", b"\xff" * 8 + b"{", image[:100], image[:-1]):
+        path.write_bytes(wrong)
+        with pytest.raises(DamagedError):
+            read_tensor_file(path)
+    path.write_bytes(image[:8] + image[8:].replace(b"[0,24]", b'["",8]', 1))
+    with pytest.raises(DamagedError, match="tells of"):
+        read_tensor_file(path)
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(UnsafeError, match="pickle"):
+        read_tensor_file(path)
+
+
+def test_links_are_followed_only_where_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    assert read_file(tmp_path / "link") == b"x"
+    with pytest.raises(UnsafeError, match="symbolic link"):
+        read_file(tmp_path / "link", follow=False)
 
 
 def test_a_named_pipe_does_not_hang(tmp_path: Path) -> None:

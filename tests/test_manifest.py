@@ -1,5 +1,6 @@
 import copy
 import json
+import os
 
 import pytest
 
@@ -9,11 +10,12 @@ from pbvf_datasets.manifest import (
     manifest_bytes,
     manifest_digest,
     parse_manifest,
+    read_plain,
     tool_version,
     verify_files,
     versions,
 )
-from pbvf_offline.errors import DamagedError, IncompatibleError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError
 from pbvf_offline.strict_json import canonical_json
 
 PROVENANCE = {
@@ -150,3 +152,42 @@ def test_verify_files(folder):
 def test_versions_name_what_bytes_depend_on():
     assert {"python", "numpy", "h5py", "minari", "gymnasium"} <= set(versions())
     assert tool_version().startswith("pbvf-offline ")
+
+
+def test_nothing_but_plain_files_is_compared(folder):
+    manifest = build_manifest(folder, PROVENANCE)
+    assert verify_files(folder, manifest) == []
+    for name in ("data/main_data.hdf5", "README.md"):
+        path = folder / name
+        content = path.read_bytes()
+        path.unlink()
+        (folder / "elsewhere").write_bytes(content)
+        path.symlink_to(folder / "elsewhere")
+        with pytest.raises(UnsafeError, match="symbolic link"):
+            verify_files(folder, manifest)
+        path.unlink()
+        os.mkfifo(path)  # opening one waits for a writer
+        with pytest.raises(UnsafeError, match="not a regular file"):
+            verify_files(folder, manifest)
+        path.unlink()
+        path.write_bytes(content)
+    (folder / "data").rename(folder / "there")
+    (folder / "data").symlink_to("there")
+    with pytest.raises(UnsafeError, match="symbolic link"):
+        verify_files(folder, manifest)
+
+
+def test_small_files_are_plain_and_small(folder):
+    path = folder / "manifest.json"
+    with pytest.raises(FileNotFoundError):
+        read_plain(path)
+    path.write_bytes(b"12345")
+    assert read_plain(path, 5) == b"12345"
+    with pytest.raises(UnsafeError, match="5 bytes; at most 4"):
+        read_plain(path, 4)
+    (folder / "link").symlink_to(path)
+    with pytest.raises(UnsafeError, match="symbolic link"):
+        read_plain(folder / "link")
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(UnsafeError, match="not a regular file"):
+        read_plain(folder / "pipe")

@@ -64,7 +64,7 @@ def test_round_trip(spec: Any, tmp_path: Path) -> None:
 def test_every_flipped_byte_and_truncation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     image = sample().encode()
     given = {"image": b""}
-    monkeypatch.setattr(module, "read_file", lambda path: given["image"])
+    monkeypatch.setattr(module, "read_tensor_file", lambda path: given["image"])
     load_path = Path("p.safetensors")
     for at in range(len(image)):
         bad = bytearray(image)

@@ -19,6 +19,7 @@ from pbvf_datasets import load_dataset, reader
 from pbvf_datasets.assemble import Assembler
 from pbvf_datasets.door import UnverifiedWarning
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
+from pbvf_datasets.verify import verify
 from pbvf_offline.batches import Episode, Trajectories, stack_episodes
 from pbvf_offline.errors import DamagedError, ResourceError, UsageError
 from pbvf_offline.policies import BoxActions, PolicySpec
@@ -298,3 +299,16 @@ def test_loading_imports_neither_torch_nor_minari(tmp_path: Path) -> None:
         env={"PYTHONPATH": f"{root}:{root / 'datasets'}", "PBVF_CACHE": str(tmp_path / "c")},
     )
     assert done.stdout.split("\n")[:2] == ["3", "[]"]
+
+
+def test_values_that_are_not_kept_are_finite_too(tmp_path: Path) -> None:
+    _, episodes = _episodes("stochastic")
+    for name, row in (("reward_survive", 0), ("pre_action", -1)):
+        folder = hostile.make(tmp_path / name, spec=STOCHASTIC, episodes=episodes)
+        with h5py.File(folder / DATA_FILE, "r+") as file:
+            array = file[f"episode_1/infos/{name}"]
+            array[row] = np.nan
+        hostile.reseal(folder)
+        with pytest.raises(DamagedError, match=rf"episode_1/infos/{name}.*NaN"):
+            load_dataset(folder)
+        assert verify(folder).status == "damaged"

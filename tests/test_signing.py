@@ -25,7 +25,6 @@ from pbvf_datasets.signing import (
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
-    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -79,7 +78,7 @@ def test_keys_are_private_and_never_overwritten(tmp_path):
     with pytest.raises(ConflictError):
         make_keys(tmp_path / "dangling")
     assert not (tmp_path / "elsewhere").exists()
-    with pytest.raises((ResourceError, UsageError)):
+    with pytest.raises(UsageError, match="no such folder"):
         make_keys(tmp_path / "none/lab.key")
 
 
@@ -227,6 +226,30 @@ def test_signatures_travel_and_can_be_required(folder, keys, root, tmp_path):
     pull(str(tmp_path / "there"), "lab/c-v0", public_key=keys.public)
     for name in (NAME, "lab/b-v0", "lab/c-v0"):
         check_signature(name, keys.public)
+
+
+def test_a_signature_that_came_later_follows(folder, keys, root, tmp_path):
+    other = make_keys(tmp_path / "other.key")
+    there = tmp_path / "there"
+    push(folder, str(there))
+    pull(str(there), NAME)
+    pull(str(there), "lab/b-v0")
+    sign_dataset(folder, keys.private)
+    pack(folder, tmp_path / "signed.tar")
+    assert push(folder, str(there)).sent == 64
+    assert push(folder, str(there)).already_complete
+    assert pull(str(there), NAME).fetched == 64
+    assert pull(str(there), NAME).already_complete
+    assert not unpack(tmp_path / "signed.tar", "lab/b-v0").already_complete
+    for name in (there, NAME, "lab/b-v0"):
+        check_signature(name, keys.public)
+    sign_dataset(folder, other.private, overwrite=True)
+    push(folder, str(there))
+    assert pull(str(there), NAME).already_complete  # the one that is here stays, …
+    check_signature(NAME, keys.public)
+    pull(str(there), NAME, overwrite=True)  # … unless told otherwise
+    check_signature(NAME, other.public)
+    assert content(root / NAME) == content(folder)
 
 
 def test_without_the_package_the_extra_is_named(folder, keys, monkeypatch):

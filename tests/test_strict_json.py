@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline import strict_json
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
 from pbvf_offline.strict_json import MAX_JSON_DEPTH, canonical_json, parse_json
 
 
@@ -69,3 +71,59 @@ def test_infinity_where_minari_writes_it() -> None:
     for text in ("NaN", "1e999"):
         with pytest.raises(DamagedError):
             parse_json(text, "x", allow_infinity=True)
+
+
+def _full(piece: str, size: int) -> str:
+    return "[" + piece * (size // len(piece)) + "0]"
+
+
+def _distinct_keys(size: int, value: str) -> str:
+    return "{" + ",".join(f'"{i:x}":{value}' for i in range(size // (9 + len(value)))) + "}"
+
+
+BOMBS = {
+    "lists": lambda n: _full("[],", n),
+    "dicts": lambda n: _full("{},", n),
+    "lists of one": lambda n: _full("[0],", n),
+    "nested lists": lambda n: _full("[" * 20 + "]" * 20 + ",", n),
+    "dicts of one": lambda n: _full('{"a":[]},', n),
+    "keys": lambda n: _distinct_keys(n, "0"),
+    "keys of dicts": lambda n: _distinct_keys(n, "{}"),
+    "floats": lambda n: _full("1e1,", n),
+    "integers": lambda n: _full("9999999999,", n),
+    "texts": lambda n: _full('"ab",', n),
+    "wide texts": lambda n: _full('"\u0100",', n),
+    "a wide text": lambda n: '"\U0001f600' + "a" * n + '"',
+    "a text with a wide escape": lambda n: r'"\ud83d\ude00' + "a" * n + '"',
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_the_memory_of_values_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 16 MiB of text is what the largest JSON files may have.
+    data = BOMBS[name](16 * 2**20).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsafeError, match="in memory") as caught:
+            parse_json(data, "x")
+        assert caught.value.exit_code == 4
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    # What is let in takes no more than was thought.
+    data = BOMBS[name](2**17).encode()
+    thought = strict_json._memory(data)
+    monkeypatch.setattr(strict_json, "MAX_JSON_MEMORY", thought)
+    monkeypatch.setattr(strict_json, "_SMALL", 0)
+    tracemalloc.start()
+    try:
+        parse_json(data, "x")
+        assert tracemalloc.get_traced_memory()[1] < thought + 2**14
+    finally:
+        tracemalloc.stop()
+
+
+def test_long_honest_texts_are_read() -> None:
+    # A run of a million short episodes, inside a header.
+    numbers = [1.234567890123456 * i for i in range(500_000)]
+    assert parse_json(canonical_json(numbers), "x") == numbers

@@ -23,7 +23,7 @@ import torch
 import hostile
 import make_episodes
 from libtools import box_spec, discrete_spec, make_file, make_policies
-from pbvf_datasets import findings, verify_file
+from pbvf_datasets import findings
 from pbvf_datasets.recompute import (
     ACTION_TOLERANCE,
     LOGIT_TOLERANCE,
@@ -32,6 +32,7 @@ from pbvf_datasets.recompute import (
 )
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.verify import verify
+from pbvf_offline import files
 from pbvf_offline.batches import Episode, Trajectories, stack_episodes
 from pbvf_offline.checkpoint import encode_checkpoint
 from pbvf_offline.envs import EnvReference
@@ -700,12 +701,14 @@ def test_a_long_file_of_nothing_is_not_read(
     def refuse(*args: object) -> bytes:
         raise AssertionError("the whole file was read")
 
-    monkeypatch.setattr(verify_file, "read_file", refuse)
+    monkeypatch.setattr(files, "_read_all", refuse)
     header = json.dumps({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
     for start in (b"", len(header).to_bytes(8, "little") + header, (2**33).to_bytes(8, "little")):
         path = tmp_path / "long.safetensors"
         path.write_bytes(start)
         os.truncate(path, 2**34)
+        assert verify(path).status == "unsafe"
+        os.truncate(path, 2**25)
         assert verify(path).status == "damaged"
 
 

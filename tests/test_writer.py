@@ -31,6 +31,7 @@ from pbvf_offline.errors import (
     IncompatibleError,
     PbvfError,
     ResourceError,
+    UnsafeError,
     UsageError,
 )
 
@@ -428,10 +429,45 @@ def test_no_episode_no_dataset(root):
     assert names(root / "lab") == []
 
 
+def test_discarded_work_is_gone_and_what_it_would_replace_stays(root, reference):
+    with writer(root) as w:
+        w.add(GOOD)
+        w.flush()
+        w.discard()
+        with pytest.raises(UsageError, match="closed"):
+            w.add(GOOD)
+    assert names(root / "lab") == []
+    run(root)
+    with writer(root, overwrite=True) as w:
+        w.add(GOOD)
+        w.discard()
+    assert content(root) == reference
+    assert names(root / "lab") == ["toy-v0"]
+    with pytest.raises(UsageError, match="complete"):
+        writer(root).discard()
+
+
+def test_the_manifest_holds_command_and_sources_across_restarts(root):
+    source = {"id": "a-v0", "digest": "0" * 64, "verified": False, "episodes": 1, "steps": 2}
+    sources = [{**source, "from": [], "provenance": None}]
+    with writer(root, command="pbvf one", sources=sources) as w:
+        w.add(GOOD)
+    with writer(root, command="pbvf two", sources=sources) as w:
+        provenance = w.finish()["provenance"]
+    # As in the card: the command that began it.
+    assert (provenance["command"], provenance["sources"]) == ("pbvf one", sources)
+    assert "| a-v0 | 0000000000000000 |" in (root / NAME / "README.md").read_text()
+    with writer(root, name="lab/other-v0") as w:
+        w.add(GOOD)
+        provenance = w.finish()["provenance"]
+    assert provenance["command"] is None
+    assert "sources" not in provenance
+
+
 def test_a_closed_writer_says_so(root):
     w = writer(root)
     w.close()
-    for call in (lambda: w.add(GOOD), w.finish, lambda: w.set_state({"a": 1})):
+    for call in (lambda: w.add(GOOD), w.finish, w.discard, lambda: w.set_state({"a": 1})):
         with pytest.raises(UsageError, match="closed"):
             call()
 
@@ -623,6 +659,24 @@ def test_peek(root):
     assert peek(NAME, root) is None
     with pytest.raises(UsageError):
         peek("../x-v0", root)
+
+
+def test_a_pipe_or_link_for_a_manifest_or_plan(root, tmp_path):
+    run(root)
+    manifest, aside = root / NAME / "manifest.json", tmp_path / "elsewhere"
+    shutil.move(manifest, aside)
+    for put in (os.mkfifo, lambda path: path.symlink_to(aside)):
+        put(manifest)
+        assert peek(NAME, root) is None  # and does not wait for a writer
+        with pytest.raises(UnsafeError, match=r"manifest\.json"):
+            writer(root)
+        manifest.unlink()
+    work = root / "lab/.other-v0.collecting"
+    work.mkdir()
+    os.mkfifo(work / "plan.json")
+    assert peek("lab/other-v0", root) is None
+    with pytest.raises(UnsafeError, match=r"plan\.json"):
+        writer(root, "lab/other-v0")
 
 
 # ------------------------------------------------------------------------------ killed, full

@@ -374,7 +374,12 @@ def train_online(
             "gamma", gamma, usual.gamma, of_kind if CRITIC_PRESETS[kind].undiscounted else of_env
         ),
         sigma=form.choose("sigma", sigma, usual.sigma, tuned),
-        hidden=form.choose("hidden", sizes, usual.hidden, origin(usual.hidden, paper.hidden)),
+        hidden=form.choose(
+            "hidden",
+            sizes,
+            usual.hidden,
+            "the authors' code" if kind == "pssvf" else origin(usual.hidden, paper.hidden),
+        ),
         lr_policy=form.choose("lr-policy", lr_policy, usual.lr_policy, tuned),
         lr_critic=form.choose("lr-critic", lr_critic, usual.lr_critic, tuned),
         batch_size=form.choose("batch-size", batch_size, usual.batch_size, of_kind),
@@ -397,7 +402,7 @@ def train_online(
             "reward", reward, RewardName(usual.reward), of_env if kind == "pssvf" else of_kind
         ).value,
         normalization=form.choose(
-            "normalization", normalization, NormalizationName(usual.normalization), of_env
+            "normalization", normalization, NormalizationName(usual.normalization), "default"
         ).value,
     )
     form.show("activation", settings.activation, origin(settings.activation, "relu"))

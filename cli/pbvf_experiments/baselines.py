@@ -68,7 +68,7 @@ DEVIATIONS: dict[Algorithm, tuple[str, ...]] = {
 }
 
 _PROGRESS_EVERY = 100
-_UPDATE_EVERY = PRESET.critic_updates  # steps between DDPG's blocks of as many updates
+_UPDATE_EVERY = PRESET.update_every or 1  # steps between DDPG's blocks of updates
 _LIBRARIES: dict[str, dict[str, str]] = {  # modules and the packages that bring them
     "ddpg": {"stable_baselines3": "stable-baselines3"},
     "ars": {"stable_baselines3": "stable-baselines3", "sb3_contrib": "sb3-contrib"},

@@ -15,16 +15,27 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pbvf_experiments.cells import cell
 from pbvf_offline.envs import EnvConfig, close_env, make_env, spec_for_env
 from pbvf_offline.errors import UsageError
-from pbvf_offline.paper_presets import TODAY, ars_choice, ddpg_choice, env_family, paper_steps
-from pbvf_offline.policies import parse_arch
+from pbvf_offline.paper_presets import (
+    TODAY,
+    ArsChoice,
+    DdpgChoice,
+    ars_choice,
+    ddpg_choice,
+    env_family,
+    paper_steps,
+)
+from pbvf_offline.policies import PolicySpec, parse_arch
 from pbvf_offline.presets import default_reward, env_preset
+
+if TYPE_CHECKING:
+    from pbvf_offline.online import OnlineSettings
 
 Note = Callable[[str], None]
 OURS = ("pssvf", "psvf", "pavf")
@@ -103,6 +114,16 @@ def table_cells() -> list[OnlineCell]:
                     if not (discrete and algorithm in ("pavf", "ddpg")):
                         cells.append(OnlineCell(algorithm, env, arch, metric))
     return cells
+
+
+def stochastic_cells() -> list[OnlineCell]:
+    """Return the cells of the paper's figures of stochastic policies: PSSVF and PSVF."""
+    return [
+        OnlineCell(kind, env, arch, stochastic=True)
+        for arch in ("linear", "64,64")
+        for kind in ("pssvf", "psvf")
+        for env in TODAY.values()
+    ]
 
 
 def measured_cells() -> list[tuple[OnlineCell, int]]:
@@ -184,7 +205,16 @@ def run_one(
         result["seconds"] = round(time.perf_counter() - started, 1)
         return result
 
-    return cell(run_file(out, chosen, seed), {**chosen.to_dict(), "seed": seed}, run)
+    described = {**chosen.to_dict(), "seed": seed, "training": training_of(chosen, seed)}
+    return cell(run_file(out, chosen, seed), described, run)
+
+
+def training_of(chosen: OnlineCell, seed: int) -> dict[str, Any]:
+    """Return all settings of a run in JSON form: other ones make another run."""
+    if chosen.algorithm in BASELINES:
+        choice, gamma = _baseline_choice(chosen)
+        return {"choice": dataclasses.asdict(choice), "gamma": gamma}
+    return _settings(chosen, seed)[1].to_dict()
 
 
 def _run_ours(
@@ -195,10 +225,35 @@ def _run_ours(
     stop_soon: Callable[[], None] | None,
 ) -> dict[str, Any]:
     from pbvf_datasets.runs import RunConfig, train_run
-    from pbvf_offline.online_presets import online_defaults
 
     config = EnvConfig(chosen.env)
-    env = make_env(config)
+    spec, settings, source = _settings(chosen, seed)
+    folder = out / "work" / f"{chosen.name}-seed{seed}"
+    result = train_run(
+        RunConfig(config, spec, settings, EVALUATIONS, EVALUATION_EPISODES),
+        folder,
+        chosen.length,
+        tick=None if tick is None else lambda step, _: tick(step),
+        stop_soon=stop_soon,
+    )
+    return {
+        "settings": settings.to_dict(),
+        "preset": source,
+        "episodes": result.episodes,
+        "evaluations": [_rounded(e.to_dict()) for e in result.evaluations],
+        "average_return": result.average_return(),
+        "last20_return": result.average_return(last=0.2),
+        "average_return_without_survival": result.average_return(without_survival=True),
+        "last20_return_without_survival": result.average_return(last=0.2, without_survival=True),
+        "perturbed": _perturbed(result.training_returns, chosen.length),
+    }
+
+
+def _settings(chosen: OnlineCell, seed: int) -> tuple[PolicySpec, OnlineSettings, str]:
+    """Return the policies' spec, the settings and where the tuned ones come from."""
+    from pbvf_offline.online_presets import online_defaults
+
+    env = make_env(EnvConfig(chosen.env))
     squash = env_preset(chosen.env).squash
     spec = spec_for_env(env, chosen.hidden, squash=squash, stochastic=chosen.stochastic)
     close_env(env)
@@ -210,26 +265,15 @@ def _run_ours(
         biased=chosen.biased,
         preset="paper-last" if chosen.metric == "last" else None,
     )
-    settings = dataclasses.replace(defaults.settings, **chosen.changes)
-    folder = out / "work" / f"{chosen.name}-seed{seed}"
-    result = train_run(
-        RunConfig(config, spec, settings, EVALUATIONS, EVALUATION_EPISODES),
-        folder,
-        chosen.length,
-        tick=None if tick is None else lambda step, _: tick(step),
-        stop_soon=stop_soon,
-    )
-    return {
-        "settings": settings.to_dict(),
-        "preset": defaults.source,
-        "episodes": result.episodes,
-        "evaluations": [_rounded(e.to_dict()) for e in result.evaluations],
-        "average_return": result.average_return(),
-        "last20_return": result.average_return(last=0.2),
-        "average_return_without_survival": result.average_return(without_survival=True),
-        "last20_return_without_survival": result.average_return(last=0.2, without_survival=True),
-        "perturbed": _perturbed(result.training_returns, chosen.length),
-    }
+    return spec, dataclasses.replace(defaults.settings, **chosen.changes), defaults.source
+
+
+def _baseline_choice(chosen: OnlineCell) -> tuple[ArsChoice | DdpgChoice, float | None]:
+    """Return a baseline's hyperparameters and the discount where it differs from the usual."""
+    changes = dict(chosen.changes)
+    gamma = changes.pop("gamma", None)
+    find = ars_choice if chosen.algorithm == "ars" else ddpg_choice
+    return dataclasses.replace(find(chosen.env, chosen.hidden, chosen.metric), **changes), gamma
 
 
 def _run_baseline(
@@ -237,12 +281,7 @@ def _run_baseline(
 ) -> dict[str, Any]:
     from pbvf_experiments.baselines import run_baseline
 
-    changes = dict(chosen.changes)
-    gamma = changes.pop("gamma", None)
-    choice = None
-    if changes:
-        find = ars_choice if chosen.algorithm == "ars" else ddpg_choice
-        choice = dataclasses.replace(find(chosen.env, chosen.hidden, chosen.metric), **changes)
+    choice, gamma = _baseline_choice(chosen)
     result = run_baseline(
         chosen.algorithm,  # type: ignore[arg-type]
         chosen.env,
@@ -344,10 +383,16 @@ def stored_runs(out: Path, chosen: OnlineCell, seeds: Iterable[int]) -> dict[int
 def compared_return(chosen: OnlineCell, run: Mapping[str, Any], metric: str) -> float:
     """Return a run's number that stands beside the paper's.
 
-    On Hopper without the survival bonus, which the authors' code takes off when it
-    evaluates.
+    On Hopper our own algorithms' without the survival bonus, which the authors' code takes
+    off when it evaluates them; the baselines' with it, as the ARS authors' code evaluates.
+    The paper itself does not say.
     """
     key = "average_return" if metric == "avg" else "last20_return"
-    if default_reward("pssvf", chosen.env) == "without-survival":
+    if chosen.algorithm in OURS and has_bonus(chosen):
         key += "_without_survival"
     return float(run[key])
+
+
+def has_bonus(chosen: OnlineCell) -> bool:
+    """Return whether the task is one whose survival bonus the paper removes for the PSSVF."""
+    return default_reward("pssvf", chosen.env) == "without-survival"

@@ -140,16 +140,7 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
     steps = [p["step"] for p in results[seeds[0]]["learning_curve"]]
     learned = np.array([[p["return"] for p in results[s]["learning_curve"]] for s in seeds])
     _band(top, steps, learned, BLUE, "learned policy")
-    best = np.array(
-        [
-            np.interp(
-                steps,
-                [p["step"] for p in results[s]["best_noisy"]],
-                [p["return"] for p in results[s]["best_noisy"]],
-            )
-            for s in seeds
-        ]
-    )
+    best = np.array([_latest(results[s]["best_noisy"], steps) for s in seeds])
     _band(top, steps, best, ORANGE, "best perturbed policy so far")
     for snapshot in snapshots:
         top.axvline(snapshot["step"], color="grey", linestyle=":", linewidth=1)
@@ -188,9 +179,15 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
     save_figure(figure, path)
 
 
+def _latest(points: Sequence[Mapping[str, float]], steps: Sequence[int]) -> list[float]:
+    """Return the value of the last point at or before each step; NaN before the first."""
+    at = np.searchsorted([p["step"] for p in points], steps, side="right") - 1
+    return [points[k]["return"] if k >= 0 else float("nan") for k in at]
+
+
 def _band(
     axes: Any, steps: Sequence[int], values: NDArray[np.float64], color: str, label: str
 ) -> None:
-    mean, spread = values.mean(axis=0), values.std(axis=0)
+    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=int(len(values) > 1))
     axes.plot(steps, mean, color=color, label=label)
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)

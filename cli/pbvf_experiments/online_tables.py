@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pbvf_experiments.online_cells import OURS, OnlineCell, compared_return, stored_runs
+from pbvf_experiments.online_cells import (
+    OURS,
+    OnlineCell,
+    compared_return,
+    has_bonus,
+    stored_runs,
+)
 from pbvf_experiments.paper_results import agrees, paper_result
 from pbvf_experiments.statistics import interval
-from pbvf_offline.presets import default_reward
 
 Row = dict[str, float | str | None]
 
@@ -56,7 +61,7 @@ def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) ->
             }
             late = [compared_return(cell, r, "last") for r in runs.values()]
             row["last fifth"] = interval(late).mean
-            if default_reward("pssvf", cell.env) == "without-survival":
+            if has_bonus(cell):
                 key = "average_return" if cell.metric == "avg" else "last20_return"
                 row["with bonus"] = interval([float(r[key]) for r in runs.values()]).mean
             if cell.algorithm in OURS:
@@ -74,6 +79,13 @@ def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) ->
                     mean, cell.algorithm, cell.env, cell.hidden, cell.metric
                 )
                 row["agrees"] = "yes" if good else "no"
+                other = row["with bonus"]
+                if (
+                    not good
+                    and isinstance(other, float)
+                    and agrees(other, cell.algorithm, cell.env, cell.hidden, cell.metric)
+                ):
+                    row["agrees"] = "only with the bonus"
         rows.append(row)
     return rows
 
@@ -105,8 +117,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "",
         "Mean and standard deviation over seeds of the undiscounted return of the unperturbed",
         "policy, over the evaluations of a whole run; *last fifth*: over those of its last 20 % of",
-        "steps; *perturbed*: what the perturbed policies got in training. On Hopper without the",
-        "survival bonus, but for *perturbed* and *with bonus*.",
+        "steps; *perturbed*: what the perturbed policies got in training. On Hopper, PBVFs without",
+        "the survival bonus, but for *perturbed* and *with bonus*.",
         "",
         "| cell | seeds | return | 95 % interval | last fifth | perturbed | with bonus "
         "| paper | agrees |",

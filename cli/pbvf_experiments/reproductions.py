@@ -12,6 +12,7 @@ from pbvf_experiments.online_cells import (
     choose_cells,
     measured_cells,
     run_cells,
+    stochastic_cells,
     table_cells,
 )
 from pbvf_experiments.online_tables import agreement, as_markdown, table_rows
@@ -109,7 +110,7 @@ def _zero_shot(request: Request) -> Reproduction:
 
 
 def _table(request: Request) -> Reproduction:
-    wanted = _wanted(request, table_cells())
+    wanted = _wanted(request, [*table_cells(), *stochastic_cells()])
     _run(request, wanted)
     rows = table_rows(request.out, wanted)
     if request.cells is None:
@@ -126,7 +127,7 @@ def _table(request: Request) -> Reproduction:
 def _learning_curves(request: Request) -> Reproduction:
     from pbvf_experiments.online_plots import draw_curves
 
-    wanted = _wanted(request, table_cells())
+    wanted = _wanted(request, [*table_cells(), *stochastic_cells()])
     _run(request, wanted)
     panels = learning_curve_panels([cell for cell, _ in wanted])
     path = request.out / "fig-learning-curves.png"

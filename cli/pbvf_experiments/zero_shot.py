@@ -168,16 +168,20 @@ def _run(
         "learning_curve": [
             {"step": e.step, "return": float(np.mean(e.returns))} for e in run.evaluations
         ],
-        "best_noisy": [
-            {"step": int(step), "return": float(best)}
-            for step, best in zip(noisy[:, 0], np.maximum.accumulate(noisy[:, 1]), strict=True)
-        ][:: max(1, len(noisy) // 300)],
+        "best_noisy": _records(noisy),
         "snapshots": [],
     }
     for step in chosen.snapshots:
         note(f"{chosen.name} seed {seed}: growing policies at step {step:,}")
         result["snapshots"].append(_grow(chosen, seed, folder, step, settings, noisy))
     return result
+
+
+def _records(noisy: np.ndarray[Any, np.dtype[np.float64]]) -> list[dict[str, float]]:
+    """Return the training episodes that beat all before them: their steps and returns."""
+    best = np.maximum.accumulate(noisy[:, 1])
+    new = np.append(True, best[1:] > best[:-1])
+    return [{"step": int(step), "return": float(value)} for step, value in noisy[new]]
 
 
 def _grow(

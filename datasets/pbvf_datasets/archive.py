@@ -13,6 +13,7 @@ and rights are constants. Two blocks of zeros end it, and more fill it to 10,240
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -29,6 +30,7 @@ from pbvf_datasets.door import (
     foreign_manifest,
     parse_metadata,
 )
+from pbvf_datasets.durable import path_exists
 from pbvf_datasets.guarded import printable
 from pbvf_datasets.landing import (
     CHUNK,
@@ -37,6 +39,7 @@ from pbvf_datasets.landing import (
     arrival_path,
     card_differs,
     listed_files,
+    renew,
     silent,
     stands,
     tidy,
@@ -192,6 +195,8 @@ def pack(
     """
     if file.is_dir():
         raise UsageError("is a folder", where=file, remedy="name a file, such as dataset.tar")
+    if path_exists(file.parent) and not file.parent.is_dir():
+        raise UsageError("is no folder", where=file.parent, remedy="name another place")
     out = outgoing(dataset, root)
     total = _archive_size(out)
     with locked(file):
@@ -348,19 +353,19 @@ def unpack(
         if stands(path, manifest["digest"], overwrite=overwrite):
             content.read(stream, None, told)
             tidy(path, name)
-            return arrived
+            return content.add_signature(arrived, replace=overwrite)
         with Landing(path, name) as landing:
             if stands(path, manifest["digest"], overwrite=overwrite):
                 content.read(stream, None, told)
                 landing.discard()
-                return arrived
+                return content.add_signature(arrived, replace=overwrite)
             landing.begin({})
             landing.begin(content.files)
             content.read(stream, landing, told)
             landing.check(f"{file}: {content.folder}")
             landing.publish(overwrite=overwrite)
     card_differs(content.small.get(CARD_FILE), manifest, str(file))
-    return Arrived(**{**vars(arrived), "fetched": content.end, "already_complete": False})
+    return dataclasses.replace(arrived, fetched=content.end, already_complete=False)
 
 
 @dataclass
@@ -386,6 +391,12 @@ class _Content:
     small: dict[str, bytes]
     dataset_id: str | None
     end: int
+
+    def add_signature(self, arrived: Arrived, *, replace: bool) -> Arrived:
+        """Give a dataset that stood there before the archive's signature."""
+        signature = self.small.get(SIGNATURE_FILE)
+        added = renew(arrived.path, SIGNATURE_FILE, signature, replace=replace)
+        return dataclasses.replace(arrived, fetched=added, already_complete=added == 0)
 
     def read(self, stream: IO[bytes], landing: Landing | None, told: Progress) -> None:
         """Read every member, compare its digest, and put it into the landing.

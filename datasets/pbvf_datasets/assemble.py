@@ -281,6 +281,8 @@ class Assembler:
         self._lengths: list[int] = []
         self._cut: list[bool] = []
         self._seeds: list[int] = []
+        # Values that are checked and not kept: (episode, array) with NaN or infinity.
+        self._unkept: list[tuple[int, str]] = []
 
     def add(
         self,
@@ -384,10 +386,12 @@ class Assembler:
                 survive = np.empty(steps + 1)
                 arrays[field.name].read_into(survive)
                 self._columns[field.attribute].take(steps)[:] = survive[1:]
+                self._look_at(survive[:1], field.name)
             elif field.attribute == "pre_action":
                 pre = np.empty((steps + 1, spec.actions.dim))
                 arrays[field.name].read_into(pre)
                 self._columns[field.attribute].take(steps)[:] = pre[:-1]
+                self._look_at(pre[-1], field.name)
             else:
                 arrays[field.name].read_into(self._columns[field.attribute].take(rows))
         self._columns["policy"].take(steps)[:] = self._policies(
@@ -397,6 +401,11 @@ class Assembler:
         self._lengths.append(steps)
         self._cut.append(cut != "none")
         self._seeds.append(-1 if seed is None else seed)
+
+    def _look_at(self, values: NDArray[Any], name: str) -> None:
+        """Note values of the episode under way that are not kept and not finite."""
+        if not np.isfinite(values).all():
+            self._unkept.append((len(self._lengths), name))
 
     def _begin(self, arrays: Mapping[str, ArraySource], spec: PolicySpec) -> None:
         self._obs_dtype = np.dtype(arrays["observations"].dtype)
@@ -483,6 +492,7 @@ class Assembler:
 
         step_ends, row_ends = start[1:], start[1:] + np.arange(1, episodes + 1)
         finite = "it holds NaN or infinite values"
+        found += [(i, name, finite) for i, name in self._unkept if i < episodes]
         for field in self._fields:
             observed = field.attribute == "observations"
             values = column[field.attribute].filled(steps + episodes if observed else steps)

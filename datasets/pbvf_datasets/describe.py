@@ -25,7 +25,7 @@ from pbvf_datasets.door import MAX_METADATA_BYTES, CheckedFolder, open_folder, p
 from pbvf_datasets.guarded import GuardedFile, GuardedGroup
 from pbvf_datasets.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.plan import PLAN_FILE, parse_plan
-from pbvf_datasets.reader import _check_names, _members, environment_of
+from pbvf_datasets.reader import check_names, environment_of, episode_arrays
 from pbvf_datasets.schema import (
     BLOB,
     DATA_FILE,
@@ -306,7 +306,7 @@ class _Census:
         """Look at all episodes."""
         folder = self._folder
         root = self._data.begin()
-        _check_names(folder, root)
+        check_names(folder, root)
         for i in range(folder.total_episodes):
             self._episode(root.group(b"episode_%d" % i))
         steps = sum(self.lengths)
@@ -319,7 +319,7 @@ class _Census:
             )
 
     def _episode(self, group: GuardedGroup) -> None:
-        arrays = _members(group)
+        arrays = episode_arrays(group)
 
         def where(name: str) -> str:
             return self._data.where(f"{group.place}/{name}" if name else group.place)

@@ -41,12 +41,13 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
+from pbvf_offline.files import refuse_holes
 from pbvf_offline.strict_json import canonical_json, parse_json
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
-MAX_METADATA_BYTES: Final = 32 * 2**20
+MAX_METADATA_BYTES: Final = 16 * 2**20
 MAX_CARD_BYTES: Final = 16 * 2**20
 MAX_CROISSANT_BYTES: Final = 16 * 2**20
 MAX_ENTRIES: Final = 10_000
@@ -252,8 +253,17 @@ def open_suspect(
             )
             sizes[CROISSANT_FILE] = len(raw_croissant)
             hashes[CROISSANT_FILE] = hashlib.sha256(raw_croissant).hexdigest()
-        metadata = parse_metadata(raw, folder / METADATA_FILE)
-        observation_space, action_space = metadata_spaces(metadata, folder / METADATA_FILE)
+        wrong = {} if manifest is None else _mismatches(manifest, sizes, hashes, folder)
+        try:
+            metadata = parse_metadata(raw, folder / METADATA_FILE)
+            observation_space, action_space = metadata_spaces(metadata, folder / METADATA_FILE)
+        except (UnsafeError, IncompatibleError):
+            # A file of the right length with other bytes was damaged, whatever those say;
+            # one of another length was edited, and is what it says.
+            listed = None if manifest is None else manifest["files"][METADATA_FILE]
+            if METADATA_FILE in wrong and listed is not None and listed["size"] == len(raw):
+                raise wrong[METADATA_FILE] from None
+            raise
         if manifest is None:
             digest = hashlib.sha256(canonical_json(hashes)).hexdigest()
         else:
@@ -277,7 +287,7 @@ def open_suspect(
             action_space=action_space,
             total_episodes=metadata["total_episodes"],
             total_steps=metadata["total_steps"],
-            mismatch=None if manifest is None else _mismatch(manifest, sizes, hashes, folder),
+            mismatch=next(iter(wrong.values()), None),
             _descriptor=descriptor,
         )
         descriptor = -1
@@ -307,6 +317,11 @@ def _open_file(parent: int, name: str, where: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UnsafeError("this is not a regular file", where=where)
+    try:
+        refuse_holes(os.fstat(descriptor), where)
+    except UnsafeError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
@@ -401,7 +416,9 @@ def foreign_manifest(raw: bytes, where: str | os.PathLike[str]) -> dict[str, Any
     """
     value = parse_json(raw, where, max_bytes=MAX_MANIFEST_BYTES)
     files = value.get("files") if isinstance(value, dict) else None
-    for name in files if isinstance(files, dict) else ():
+    names = list(files) if isinstance(files, dict) else []
+    del value, files  # which is parsed again below, and may be large
+    for name in names:
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "~")) or ".." in parts or ":" in parts[0] or "\0" in name:
             raise UnsafeError(
@@ -413,9 +430,11 @@ def foreign_manifest(raw: bytes, where: str | os.PathLike[str]) -> dict[str, Any
 _CHANGED: Final = "get the dataset again; without its manifest.json it could be read unverified"
 
 
-def _mismatch(
+def _mismatches(
     manifest: Mapping[str, Any], sizes: Mapping[str, int], hashes: Mapping[str, str], folder: Path
-) -> DamagedError | None:
+) -> dict[str, DamagedError]:
+    """Return what is wrong with each file that is not the one listed, by name."""
+    wrong = {}
     for name, size in sizes.items():
         listed = manifest["files"][name]
         if size != listed["size"]:
@@ -424,8 +443,8 @@ def _mismatch(
             problem = f"its sha256 is {hashes[name]}, but its manifest says {listed['sha256']}"
         else:
             continue
-        return DamagedError(problem, where=folder / name, remedy=_CHANGED)
-    return None
+        wrong[name] = DamagedError(problem, where=folder / name, remedy=_CHANGED)
+    return wrong
 
 
 def _check_card(

@@ -344,14 +344,7 @@ def _writer(
                 remedy="give another id",
             )
     entries = ledger(sources)
-    image = canonical_json(entries)
-    if len(image) > MAX_MANIFEST_BYTES // 2:
-        raise UsageError(
-            f"there are {len(entries):,} datasets behind this one, too many for its manifest",
-            remedy="merge fewer at once",
-        )
-    # The manifest puts it two levels deeper, and must be readable.
-    parse_json(b"[[" + image + b"]]", "the provenance of the inputs")
+    _check_readable(entries)
     first = next((s for s in sources if s.provenance is not None), sources[0])
     env_spec = next((s.env_spec for s in sources if s.env_spec is not None), None)
     if operation == "merge":
@@ -380,6 +373,28 @@ def _writer(
         root=root,
         overwrite=overwrite,
         expected_bytes=int(share * sum(s.folder.data_file.stat().st_size for s in sources)),
+    )
+
+
+def _check_readable(entries: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a manifest which holds these datasets can be read again.
+
+    Raises:
+        UsageError: They are too many.
+        DamagedError: One is nested so deep that it could stand in its own manifest only.
+    """
+    image = canonical_json(list(entries))
+    # Twice, as room for the rest of the manifest; two levels down, where it stands in there.
+    twice = b"[[" + image + b"," + image + b"]]"
+    try:
+        if len(image) <= MAX_MANIFEST_BYTES // 2:
+            parse_json(twice, "the provenance of the inputs")
+            return
+    except UnsafeError:
+        pass
+    raise UsageError(
+        f"there are {len(entries):,} datasets behind this one, too many for its manifest",
+        remedy="merge fewer at once",
     )
 
 

@@ -21,7 +21,7 @@ from pbvf_datasets.checks import EpisodeChecker, show
 from pbvf_datasets.door import open_suspect
 from pbvf_datasets.edit_choice import Facts
 from pbvf_datasets.environments import safe_env_spec, safe_environment
-from pbvf_datasets.reader import _check_names, _members, environment_of
+from pbvf_datasets.reader import check_names, environment_of, episode_arrays
 from pbvf_datasets.schema import BLOB, FIELDS, METADATA_FILE, resolve_dataset, serialize_space
 from pbvf_offline.batches import Episode
 from pbvf_offline.errors import (
@@ -205,7 +205,7 @@ class Reader:
         self._source = source
         self._data = data
         self._root = data.begin()
-        _check_names(source.folder, self._root)
+        check_names(source.folder, self._root)
 
     def _group(self, i: int) -> GuardedGroup:
         return self._root.group(b"episode_%d" % i)
@@ -253,7 +253,7 @@ class Reader:
     def _read(self, i: int) -> tuple[PolicySpec, Episode]:
         where = self._where(i)
         group = self._group(i)
-        arrays = _members(group)
+        arrays = episode_arrays(group)
         check_tags(arrays, where)
         total = group.integer(b"total_steps")
         spec, episode = read_episode(arrays, group.integer(b"seed"), where)
@@ -285,7 +285,7 @@ class Reader:
             for k in dict.fromkeys((0, i)):
                 group = self._group(k)
                 total, seed = group.integer(b"total_steps"), group.integer(b"seed")
-                assembler.add(f"episode_{k}", _members(group), total_steps=total, seed=seed)
+                assembler.add(f"episode_{k}", episode_arrays(group), total_steps=total, seed=seed)
             assembler.finish()
         except (DamagedError, IncompatibleError) as found:
             return found

@@ -29,6 +29,7 @@ from pbvf_datasets.door import (
     open_folder,
 )
 from pbvf_datasets.durable import (
+    TEMPORARY,
     make_folders,
     path_exists,
     remove_tree,
@@ -163,7 +164,7 @@ def stands(path: Path, digest: str, *, overwrite: bool = False) -> bool:
                 where=path,
                 remedy="choose another name, or replace it with --overwrite",
             )
-    others = sorted(entries - _KNOWN)
+    others = sorted(name for name in entries - _KNOWN if not name.startswith(TEMPORARY))
     if others:
         raise ConflictError(
             f"it holds {others[0]!r}, which is no part of a dataset, and would be removed with it",
@@ -444,6 +445,30 @@ class Landing:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def renew(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
+    """Give a dataset that stands already its newer card or signature.
+
+    Args:
+        path: The dataset's folder.
+        name: Which file.
+        data: What the other place has, or None.
+        replace: Also where another is there.
+
+    Returns:
+        How many bytes were written.
+
+    Raises:
+        ResourceError: The folder cannot be written.
+    """
+    file = path / name
+    with resource_errors(file, lambda: "check its permissions"):
+        there = file.read_bytes() if path_exists(file) else None
+        if data is None or there == data or (there is not None and not replace):
+            return 0
+        write_durably(file, data)
+    return len(data)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

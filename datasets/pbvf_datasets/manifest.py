@@ -12,7 +12,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import stat
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +28,8 @@ from pbvf_datasets.schema import (
     check_version,
 )
 from pbvf_offline import __version__
-from pbvf_offline.errors import DamagedError
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
+from pbvf_offline.files import open_regular
 from pbvf_offline.strict_json import canonical_json, parse_json
 
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
@@ -70,10 +73,36 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """Return ``{"size", "sha256"}`` of a file."""
-    with path.open("rb") as file:
+    """Return ``{"size", "sha256"}`` of a file.
+
+    Raises:
+        UnsafeError: It is a link, something else than a regular file, or nearly all holes.
+        OSError: It cannot be read.
+    """
+    with _open_plain(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def read_plain(path: Path, limit: int = MAX_MANIFEST_BYTES) -> bytes:
+    """Read a small file of a dataset or of a work folder.
+
+    Raises:
+        UnsafeError: It is a link, something else than a regular file, or too long.
+        OSError: It cannot be read.
+    """
+    with _open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise UnsafeError(f"it has {size:,} bytes; at most {limit:,} are read", where=path)
+        return file.read(size + 1)
+
+
+def _open_plain(path: Path) -> BufferedReader:
+    try:
+        return open_regular(path, follow=False)
+    except UsageError as error:
+        raise UnsafeError("this is not a regular file", where=path) from error
 
 
 def build_manifest(
@@ -218,12 +247,18 @@ def verify_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 
     Raises:
         DamagedError: A data file is missing or differs.
+        UnsafeError: One is a link, or no regular file.
     """
     for name, expected in manifest["files"].items():
         path = folder / name
+        if path.parent.is_symlink():
+            raise UnsafeError(
+                "this is a symbolic link, which could lead anywhere", where=path.parent
+            )
         try:
-            size = path.stat().st_size
-            found = file_entry(path) if size == expected["size"] else {"size": size}
+            status = path.lstat()
+            other = stat.S_ISREG(status.st_mode) and status.st_size != expected["size"]
+            found = {"size": status.st_size} if other else file_entry(path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DamagedError("the file is missing", where=path) from error
         if found["size"] != expected["size"]:
@@ -234,7 +269,13 @@ def verify_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
         if found != expected:
             raise DamagedError("its sha256 is not the one in the manifest", where=path)
     card = folder / CARD_FILE
-    if not card.is_file() or file_entry(card) != manifest["card"]:
+    try:
+        status = card.lstat()
+        other = stat.S_ISREG(status.st_mode) and status.st_size != manifest["card"]["size"]
+        edited = other or file_entry(card) != manifest["card"]
+    except FileNotFoundError:
+        edited = True
+    if edited:
         return [f"{card}: the card was edited after the dataset was written"]
     return []
 

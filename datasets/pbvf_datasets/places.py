@@ -454,6 +454,9 @@ class FsspecPlace:
                 remedy=hint,
             ) from None
         self._fs: Any = fs
+        if hasattr(fs, "max_concurrency"):
+            # So many parts of a large file, 50 MB each, would be in memory at a time.
+            fs.max_concurrency = min(2, fs.max_concurrency)
         self._root = str(root).rstrip("/")
         self._atomic = self.protocol in _ATOMIC and "::" not in remote
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.checks import show
-from pbvf_datasets.manifest import parse_manifest
+from pbvf_datasets.manifest import parse_manifest, read_plain
 from pbvf_datasets.schema import MANIFEST_FILE, check_version, dataset_path
 from pbvf_offline.errors import ConflictError, DamagedError, PbvfError
 from pbvf_offline.strict_json import canonical_json, parse_json
@@ -102,11 +102,11 @@ def peek(dataset_id: str, root: Path | None = None) -> dict[str, Any] | None:
     path = dataset_path(dataset_id, root)
     where = path / MANIFEST_FILE
     with contextlib.suppress(PbvfError, OSError):
-        manifest = parse_manifest(where.read_bytes(), where)
+        manifest = parse_manifest(read_plain(where), where)
         return {"complete": True, **identity_of(manifest["provenance"])}
     where = work_folder(path) / PLAN_FILE
     with contextlib.suppress(PbvfError, OSError):
-        return {"complete": False, **parse_plan(where.read_bytes(), where)["identity"]}
+        return {"complete": False, **parse_plan(read_plain(where), where)["identity"]}
     return None
 
 

@@ -227,7 +227,7 @@ def read_trajectories(folder: CheckedFolder) -> Trajectories:
 
 def _assemble(folder: CheckedFolder, data: GuardedFile) -> Trajectories:
     root = data.begin()
-    _check_names(folder, root)
+    check_names(folder, root)
     # A step takes eight bytes for its reward alone, so the file bounds a claim too large.
     hint = min(folder.total_steps, data.size // 8)
     assembler = Assembler(str(data.path), folder.observation_space, folder.action_space, steps=hint)
@@ -236,7 +236,9 @@ def _assemble(folder: CheckedFolder, data: GuardedFile) -> Trajectories:
         total = group.integer(b"total_steps")
         if total is None:
             raise DamagedError("it has no attribute total_steps", where=data.where(group.place))
-        assembler.add(group.place, _members(group), total_steps=total, seed=group.integer(b"seed"))
+        assembler.add(
+            group.place, episode_arrays(group), total_steps=total, seed=group.integer(b"seed")
+        )
     trajectories = assembler.finish()
     if len(trajectories) != folder.total_steps:
         raise DamagedError(
@@ -247,8 +249,13 @@ def _assemble(folder: CheckedFolder, data: GuardedFile) -> Trajectories:
     return trajectories
 
 
-def _check_names(folder: CheckedFolder, root: GuardedGroup) -> None:
-    """Check that the file holds episode 0, 1, … as many as the metadata say."""
+def check_names(folder: CheckedFolder, root: GuardedGroup) -> None:
+    """Check that the file holds episode 0, 1, … as many as the metadata say.
+
+    Raises:
+        DamagedError: One is missing or too many, or something else is there.
+        UnsafeError: That is dangerous.
+    """
     file, expected = folder.path / DATA_FILE, folder.total_episodes
     names = set(root.members)
     for name in root.members:
@@ -272,8 +279,13 @@ def _check_names(folder: CheckedFolder, root: GuardedGroup) -> None:
         )
 
 
-def _members(group: GuardedGroup) -> dict[str, ArraySource]:
-    """Return the arrays of an episode; whatever else it holds is checked and left alone."""
+def episode_arrays(group: GuardedGroup) -> dict[str, ArraySource]:
+    """Return the arrays of an episode; whatever else it holds is checked and left alone.
+
+    Raises:
+        DamagedError: One cannot be read.
+        UnsafeError: One is dangerous.
+    """
     arrays: dict[str, ArraySource] = {}
     for member in group.members:
         name = _TOP.get(member)
@@ -302,7 +314,7 @@ def _stream(path: Path, digest: str, spec: PolicySpec, indices: Iterable[int]) -
             data.forget()
             group = root.group(b"episode_%d" % i)
             found, episode = read_episode(
-                _members(group),
+                episode_arrays(group),
                 group.integer(b"seed"),
                 lambda name, group=group: data.where(f"{group.place}/{name}"),  # type: ignore[misc]
             )

@@ -33,6 +33,7 @@ from pbvf_datasets.landing import (
     card_differs,
     listed_files,
     named_folder,
+    renew,
     silent,
     stands,
     tidy,
@@ -109,12 +110,6 @@ class Outgoing:
     def dataset(self) -> str:
         """What to call it: its own name, else its folder's."""
         return self.named or self.path.name
-
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        sizes: list[int] = [entry["size"] for entry in self.files.values()]
-        return len(self.manifest) + sum(sizes)
 
 
 @dataclass(frozen=True)
@@ -301,9 +296,12 @@ def push(
 def _push_here(out: Outgoing, target: Path, *, overwrite: bool, progress: Progress) -> int:
     if path_exists(target) and target.samefile(out.path):
         raise UsageError("this is the dataset itself", where=target, remedy="name another place")
-    _, sent = _land(
-        LocalPlace(out.path), target, str(target), overwrite=overwrite, progress=progress
-    )
+    place = LocalPlace(out.path)
+    landed, sent = _land(place, target, str(target), overwrite=overwrite, progress=progress)
+    if landed.stood:
+        card = _whole(place, CARD_FILE, MAX_CARD_BYTES)
+        sent += renew(target, CARD_FILE, card, replace=True)
+        sent += renew(target, SIGNATURE_FILE, read_signature(out.path), replace=True)
     return sent
 
 
@@ -510,11 +508,11 @@ def _land(
     landed = _Landed(manifest["digest"], total + len(raw), signed_by, stood=True)
     if stands(path, landed.digest, overwrite=overwrite):
         tidy(path, what)
-        return landed, 0
+        return landed, renew(path, SIGNATURE_FILE, signature, replace=overwrite)
     with Landing(path, what) as landing:
         if stands(path, landed.digest, overwrite=overwrite):  # by now, or put back by recovery
             landing.discard()
-            return landed, 0
+            return landed, renew(path, SIGNATURE_FILE, signature, replace=overwrite)
         missing = landing.begin(files)
         done = total - sum(files[name]["size"] for name in missing)
         fetched = 0

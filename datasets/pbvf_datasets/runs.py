@@ -41,7 +41,13 @@ from pbvf_datasets.writer import DatasetWriter
 from pbvf_offline.batches import Episode
 from pbvf_offline.envs import EnvConfig, close_env, make_env, time_limit
 from pbvf_offline.errors import ConflictError, DamagedError, IncompatibleError, UsageError
-from pbvf_offline.files import locked, read_file, refuse_difference
+from pbvf_offline.files import (
+    MAX_SMALL,
+    locked,
+    read_file,
+    read_tensor_file,
+    refuse_difference,
+)
 from pbvf_offline.policies import PolicySpec
 from pbvf_offline.policy_files import PoliciesFile
 from pbvf_offline.rollout import evaluate_policies
@@ -224,7 +230,7 @@ class _Kept:
 def stored_run_seed(folder: Path) -> int | None:
     """Return the seed of the run in a folder, if there is one."""
     try:
-        config = parse_json(read_file(folder / CONFIG_FILE), str(folder))
+        config = parse_json(read_file(folder / CONFIG_FILE, MAX_SMALL), str(folder))
         seed = config["settings"]["seed"]
     except Exception:
         return None
@@ -309,7 +315,7 @@ def _claim(config: RunConfig, folder: Path) -> bool:
     """
     path = folder / CONFIG_FILE
     if path.exists():
-        there = parse_json(read_file(path), str(path))
+        there = parse_json(read_file(path, MAX_SMALL), str(path))
         if not isinstance(there, dict):
             raise DamagedError("is not a run's configuration", where=path)
         refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
@@ -373,7 +379,7 @@ def _finished(
     path = folder / RESULT_FILE
     if not path.exists():
         return None
-    stored = parse_json(read_file(path), str(path))
+    stored = parse_json(read_file(path, MAX_SMALL), str(path))
     try:
         done = int(stored["steps"])
         if done > steps:
@@ -502,7 +508,7 @@ class _Runner:
         path = self.folder / CHECKPOINT_FILE
         if not path.exists():
             return None
-        image = read_file(path)
+        image = read_tensor_file(path)
         training, extra = decode_checkpoint(
             image,
             self.config.settings,
@@ -739,7 +745,7 @@ def stored_episodes(folder: Path) -> Iterator[Episode]:
 
     path = folder / CHECKPOINT_FILE
     if path.exists():
-        content, _ = decode(KIND, read_file(path), str(path))
+        content, _ = decode(KIND, read_tensor_file(path), str(path))
         for name in content["extra"]["shards"]:
             shard = folder / EPISODES_FOLDER / name
             data = read_file(shard)
@@ -754,7 +760,7 @@ def stored_episodes(folder: Path) -> Iterator[Episode]:
                 raise DamagedError("does not belong to the checkpoint beside it", where=pending)
             yield from unpack_columns(image_to_columns(data, pending)[0], pending)
     path = folder / RESULT_FILE
-    result = parse_json(read_file(path), str(path))
+    result = parse_json(read_file(path, MAX_SMALL), str(path))
     digest = result.get("tail") if isinstance(result, dict) else None
     if digest is not None:
         tail = folder / TAIL_FILE

@@ -40,7 +40,7 @@ OBS_DTYPES: Final = (
 )
 """Observation dtypes that are stored; the environment's own is kept."""
 
-MAX_SPACE_DIM: Final = 1_000_000
+MAX_SPACE_DIM: Final = 250_000
 MAX_BLOB_BYTES: Final = 16 * 2**20
 
 # ------------------------------------------------------------------ the episode table
@@ -177,11 +177,11 @@ def check_spaces(
 
     supported = (
         "supported are observations in a one-dimensional Box of numbers and actions in a "
-        "one-dimensional floating-point Box or Discrete"
+        f"one-dimensional floating-point Box or Discrete, of at most {MAX_SPACE_DIM:,} dimensions"
     )
     if not isinstance(observation_space, spaces.Box) or (
         len(observation_space.shape) != 1
-        or observation_space.shape[0] < 1
+        or not 1 <= observation_space.shape[0] <= MAX_SPACE_DIM
         or str(observation_space.dtype) not in OBS_DTYPES
     ):
         raise UsageError(
@@ -192,7 +192,7 @@ def check_spaces(
     if (
         isinstance(action_space, spaces.Box)
         and len(action_space.shape) == 1
-        and action_space.shape[0] >= 1
+        and 1 <= action_space.shape[0] <= MAX_SPACE_DIM
         and np.issubdtype(action_space.dtype, np.floating)
         and str(action_space.dtype) in OBS_DTYPES
     ):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pbvf_datasets.door import open_folder
-from pbvf_datasets.durable import TEMPORARY, path_exists, resource_errors, write_durably
+from pbvf_datasets.durable import path_exists, resource_errors, write_durably
 from pbvf_datasets.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.schema import MANIFEST_FILE, resolve_dataset
 from pbvf_offline.errors import ConflictError, DamagedError, UnsafeError, UsageError
@@ -90,6 +90,8 @@ def make_keys(path: Path) -> KeyPair:
         PublicFormat,
     )
 
+    if not path_exists(path.parent):
+        raise UsageError("there is no such folder", where=path.parent)
     public_path = path.with_name(path.name + ".pub")
     for file in (path, public_path):
         if path_exists(file):
@@ -163,7 +165,6 @@ def sign_dataset(
             "another signature is there", where=file, remedy="replace it with --overwrite"
         )
     with resource_errors(file, lambda: "free space or ask for permission, and sign again"):
-        (path / f"{TEMPORARY}{SIGNATURE_FILE}").unlink(missing_ok=True)
         write_durably(file, signature)
     return signed
 

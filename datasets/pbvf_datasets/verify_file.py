@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -14,7 +12,13 @@ from pbvf_datasets.findings import FOUND, Findings, Verification, check_environm
 from pbvf_datasets.guarded import printable
 from pbvf_datasets.schema import DATA_FILE
 from pbvf_offline.errors import DamagedError, IncompatibleError, ResourceError, UsageError
-from pbvf_offline.files import MAX_HEADER, decode, read_file, refuse_pickle, resource_error
+from pbvf_offline.files import (
+    decode,
+    open_regular,
+    read_header,
+    read_tensor_file,
+    resource_error,
+)
 from pbvf_offline.policies import PolicySpec
 from pbvf_offline.strict_json import parse_json
 
@@ -65,31 +69,13 @@ def _peek(path: Path) -> tuple[str, str]:
         ResourceError: It cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise UsageError("is not a regular file", where=path)
-            start = file.read(1024)
-            _refuse_others(start, path)
-            length = int.from_bytes(start[:8], "little")
-            if len(start) < 10 or start[8:9] != b"{" or length > MAX_HEADER:
-                refuse_pickle(start + file.read(64 * 1024), str(path))
-                raise DamagedError("is not a safetensors file", where=path)
-            header = (start + file.read(max(0, 8 + length - len(start))))[8 : 8 + length]
+        with open_regular(path) as file:
+            _refuse_others(file.read(1024), path)
+            file.seek(0)
+            header = read_header(file, path)
     except OSError as error:
         raise resource_error(error, path) from error
-    value = parse_json(header, path)
-    parts = value.values() if isinstance(value, dict) else ()
-    ends = [p["data_offsets"][1] for p in parts if _has_offsets(p)]
-    declared = 8 + length + max(ends, default=0)
-    if declared != status.st_size:
-        raise DamagedError(
-            f"it has {status.st_size:,} bytes, but its header tells of {declared:,}",
-            where=path,
-            remedy="copy or make it again",
-        )
-    metadata = value.get("__metadata__") if isinstance(value, dict) else None
+    metadata = header.get("__metadata__")
     text = metadata.get("pbvf") if isinstance(metadata, dict) else None
     if not isinstance(text, str):
         raise IncompatibleError(
@@ -101,11 +87,6 @@ def _peek(path: Path) -> tuple[str, str]:
     if not isinstance(kind, str) or not isinstance(digest, str):
         raise DamagedError("its pbvf header entry is malformed", where=path)
     return kind, digest
-
-
-def _has_offsets(part: object) -> bool:
-    offsets = part.get("data_offsets") if isinstance(part, dict) else None
-    return isinstance(offsets, list) and len(offsets) == 2 and all(type(n) is int for n in offsets)
 
 
 def _refuse_others(start: bytes, path: Path) -> None:
@@ -140,7 +121,7 @@ def _check_critic(path: Path) -> None:
 
 def _check_checkpoint(path: Path) -> None:
     """Check the parts of a checkpoint that can be judged without its run's configuration."""
-    content, tensors = decode("checkpoint", read_file(path), str(path))
+    content, tensors = decode("checkpoint", read_tensor_file(path), str(path))
     try:
         spec = PolicySpec.from_dict(content.get("spec"))
     except DamagedError as error:

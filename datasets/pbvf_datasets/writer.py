@@ -48,6 +48,7 @@ from pbvf_datasets.manifest import (
     file_entry,
     manifest_bytes,
     parse_manifest,
+    read_plain,
     tool_version,
     verify_files,
     versions,
@@ -85,7 +86,7 @@ from pbvf_offline.errors import (
     ResourceError,
     UsageError,
 )
-from pbvf_offline.files import sync_folder
+from pbvf_offline.files import MAX_FILE, sync_folder
 from pbvf_offline.policies import PolicySpec
 from pbvf_offline.strict_json import canonical_json
 
@@ -590,7 +591,7 @@ class DatasetWriter:
             return False  # it has: only the old one's removal was cut off
         where = self._work / PLAN_FILE
         try:
-            plan = parse_plan(where.read_bytes(), where)
+            plan = parse_plan(read_plain(where), where)
         except (PbvfError, OSError):
             return False
         return plan["overwrite"] is True and same_identity(plan["identity"], self._identity)
@@ -603,7 +604,7 @@ class DatasetWriter:
             build = self._work / _BUILD_FOLDER
             where = build / MANIFEST_FILE
             try:
-                verify_files(build, parse_manifest(where.read_bytes(), where))
+                verify_files(build, parse_manifest(read_plain(where), where))
             except (PbvfError, OSError):
                 self._aside.rename(self.path)
                 sync_folder(self.path.parent)
@@ -617,7 +618,7 @@ class DatasetWriter:
         """Accept the dataset that stands under the name, if it is intact and the same."""
         where = self.path / MANIFEST_FILE
         try:
-            manifest = parse_manifest(where.read_bytes(), where)
+            manifest = parse_manifest(read_plain(where), where)
             check_identity(identity_of(manifest["provenance"]), self._identity, self.path)
             verify_files(self.path, manifest)
         except DamagedError as error:
@@ -643,7 +644,7 @@ class DatasetWriter:
             where = self._work / PLAN_FILE
             # The work folder may also be another, interrupted attempt: that one stays.
             if not where.exists() or same_identity(
-                parse_plan(where.read_bytes(), where)["identity"], self._identity
+                parse_plan(read_plain(where), where)["identity"], self._identity
             ):
                 remove_tree(self._aside)
                 self._remove_work()
@@ -657,7 +658,7 @@ class DatasetWriter:
         where = self._work / PLAN_FILE
         if not where.exists():
             return False
-        plan = parse_plan(where.read_bytes(), where)
+        plan = parse_plan(read_plain(where), where)
         check_identity(plan["identity"], self._identity, self._work)
         self._plan = plan
         remove_tree(self._work / _BUILD_FOLDER)
@@ -681,7 +682,7 @@ class DatasetWriter:
         """Return the episodes of a shard, or None when it is not what its name says."""
         match = _SHARD.fullmatch(name)
         path = self._work / name
-        data = path.read_bytes()
+        data = read_plain(path, MAX_FILE)
         if match is None or int(match[1]) != index:
             return None
         if hashlib.sha256(data).hexdigest()[:16] != match[2]:
