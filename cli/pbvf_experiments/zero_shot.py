@@ -49,7 +49,8 @@ class ZeroShotCell:
     @property
     def name(self) -> str:
         """What it is called in files and in ``--cells``."""
-        return f"{self.kind}-{self.arch.replace(',', 'x')}-{self.env}-lr={self.lr:g}"
+        name = f"{self.kind}-{self.arch.replace(',', 'x')}-{self.env}-lr={self.lr:g}"
+        return name if len(self.snapshots) > 1 else f"{name}-at={self.snapshots[0]}"
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,12 @@ class ZeroShotSettings:
 
 
 def zero_shot_cells() -> list[ZeroShotCell]:
-    """Return the paper's cells: figure ``fig:scratch`` first, then the appendix's grid."""
+    """Return the paper's cells: figure ``fig:scratch`` first, then the appendix's grid.
+
+    The second is the first snapshot of the figure alone, which many seeds can afford.
+    """
     short = (20_000, 50_000, 100_000)
-    cells = [ZeroShotCell()]
+    cells = [ZeroShotCell(), ZeroShotCell(snapshots=(100_000,))]
     for arch in ("linear", "64,64"):
         for env in ("Swimmer-v5", "MountainCarContinuous-v0", "InvertedPendulum-v5"):
             steps = ZeroShotCell().snapshots if env == "Swimmer-v5" else short
