@@ -138,7 +138,10 @@ def decode(kind: str, image: bytes, where: str) -> tuple[dict[str, Any], Tensors
         dtype = _DTYPES.get(info["dtype"])
         if dtype is None:
             raise DamagedError(f"tensor {name} has type {info['dtype']}", where=where)
-        tensors[name] = np.frombuffer(info["data"], dtype=dtype).reshape(info["shape"])
+        try:
+            tensors[name] = np.frombuffer(info["data"], dtype=dtype).reshape(info["shape"])
+        except (ValueError, OverflowError) as error:  # no values, in a shape beyond all bounds
+            raise DamagedError(f"tensor {name[:80]} has an absurd shape", where=where) from error
     return entry["content"], tensors
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from pbvf_offline.policies import PolicySpec
 from pbvf_offline.presets import CRITIC_PRESETS, default_gamma, default_reward
 from pbvf_offline.relabel import can_relabel, make_relabelling
 from pbvf_offline.seeding import Stream, generator
-from pbvf_offline.targets import chosen_rewards, value_bounds
+from pbvf_offline.targets import RewardChoice, chosen_rewards, value_bounds
 from pbvf_offline.validation import split_policies
 
 _BLOCK = 256  # updates whose batches are drawn together
@@ -74,6 +74,15 @@ class FitSettings:
     average: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.gamma <= 1.0:
+            raise UsageError(f"discount {self.gamma:.3g} is not in [0, 1]", where="--gamma")
+        if self.n_step < 1:
+            raise UsageError(f"{self.n_step} steps are not at least 1", where="--n-step")
+        if self.reward not in get_args(RewardChoice):
+            raise UsageError(
+                f"{self.reward[:40]!r} is none of {', '.join(get_args(RewardChoice))}",
+                where="--reward",
+            )
         if not 0.0 <= self.average < 1.0:
             raise UsageError(f"{self.average} is not in [0, 1)", where="--average")
         if not 0.0 <= self.relabel <= MAX_RELABEL:

@@ -416,8 +416,17 @@ def _run_one_episode(
 
 
 def _acting_policy(plan: PerturbationPlan, index: int) -> Policies:
-    """Return the perturbed policy of an episode."""
+    """Return the perturbed policy of an episode.
+
+    Raises:
+        DivergedError: The noise made a parameter infinite.
+    """
     acting = plan.segment(index, 0)
+    if not np.isfinite(acting.theta).all():
+        raise DivergedError(
+            f"a perturbed parameter is not finite in episode {index}",
+            remedy="lower --sigma; what was checkpointed is kept",
+        )
     return Policies(
         plan.spec, acting.theta[None], acting.obs_mean[None].copy(), acting.obs_std[None].copy()
     )
@@ -480,6 +489,11 @@ def _finish(training: Training, run: EpisodeRun, row: int) -> None:
     value = None
     if replay.monte_carlo:
         value = float(settings.gamma ** np.arange(len(rewards)) @ rewards)
+        if not abs(value) <= float(np.finfo(np.float32).max):
+            raise DivergedError(
+                f"the return {value:.3g} of episode {training.episodes} is beyond single precision",
+                remedy="scale the environment's rewards",
+            )
         replay.see(run.observations[: run.steps])
     replay.finish(row, float(rewards.sum()), value)
     if settings.normalization == "episode":
@@ -516,7 +530,7 @@ def _update(training: Training) -> None:
         if not (math.isfinite(float(step.objective)) and bool(step.gradient.isfinite().all())):
             raise DivergedError(
                 f"the actor's objective or its gradient is not finite at step {training.steps}",
-                remedy="lower --lr-policy or --lr-critic; the last checkpoint was kept",
+                remedy="lower --lr-policy or --lr-critic; what was checkpointed is kept",
             )
         training.theta.grad = step.gradient
         training.actor.step()

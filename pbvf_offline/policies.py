@@ -285,7 +285,8 @@ def perturb(
         rng: Source of the noise.
     """
     noise = rng.standard_normal(theta.shape)
-    return (theta.astype(np.float64) + sigma * noise).astype(np.float32)
+    with np.errstate(over="ignore"):  # whoever uses the result refuses what is not finite
+        return (theta.astype(np.float64) + sigma * noise).astype(np.float32)
 
 
 def split_theta(

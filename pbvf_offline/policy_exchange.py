@@ -180,6 +180,7 @@ def import_weights(
         "sources": digests,
     }
     file = PoliciesFile(policies, env.reference(), origin)
+    _refuse_own_input(out, sources)
     with locked(out):
         done = _standing(out, file.encode(), overwrite=overwrite, made=file)
         if not done:
@@ -193,6 +194,17 @@ def import_weights(
         checked,
         done,
     )
+
+
+def _refuse_own_input(out: Path, sources: Sequence[Path]) -> None:
+    """Refuse to write over what was read.
+
+    Raises:
+        UsageError: The output is one of the inputs.
+    """
+    for source in sources:
+        if out.exists() and source.exists() and out.samefile(source):
+            raise UsageError("is the input too", where=out, remedy="name another --out")
 
 
 def from_state_dict(

@@ -220,7 +220,8 @@ class Replay:
         self._shown[here.start + self.capacity : here.stop + self.capacity] = self._tensor(next_obs)
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.astype(np.float32)).to(self.device)
+        with np.errstate(over="ignore"):  # an infinite loss is noticed and says more
+            return torch.from_numpy(values.astype(np.float32)).to(self.device)
 
     def see(self, observations: NDArray[Any]) -> None:
         """Remember observations (n, obs_dim) of an episode; Monte Carlo replays only."""

@@ -306,6 +306,7 @@ class EpisodeRun:
         for name, values in (
             ("observation", self.observations[first : stop + 1]),
             ("reward", self.rewards[first:stop, None]),
+            ("reward_survive", self.survive[first + 1 : stop + 1, None]),
         ):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 step = first + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])

@@ -184,10 +184,19 @@ def _mourn(worker: _Worker[Any], tries: dict[int, int], *, hung: bool) -> None:
         )
 
 
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent was killed."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+    os._exit(1)
+
+
 def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent: int) -> None:
     """Answer items until the parent closes the pipe or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # An item may take hours: the loop below would notice a killed parent only after it.
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(OSError):
         parent_end.close()  # else the pipe would outlive the parent
     run: Callable[[Any], Any] | None = None

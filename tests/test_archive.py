@@ -165,6 +165,11 @@ def test_packing_again_and_over_something_else(made, tmp_path):
             pack(made, file)
         assert error.value.exit_code == 7
         assert file.read_bytes() == other
+        if other == b"mine":
+            with pytest.raises(ConflictError, match="no archive"):
+                pack(made, file, overwrite=True)
+            assert file.read_bytes() == other
+            continue
         pack(made, file, overwrite=True)
         assert file.read_bytes() == good
     with pytest.raises(UsageError, match="folder"):

@@ -124,13 +124,24 @@ Job = dict[str, Any]
 
 
 def _jobs(place: Place, attacks: list[Attack]) -> list[Job]:
+    """Return what is run: every command on every attack with ``ATTACKS=all``.
+
+    Otherwise every attack meets ``verify`` and some commands in turn, and every command
+    many attacks: all of them read files through the same functions.
+    """
     jobs: list[Job] = []
-    for attack in attacks:
-        for name, argv in place.commands(attack.kind, attack.path).items():
-            if attack.only is not None and name not in attack.only:
-                continue
-            if attack.only is None and name == "synthesize --evaluate":
-                continue  # reads the critic as synthesize does
+    everything = os.environ.get("ATTACKS") == "all"
+    for number, attack in enumerate(attacks):
+        commands = place.commands(attack.kind, attack.path)
+        if attack.only is not None:
+            commands = {name: commands[name] for name in attack.only}
+        elif "synthesize --evaluate" in commands:
+            del commands["synthesize --evaluate"]  # reads the critic as synthesize does
+        if not everything and attack.only is None:
+            others = [name for name in commands if name != "verify"]
+            turn = [others[(2 * number + i) % len(others)] for i in range(2)]
+            commands = {n: argv for n, argv in commands.items() if n == "verify" or n in turn}
+        for name, argv in commands.items():
             copy = None
             codes = attack.codes
             if name.endswith("--out"):
@@ -139,7 +150,13 @@ def _jobs(place: Place, attacks: list[Attack]) -> list[Job]:
                 copy = [attack.path, str(place.out / "there.safetensors")]
                 codes = (*codes, CONFLICT)
             if name == "collect":
-                codes = (*codes, CONFLICT)  # something stands there, and was not made by this
+                # Something stands there: what it says is compared, and its digests.
+                codes = (*codes, 3, CONFLICT)
+            if name in ("pack", "push"):
+                if not Path(attack.path, "manifest.json").is_file():
+                    codes = (*codes, 2)  # only what has one is sent
+                elif 3 in codes:
+                    codes = (*codes, 0)  # what it says of itself is for those who read it
             jobs.append(
                 {
                     "attack": attack.name,

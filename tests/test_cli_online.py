@@ -709,3 +709,66 @@ def test_steps_or_episode():
     for text in ("0", "-3", "1.5", "", "Episode"):
         with pytest.raises(UsageError, match="--x"):
             options.steps_or_episode(text, "--x")
+
+
+# ------------------------------------------------------------------- nothing is lost
+
+
+def test_overwrite_keeps_a_users_notes_and_makes_the_run_anew(tmp_path):
+    run = tmp_path / "run"
+    trained("LQR-v0", run, "--steps", 100, "--seed", 0)
+    (run / "notes.txt").write_text("mine")
+    out = trained("LQR-v0", run, "--steps", 150, "--seed", 1, "--overwrite")
+    assert (out["steps"], out["seed"]) == (150, 1)
+    assert (run / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_takes_nothing_from_a_folder_that_is_no_run(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "critic.safetensors").write_text("of another program")
+    (run / "notes.txt").write_text("mine")
+    ran = train("LQR-v0", run, "--steps", 100, "--overwrite")
+    assert ran.code == 7
+    assert "other things" in ran.error
+    assert len(list(run.iterdir())) == 2
+
+
+def test_a_damaged_critic_of_a_finished_run_is_made_again(tmp_path):
+    run = tmp_path / "run"
+    argv = ["--steps", 120, "--seed", 0]
+    trained("LQR-v0", run, *argv)
+    before = kept(run)
+    for name in ("critic.safetensors", "policy.safetensors"):
+        (run / name).write_bytes(b"damaged")
+        assert trained("LQR-v0", run, *argv)["already_complete"] is False
+        assert kept(run) == before
+    assert trained("LQR-v0", run, *argv)["already_complete"] is True
+
+
+@pytest.mark.usefixtures("datasets")
+def test_a_conflict_of_the_export_is_found_before_training(tmp_path):
+    run, argv = tmp_path / "run", ["--seed", 0, "--export-dataset", "lab/run-v0"]
+    trained("LQR-v0", run, "--steps", 100, *argv)
+    before = kept(run)
+    for more in (["--steps", 150], ["--steps", 100, "--license", "MIT"]):
+        ran = train("LQR-v0", run, *argv, *more)
+        assert ran.code == 7
+        assert "--export-dataset" in ran.error
+        assert kept(run) == before
+    assert trained("LQR-v0", run, "--steps", 100, *argv)["already_complete"] is True
+
+
+@pytest.mark.parametrize(
+    ("code", "env", "argv", "words"),
+    [
+        (8, "LQR-v0", ("--sigma", "1e300"), "a perturbed parameter is not finite"),
+        (8, "toyenv:ToyHuge-v0", (), "beyond single precision"),
+        (8, "toyenv:ToyNaNSurvive-v0", (), "reward_survive in step"),
+        (2, "LQR-v0", ("--seeds", "0-99999999999"), "--seeds"),
+    ],
+)
+def test_numbers_beyond_all_bounds(tmp_path, monkeypatch, code, env, argv, words):
+    ran = train(env, tmp_path / "run", "--steps", 100, *argv)
+    assert ran.code == code
+    assert words in ran.error

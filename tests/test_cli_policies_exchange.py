@@ -577,3 +577,13 @@ def test_every_key_is_on_the_page_of_commands() -> None:
     ):
         for key in set(told) - {"already_complete", "path"}:
             assert f"`{key}`" in section, key
+
+
+def test_an_export_never_replaces_its_own_input(tmp_path):
+    file = tmp_path / "policies.safetensors"
+    PoliciesFile(make_policies(box_spec(3), 1)).save(file)
+    before = file.read_bytes()
+    ran = pbvf("policies", "export", file, "--out", file, "--overwrite")
+    assert ran.code == 2
+    assert "is the input too" in ran.error
+    assert file.read_bytes() == before

@@ -260,3 +260,17 @@ def test_a_malformed_environment(tmp_path: Path) -> None:
         path.write_bytes(encode(KIND, {**content, "environment": environment}, tensors))
         with pytest.raises(DamagedError, match="environment"):
             load_critic(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gamma": 10**300}, {"gamma": -0.5}, {"reward": "/etc/passwd"}, {"n_step": 0}],
+    ids=["gamma", "negative gamma", "reward", "n_step"],
+)
+def test_fit_settings_out_of_range(tmp_path: Path, changes: dict[str, Any]) -> None:
+    content, tensors = decode("critic", make_file("psvf").encode(), "x")
+    content["settings"] |= changes
+    path = tmp_path / "critic.safetensors"
+    path.write_bytes(encode("critic", content, tensors))
+    with pytest.raises(DamagedError, match=r"settings|discount|is none of|at least 1"):
+        load_critic(path)

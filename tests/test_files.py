@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -412,3 +413,17 @@ def test_lock_does_not_follow_a_link(tmp_path: Path) -> None:
     with pytest.raises(PbvfError), locked(tmp_path / "out"):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_empty_tensor_of_an_absurd_shape() -> None:
+    image = encode("x", {}, {"a": np.zeros((0, 11), np.float32)})
+    at = image.index(b"[0,11]")
+    longer = image[:at] + b"[0,%d]" % 2**62 + image[at + 6 :]
+    length = int.from_bytes(image[:8], "little") + len(longer) - len(image)
+    length += -length % 8
+    longer = length.to_bytes(8, "little") + longer[8:].ljust(length)
+    digits = longer.index(b'sha256\\":\\"') + 11
+    longer = longer[:digits] + b"0" * 64 + longer[digits + 64 :]
+    longer = longer.replace(b"0" * 64, hashlib.sha256(longer).hexdigest().encode(), 1)
+    with pytest.raises(DamagedError, match="tensor a has an absurd shape"):
+        decode("x", longer, "file")

@@ -234,7 +234,8 @@ def test_zero_shot_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_zero_shot_cells() -> None:
     assert choose_zero_shot(None)[0].name == "pssvf-linear-Swimmer-v5-lr=0.02"
     names = [c.name for c in zero_shot_cells()]
-    assert len(set(names)) == len(names) == 19
+    assert len(set(names)) == len(names) == 20
+    assert names[1] == "pssvf-linear-Swimmer-v5-lr=0.02-at=100000"
     assert len(choose_zero_shot("*-64x64-*")) == 9
     with pytest.raises(UsageError, match="no cell"):
         choose_zero_shot("ars-*")

@@ -35,6 +35,7 @@ class ToyEnv(gym.Env[Any, Any]):
         delay: Seconds that each step takes.
         log: A file to which every step appends a line.
         fail_at: Step in which the environment raises an exception.
+        reward: Paid at each step in place of the usual one.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -57,6 +58,7 @@ class ToyEnv(gym.Env[Any, Any]):
         delay: float = 0.0,
         log: str | None = None,
         fail_at: int | None = None,
+        reward: float | None = None,
         render_mode: str | None = None,
     ) -> None:
         box = Box(-np.inf, np.inf, (obs_dim,), np.float64)
@@ -76,7 +78,7 @@ class ToyEnv(gym.Env[Any, Any]):
         self._discrete = discrete
         self._reset_info, self._step_info = reset_info or {}, step_info or {}
         self._same_array, self._nan_at, self._fail_at = same_array, nan_at, fail_at
-        self._delay, self._log = delay, log
+        self._delay, self._log, self._reward = delay, log, reward
         self._state = np.zeros(obs_dim)
         self._t = 0
         self._end: float = np.inf
@@ -107,7 +109,7 @@ class ToyEnv(gym.Env[Any, Any]):
             raise ValueError(f"action {action!r} is outside {self.action_space}")
         push = float(action - self._discrete[1]) if self._discrete else float(np.sum(action))
         self._state[:-1] = 0.9 * self._state[:-1] + 0.1 * push
-        reward = 1.0 - float(self._state[0] ** 2)
+        reward = 1.0 - float(self._state[0] ** 2) if self._reward is None else self._reward
         return self._observe(), reward, self._t >= self._end, False, dict(self._step_info)
 
     def render(self) -> Any:
@@ -140,6 +142,8 @@ _register("ToySame-v0", 100, same_array=True)
 _register("ToyNaN-v0", 100, nan_at=3)
 _register("ToyAsym-v0", 100, low=-0.3, high=0.7)
 _register("ToySurvive-v0", 100, step_info={"reward_survive": 1.0})
+_register("ToyHuge-v0", 100, reward=-1e200)
+_register("ToyNaNSurvive-v0", 100, step_info={"reward_survive": float("nan")})
 _register("ToyWide-v0", 100, obs_dim=300)
 _register("ToySlow-v0", 100, delay=0.02)
 _register("ToyBroken-v0", 100, fail_at=2)

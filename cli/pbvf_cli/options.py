@@ -360,7 +360,10 @@ def torch_device(device: DeviceName) -> torch.device:
     Raises:
         UsageError: CUDA is asked for and not there.
     """
-    import torch
+    from pbvf_cli.errors import signals
+
+    with signals.held():  # an exception raised while torch loads would abort the process
+        import torch
 
     available = torch.cuda.is_available()
     if device is DeviceName.CUDA and not available:

@@ -335,6 +335,8 @@ def export(
     from pbvf_offline.policy_files import load_policies
 
     loaded = load_policies(policies)
+    if out.exists() and out.samefile(policies):
+        raise UsageError("is the input too", where=out, remedy="name another --out")
     spec = loaded.policies.spec
     if index is not None and not 0 <= index < len(loaded.policies):
         raise UsageError(

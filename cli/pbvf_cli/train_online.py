@@ -318,7 +318,7 @@ def train_online(
     import time
 
     from pbvf_cli.environments import silence_gymnasium
-    from pbvf_datasets.runs import RunConfig, stored_run_seed
+    from pbvf_datasets.runs import RunConfig, check_export, stored_run_seed
     from pbvf_datasets.runs import export_dataset as export_run
     from pbvf_datasets.schema import check_dataset_id
     from pbvf_experiments.seeds import SeedJob, SeedRun, train_seeds
@@ -406,12 +406,6 @@ def train_online(
         ).value,
     )
     form.show("activation", settings.activation, origin(settings.activation, "relu"))
-    if export_dataset is not None and settings.normalization == "per-step":
-        raise UsageError(
-            "a run with --normalization per-step has no policies that a dataset could name",
-            where="--export-dataset",
-            remedy="train with --normalization episode",
-        )
     evaluations = form.choose("evaluations", evaluations, _EVALUATIONS)
     evaluation_episodes = form.choose(
         "evaluation-episodes", evaluation_episodes, _EVALUATION_EPISODES
@@ -446,6 +440,10 @@ def train_online(
         )
         for each in several
     ]
+    if export_dataset is not None and not overwrite:
+        check_export(
+            runs[0].config, steps, export_dataset, license=license_id, authors=author or ()
+        )
     alone = workers == 1 or len(runs) == 1
     started = time.perf_counter()
     with (

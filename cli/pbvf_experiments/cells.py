@@ -11,6 +11,7 @@ from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.files import read_file, write_file
 from pbvf_offline.strict_json import parse_json
 
+_MOST_SEEDS = 10_000
 _MAX_CELL = 16 * 2**20
 
 
@@ -28,7 +29,7 @@ def parse_seeds(text: str) -> list[int]:
         for part in text.split(","):
             first, dash, last = part.partition("-")
             more = range(int(first), int(last if dash else first) + 1)
-            if not more:
+            if not 1 <= len(more) <= _MOST_SEEDS:
                 raise ValueError
             seeds.extend(more)
     except ValueError:

@@ -169,6 +169,13 @@ def _in_order(files: Mapping[str, Mapping[str, Any]]) -> list[str]:
 # -------------------------------------------------------------------------------- pack
 
 
+def _is_archive(file: Path) -> bool:
+    """Return whether a file begins as a tar does, or is empty."""
+    with file.open("rb") as stream:
+        start = stream.read(512)
+    return not start or start[257:262] == b"ustar"
+
+
 def pack(
     dataset: str | os.PathLike[str],
     file: Path,
@@ -208,6 +215,12 @@ def pack(
                     remedy="choose another name, or replace it with --overwrite",
                 )
             return Packed(out.dataset, file, out.digest, total, already_complete=True)
+        if file.exists() and not _is_archive(file):
+            raise ConflictError(
+                "is no archive of a dataset, so it is not replaced",
+                where=file,
+                remedy="choose another name",
+            )
         temporary = file.with_name(f".{file.name}.tmp")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

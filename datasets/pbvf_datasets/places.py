@@ -445,6 +445,8 @@ class FsspecPlace:
             with self._errors(""):
                 # No instance of an earlier use: it would remember how things were then.
                 fs, root = fsspec.core.url_to_fs(remote, skip_instance_cache=True)
+        except BrokenError as error:  # some connect when they are made
+            raise NetworkError(str(error), where=self.shown) from None
         except ImportError as error:
             extra = _EXTRAS.get(self.protocol)
             hint = f"pip install 'pbvf-offline[{extra}]'" if extra else _told(error, remote)

@@ -37,12 +37,13 @@ from pbvf_datasets.columns import (
 )
 from pbvf_datasets.durable import make_folders, remove_tree, resource_errors, write_durably
 from pbvf_datasets.run_log import EVENTS_FOLDER, METRICS_FILE, RunLog
-from pbvf_datasets.writer import DatasetWriter
+from pbvf_datasets.writer import DatasetWriter, peek
 from pbvf_offline.batches import Episode
 from pbvf_offline.envs import EnvConfig, close_env, make_env, time_limit
 from pbvf_offline.errors import ConflictError, DamagedError, IncompatibleError, UsageError
 from pbvf_offline.files import (
     MAX_SMALL,
+    file_digest,
     locked,
     read_file,
     read_tensor_file,
@@ -294,9 +295,13 @@ def train_run(
         try:
             with contextlib.closing(runner):
                 _sweep(folder)
+                # A run may share its folder with its user's notes; they stay beside the new one.
+                shared = overwrite and (folder / CONFIG_FILE).exists()
                 if overwrite:
+                    if not shared:
+                        _refuse_foreign(folder)
                     _clear(folder)
-                claimed = _claim(config, folder)
+                claimed = _claim(config, folder, shared=shared)
                 return _finished(config, folder, steps, wanted) or runner.run()
         except (UsageError, IncompatibleError):
             # Only the first steps showed that the settings do not fit; others may have the folder.
@@ -307,7 +312,7 @@ def train_run(
             raise
 
 
-def _claim(config: RunConfig, folder: Path) -> bool:
+def _claim(config: RunConfig, folder: Path, *, shared: bool = False) -> bool:
     """Make the folder this run's, or refuse one that is not; return whether it was free.
 
     Raises:
@@ -320,14 +325,24 @@ def _claim(config: RunConfig, folder: Path) -> bool:
             raise DamagedError("is not a run's configuration", where=path)
         refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
         return False
-    if folder.exists() and not _is_free(folder):
-        raise ConflictError(
-            "is a folder with other things in it", where=folder, remedy="choose another --run"
-        )
+    if not shared:
+        _refuse_foreign(folder)
     make_folders(folder / EPISODES_FOLDER)
     text = json.dumps(config.to_dict(), indent=1, allow_nan=False)
     write_durably(path, text.encode() + b"\n")
     return True
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that is no run's and holds something.
+
+    Raises:
+        ConflictError: It is one.
+    """
+    if folder.exists() and not _is_free(folder):
+        raise ConflictError(
+            "is a folder with other things in it", where=folder, remedy="choose another --run"
+        )
 
 
 def _is_free(folder: Path) -> bool:
@@ -387,6 +402,9 @@ def _finished(
         files = [path for step in snapshots for path in snapshot_files(folder, step)]
         files += [folder / CRITIC_FILE, folder / POLICY_FILE]
         if done < steps or not all(path.exists() for path in files):
+            return None
+        # What was damaged since is made again from the checkpoint.
+        if any(file_digest(folder / n) != d for n, d in stored.get("files", {}).items()):
             return None
         return RunResult(
             folder,
@@ -693,8 +711,12 @@ class _Runner:
             image = _episodes_image([tail])
             tail_digest = hashlib.sha256(image).hexdigest()
             write_durably(self.folder / TAIL_FILE, image)
-        write_durably(self.folder / CRITIC_FILE, self._critic_image(training))
-        write_durably(self.folder / POLICY_FILE, self._policy_image(training))
+        images = {
+            CRITIC_FILE: self._critic_image(training),
+            POLICY_FILE: self._policy_image(training),
+        }
+        for name, image in images.items():
+            write_durably(self.folder / name, image)
         evaluations = tuple(self.evaluations[step] for step in self.evaluate_at)
         content = {
             "steps": self.steps,
@@ -702,6 +724,7 @@ class _Runner:
             "evaluations": [e.to_dict() for e in evaluations],
             "training_returns": [[step, total] for step, total in self.returns],
             "tail": tail_digest,
+            "files": {name: hashlib.sha256(i).hexdigest() for name, i in images.items()},
         }
         text = json.dumps(content, allow_nan=False)
         write_durably(self.folder / RESULT_FILE, text.encode() + b"\n")
@@ -770,6 +793,51 @@ def stored_episodes(folder: Path) -> Iterator[Episode]:
         yield from unpack_columns(image_to_columns(data, tail)[0], tail)
 
 
+def check_export(
+    config: RunConfig,
+    steps: int,
+    dataset: str,
+    *,
+    license: str | None = None,
+    authors: Sequence[str] = (),
+) -> None:
+    """Refuse, before a run, what its export would come up against.
+
+    Raises:
+        UsageError: The run normalises step by step, so that no episode has one policy.
+        ConflictError: The dataset exists and was made otherwise.
+    """
+    if config.settings.normalization == "per-step":
+        raise UsageError(
+            "a run with --normalization per-step has no policies that a dataset could name",
+            where="--export-dataset",
+            remedy="train with --normalization episode",
+        )
+    found = peek(dataset)
+    if found is None:
+        return
+    wanted = {
+        "settings": _export_settings(config, steps),
+        "environment": config.env.reference().to_dict(),
+        "spec": config.spec.to_dict(),
+        "seed": config.settings.seed,
+        "license": license,
+        "authors": list(authors),
+    }
+    there = {key: found[key] for key in wanted}
+    if canonical_json(there) != canonical_json(json.loads(json.dumps(wanted))):
+        different = [key for key in wanted if there[key] != json.loads(json.dumps(wanted[key]))]
+        raise ConflictError(
+            f"the dataset exists and was made otherwise ({', '.join(different)} differ)",
+            where=dataset,
+            remedy="give another --export-dataset; --overwrite would train the run anew too",
+        )
+
+
+def _export_settings(config: RunConfig, steps: int) -> dict[str, Any]:
+    return {"made by": "train-online", "steps": steps, **config.to_dict()}
+
+
 def export_dataset(
     result: RunResult,
     dataset: str,
@@ -786,12 +854,8 @@ def export_dataset(
         ConflictError: The dataset exists and was made otherwise.
     """
     config = result.config
-    if config.settings.normalization == "per-step":
-        raise UsageError(
-            "a run with --normalization per-step has no policies that a dataset could name",
-            where="--export-dataset",
-            remedy="train with --normalization episode",
-        )
+    if not overwrite:
+        check_export(config, result.steps, dataset, license=license, authors=authors)
     env = make_env(config.env)
     try:
         with DatasetWriter(
@@ -799,7 +863,7 @@ def export_dataset(
             config.spec,
             env=env,
             environment=config.env.reference().to_dict(),
-            settings={"made by": "train-online", "steps": result.steps, **config.to_dict()},
+            settings=_export_settings(config, result.steps),
             seed=config.settings.seed,
             license=license,
             authors=authors,

@@ -337,7 +337,7 @@ def datasets(good: Good) -> Iterator[Attack]:
         number += 1
     for name, spoil in ENVIRONMENTS.items():
         path = make(name, spoil, "bare", number)
-        yield Attack(name, "dataset", path, (0, *BAD))
+        yield Attack(name, "dataset", path, (0, *REFUSED))
         number += 1
 
 
@@ -471,6 +471,8 @@ def critics(good: Good) -> Iterator[Attack]:
         "10**400 updates": write(updates=10**400),
         "a batch of -1": write(settings=settings | {"batch_size": -1}),
         "a gamma of 10**300": write(settings=settings | {"gamma": 10**300}),
+        "a discount of 10**300 in its network": write(config=config | {"gamma": 10**300}),
+        "no discount in its network": write(config={k: config[k] for k in config if k != "gamma"}),
         "a seed of 10**400": write(settings=settings | {"seed": 10**400}),
         "a reward that is a path": write(settings=settings | {"reward": "/etc/passwd"}),
         "a record of objects": write(record=[[{}, []]]),
@@ -488,9 +490,9 @@ def critics(good: Good) -> Iterator[Attack]:
     ):
         files.append((name, data, codes, ("synthesize", "evaluate --critic")))
     for name, environment in _environments().items():
-        files.append(
-            (name, write(environment=environment), (4,), ("verify", "synthesize --evaluate"))
-        )
+        only = ("synthesize --evaluate",) if environment["module"] else None
+        only = only or ("verify", "synthesize --evaluate")
+        files.append((name, write(environment=environment), UNSAFE, only))
     yield from _files(good, "critic", files)
     yield from _odd_files(good, "critic", image)
 
@@ -540,7 +542,9 @@ def policies(good: Good) -> Iterator[Attack]:
         )
     )
     for name, environment in _environments().items():
-        files.append((name, write(environment=environment), (4,), ("verify", "evaluate")))
+        # A module is named for people, and only building the environment would need it.
+        only = ("evaluate",) if environment["module"] else ("verify", "evaluate")
+        files.append((name, write(environment=environment), UNSAFE, only))
     yield from _files(good, "policies", files)
     yield from _odd_files(good, "policies", image)
 
@@ -562,7 +566,8 @@ def weights(good: Good) -> Iterator[Attack]:
     """Yield hostile weights of modules."""
     import safetensors.numpy
 
-    files = [(name, data, codes, None) for name, data, codes in foreign(good)]
+    # A header of that length is none of a module's.
+    files = [(n, d, BAD if "without end" in n else c, None) for n, d, c in foreign(good)]
     for name, arrays in {
         "NaN weights": {"0.weight": np.full((1, 1), np.nan, "f4"), "0.bias": np.zeros(1, "f4")},
         "infinite weights": {

@@ -38,7 +38,6 @@ _NEVER = {
     "socket.bind",
     "webbrowser.open",
     "code.__new__",
-    "marshal.loads",
 }
 _PATHS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"}
 
@@ -57,7 +56,7 @@ class Guard:
         own += [sys.base_prefix, str(Path(__file__).resolve().parents[2])]
         self._read = tuple({os.path.realpath(p) + "/" for p in (*own, *allowed, *writable)})
         self._read += ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/dev/tty")
-        self._write = tuple(os.path.realpath(p) + "/" for p in writable) + ("/dev/null",)
+        self._write = (*(os.path.realpath(p) + "/" for p in writable), "/dev/null")
         self.found: list[str] = []
         self.active = False
         sys.addaudithook(self._hook)
@@ -78,7 +77,7 @@ class Guard:
             for path in args[: 2 if event in ("os.rename", "os.link", "os.symlink") else 1]:
                 self._place(event, path, self._write)
         elif event in _NEVER:
-            self.found.append(f"{event} {args[:1]!r}")
+            self.found.append(f"{event} {args[:1]!r}"[:200])
         elif event in ("exec", "compile"):
             name = getattr(args[0], "co_filename", None) if event == "exec" else args[1]
             if not (isinstance(name, str) and self._is_ours(name)):
@@ -116,7 +115,8 @@ class Guard:
             if ".." in name.split("/"):
                 self.found.append(f"{what} {name}")
             return
-        real = os.path.realpath(os.path.dirname(name)) + "/" + os.path.basename(name)
+        # The folder's links are followed, the last part is the file itself.
+        real = os.path.realpath(Path(name).parent) + "/" + Path(name).name
         if not (real.startswith(folders) or (real + "/") in folders):
             self.found.append(f"{what} {name}")
 
