@@ -151,3 +151,23 @@ def test_the_table_of_online_results_is_what_the_result_files_give() -> None:
     out = RESULTS / "table"
     rows = table_rows(out, [(cell, range(count)) for cell, count in measured_cells()])
     assert (out / "table.md").read_text() == as_markdown(rows)
+
+
+def test_results_page_shows_the_zero_shot_results() -> None:
+    from pbvf_experiments.zero_shot import zero_shot_cells, zero_shot_rows
+
+    name = zero_shot_cells()[1].name
+    page = (RESULTS / "README.md").read_text()
+    assert name in page
+    raw = RESULTS / "fig-zero-shot" / "raw"
+    results = {
+        seed: json.loads((raw / f"{name}-seed{seed}.json").read_text())["result"]
+        for seed in range(10)
+    }
+    rows = zero_shot_rows(results)
+    columns = ("chosen", "peak", "last", "learned", "best noisy", "nearest")
+    for row in rows:
+        cells = [row["seed"], *(f"{float(row[column]):.0f}" for column in columns)]
+        assert "| " + " | ".join(map(str, cells)) + " |" in page, row
+    above = sum(float(row["chosen"]) > float(row["best noisy"]) for row in rows[:-1])
+    assert above == 1  # as the text says
