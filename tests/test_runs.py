@@ -771,9 +771,10 @@ def test_starting_anew_removes_a_run_and_nothing_else(tmp_path: Path, finished: 
     assert content(folder) == finished(60)
     (folder / "notes.txt").write_text("mine")
     assert train_run(CONFIG, folder, 60).already_complete
-    with pytest.raises(ConflictError):
-        train_run(CONFIG, folder, 60, overwrite=True)
+    train_run(CONFIG, folder, 60, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    assert content(folder) == finished(60)
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:

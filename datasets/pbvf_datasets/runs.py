@@ -72,15 +72,15 @@ _SNAPSHOT = re.compile(r"(critic|policy)-\d{7,}\.safetensors")
 _CUT_OFF = re.compile(r"\.(?:tmp-(.+)|(.+)\.tmp)")
 _OURS: Final = (
     CONFIG_FILE,
-    CHECKPOINT_FILE,
     PENDING_FILE,
     TAIL_FILE,
     EPISODES_FOLDER,
     CRITIC_FILE,
     POLICY_FILE,
-    RESULT_FILE,
     METRICS_FILE,
     EVENTS_FOLDER,
+    RESULT_FILE,
+    CHECKPOINT_FILE,  # removed from here backwards: what names other files goes before them
 )
 
 
@@ -300,7 +300,7 @@ def train_run(
                 if overwrite:
                     if not shared:
                         _refuse_foreign(folder)
-                    _clear(folder)
+                    _clear(folder, keep_config=shared)  # what says that the folder is a run's
                 claimed = _claim(config, folder, shared=shared)
                 return _finished(config, folder, steps, wanted) or runner.run()
         except (UsageError, IncompatibleError):
@@ -319,7 +319,7 @@ def _claim(config: RunConfig, folder: Path, *, shared: bool = False) -> bool:
         ConflictError: It is another run's, or no run's.
     """
     path = folder / CONFIG_FILE
-    if path.exists():
+    if path.exists() and not shared:
         there = parse_json(read_file(path, MAX_SMALL), str(path))
         if not isinstance(there, dict):
             raise DamagedError("is not a run's configuration", where=path)
@@ -372,14 +372,15 @@ def _sweep(folder: Path) -> None:
             remove_tree(path)
 
 
-def _clear(folder: Path) -> None:
-    """Remove what a run left in its folder, and nothing else."""
-    for name in _OURS:
-        remove_tree(folder / name)
+def _clear(folder: Path, *, keep_config: bool = False) -> None:
+    """Remove what a run left in its folder, and nothing else; the configuration goes last."""
     if folder.is_dir():
         for path in folder.iterdir():
             if _SNAPSHOT.fullmatch(path.name):
                 path.unlink()
+    for name in reversed(_OURS):
+        if name != CONFIG_FILE or not keep_config:
+            remove_tree(folder / name)
 
 
 def _finished(
