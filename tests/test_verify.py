@@ -23,7 +23,7 @@ import torch
 import hostile
 import make_episodes
 from libtools import box_spec, discrete_spec, make_file, make_policies
-from pbvf_datasets import findings
+from pbvf_datasets import findings, verify_dataset
 from pbvf_datasets.recompute import (
     ACTION_TOLERANCE,
     LOGIT_TOLERANCE,
@@ -40,6 +40,7 @@ from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
     PbvfError,
+    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -249,6 +250,31 @@ def test_all_problems_are_reported(folder: Path, tmp_path: Path) -> None:
         f"{DATA_FILE}: episode_2/observations",
     ]
     assert where[5:] == [DATA_FILE, METADATA_FILE]
+
+
+@pytest.mark.parametrize("long", [1, 10_000], ids=["in a thread", "at once"])
+def test_problems_come_in_the_order_of_episodes(
+    long: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_dataset, "_LONG", long)
+    for place in ("episode_0/actions", "episode_2/actions"):
+        hostile._edit(place, hostile._set((3, 0), 0.123))(folder, tmp_path)
+    hostile._edit("episode_1/rewards", hostile._set(3, np.nan))(folder, tmp_path)
+    hostile.reseal(folder)
+    where = [
+        (p.where or "").removeprefix(f"{folder}/{DATA_FILE}: ") for p in verify(folder).problems
+    ]
+    assert where == ["episode_0/actions", "episode_1/rewards", "episode_2/actions"]
+
+
+def test_a_failure_of_the_thread_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Trajectories) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(verify_dataset, "_LONG", 1)
+    monkeypatch.setattr(verify_dataset, "wrong_actions", fail)
+    with pytest.raises(ResourceError, match="not enough memory"):
+        verify(folder)
 
 
 def test_the_worst_problem_is_the_error(folder: Path, tmp_path: Path) -> None:

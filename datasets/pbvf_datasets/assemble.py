@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 _TAGS: Final = ("infos/theta", "infos/segment", BLOB)
+_POLICY: Final = ("theta", "obs_mean", "obs_std")
 _OPTIONAL: Final = tuple(f for f in FIELDS if not f.required)
 _UNTAGGED: Final = (
     "collect it with 'pbvf collect' or write it with DatasetWriter; Minari's own "
@@ -284,6 +285,11 @@ class Assembler:
         # Values that are checked and not kept: (episode, array) with NaN or infinity.
         self._unkept: list[tuple[int, str]] = []
 
+    @property
+    def policy_digests(self) -> Iterable[bytes]:
+        """A digest of each distinct policy so far, in order."""
+        return self._rows
+
     def add(
         self,
         place: str,
@@ -450,23 +456,24 @@ class Assembler:
                     f"policy {int(idle[0])} never acts; only policies that acted are stored",
                     where=where("infos/theta"),
                 )
-        theta = np.empty((segments, spec.size), np.float32)
-        mean = np.empty((segments, spec.obs_dim))
-        std = np.empty((segments, spec.obs_dim))
-        for name, out in (("theta", theta), ("obs_mean", mean), ("obs_std", std)):
+        # Read to where they will stay; those that are there already are given back.
+        read = [self._columns[name].take(segments) for name in _POLICY]
+        for name, out in zip(_POLICY, read, strict=True):
             arrays[f"infos/{name}"].read_into(out)
         local = np.empty(segments, np.int32)
-        for j in range(segments):
-            digest = hashlib.blake2b(theta[j].tobytes(), digest_size=20)
-            digest.update(mean[j].tobytes())
-            digest.update(std[j].tobytes())
-            row = self._rows.setdefault(digest.digest(), len(self._rows))
-            local[j] = row
+        fresh = []
+        for j, parts in enumerate(zip(*read, strict=True)):
+            digest = hashlib.sha256()  # which most machines have instructions for
+            for part in parts:
+                digest.update(part)
+            row = local[j] = self._rows.setdefault(digest.digest(), len(self._rows))
             if row == len(self._first):
                 self._first.append(len(self._lengths))
-                self._columns["theta"].take(1)[0] = theta[j]
-                self._columns["obs_mean"].take(1)[0] = mean[j]
-                self._columns["obs_std"].take(1)[0] = std[j]
+                fresh.append(j)
+        if len(fresh) < segments:
+            for name, values in zip(_POLICY, read, strict=True):
+                values[: len(fresh)] = values[fresh]
+                self._columns[name].used -= segments - len(fresh)
         return int(local[0]) if segments == 1 else local[segment[:-1]]
 
     # -- all episodes
@@ -534,7 +541,7 @@ class Assembler:
             "cut is 'budget', but the last step is terminated or not truncated",
         )
         first = np.array(self._first)
-        for name in ("theta", "obs_mean", "obs_std"):
+        for name in _POLICY:
             rows = int(np.searchsorted(first, episodes))
             values = column[name].filled(rows)
             bad = ~np.isfinite(values).all(axis=1)

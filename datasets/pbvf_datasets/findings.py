@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -101,9 +102,11 @@ class Findings:
         self.more = False
         self.count = 0
         self._seen: set[tuple[str | None, str]] = set()
+        self._later: Future[PbvfError | None] | None = None
 
     def add(self, error: PbvfError) -> None:
         """Take in what was found."""
+        self.settle()
         self.count += 1
         key = (error.where, error.what)
         if key in self._seen:
@@ -113,6 +116,18 @@ class Findings:
             return
         self._seen.add(key)
         self.problems.append(error)
+
+    def add_later(self, future: Future[PbvfError | None]) -> None:
+        """Take in what a check under way will find, if anything, in its place in the order."""
+        self.settle()
+        self._later = future
+
+    def settle(self) -> None:
+        """Wait for the check under way; its own failure is raised here."""
+        future, self._later = self._later, None
+        error = None if future is None else future.result()
+        if error is not None:
+            self.add(error)
 
     @property
     def full(self) -> bool:

@@ -8,14 +8,15 @@ is safe, that is, where no object is used that was not checked.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from pbvf_datasets.assemble import Assembler, check_tags, read_blob
 from pbvf_datasets.door import CardWarning, CheckedFolder, UnverifiedWarning, open_suspect
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 
 _MAX_ATTRIBUTE_BYTES: Final = 2**20
+_LONG: Final = 10_000  # steps of an episode whose actions are worth a thread
 _NAMES: Final = frozenset((*(f.name for f in FIELDS), BLOB))
 _OPTIONAL: Final = tuple(f.name for f in FIELDS if not f.required)
 
@@ -77,13 +79,19 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
     ]
     if checked is not None:
         with checked:
-            look = _DatasetLook(checked, found, progress)
-            try:
-                look.run()
-            except MemoryError as error:
-                raise ResourceError(
-                    "there is not enough memory to check it", where=folder
-                ) from error
+            # The networks are small. Threads of a BLAS would wait for each other at every layer,
+            # on a busy machine for most of the time; one that checks while another reads does not.
+            with (
+                threadpool_limits(1, user_api="blas"),
+                ThreadPoolExecutor(max_workers=1) as worker,
+            ):
+                look = _DatasetLook(checked, found, progress, worker)
+                try:
+                    look.run()
+                except MemoryError as error:
+                    raise ResourceError(
+                        "there is not enough memory to check it", where=folder
+                    ) from error
             _add_mismatches(checked, found)
     if found.more:
         notes.append(f"{folder}: there are more than {MAX_PROBLEMS:,} problems; not all are listed")
@@ -149,11 +157,18 @@ class _DatasetLook:
         counts: Episodes, steps and policies, once all were counted.
     """
 
-    def __init__(self, folder: CheckedFolder, found: Findings, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        folder: CheckedFolder,
+        found: Findings,
+        progress: Progress | None,
+        worker: Executor,
+    ) -> None:
         self.walked = False
         self.odd_attribute: str | None = None
         self.counts: dict[str, int] = {}
         self._folder, self._found, self._progress = folder, found, progress
+        self._worker = worker
         # Where digests vouch for the bytes, arrays that nobody uses need not be read.
         self._doubtful = folder.manifest is None or folder.mismatch is not None
         self._spec: PolicySpec | None = None
@@ -186,6 +201,7 @@ class _DatasetLook:
             self._episode(data, root, i)
             if self._progress is not None:
                 self._progress(min(self._steps, total), total)
+        found.settle()
         if self._good == folder.total_episodes > 0:
             self.counts = {
                 "episodes": self._good,
@@ -258,6 +274,7 @@ class _DatasetLook:
         tagged = True
         if found.count == before:
             tagged = self._is_tagged(data, group.place, arrays)
+        whole = False
         if tagged and found.count == before and self._has_same_spec(data, group.place, arrays):
             assembler = Assembler(
                 str(data.path),
@@ -271,10 +288,11 @@ class _DatasetLook:
             except FOUND as error:
                 found.add(error)
             else:
+                whole = True
                 self._check_form(data, group.place, arrays, episode)
                 self._check_actions(data.where(f"{group.place}/actions"), episode)
-                self._count(episode)
-        if found.count > before or (not tagged and self._doubtful):
+                self._count(episode, assembler.policy_digests)
+        if not whole and (tagged or self._doubtful):
             # What else is wrong with it? Until now only the first find is known.
             for name, array in arrays.items():
                 self._read(data.where(f"{group.place}/{name}"), array)
@@ -373,28 +391,17 @@ class _DatasetLook:
             )
 
     def _check_actions(self, where: str, episode: Trajectories) -> None:
-        wrong = wrong_actions(episode)
-        if wrong.size:
-            step = int(wrong[0])
-            self._found.add(
-                DamagedError(
-                    f"the actions of {wrong.size:,} of {len(episode):,} steps are not those of the "
-                    f"policies that the tags name, the first at step {step}: "
-                    f"{_short(episode.actions[step])} is stored, "
-                    f"{_short(expected_action(episode, step))} is what its policy does",
-                    where=where,
-                )
-            )
+        if len(episode) < _LONG:
+            error = _action_error(where, episode)
+            if error is not None:
+                self._found.add(error)
+        else:  # while the next episode is being read
+            self._found.add_later(self._worker.submit(_action_error, where, episode))
 
-    def _count(self, episode: Trajectories) -> None:
+    def _count(self, episode: Trajectories, policies: Iterable[bytes]) -> None:
         self._good += 1
         self._steps += len(episode)
-        policies = episode.policies
-        for row in zip(policies.theta, policies.obs_mean, policies.obs_std, strict=True):
-            digest = hashlib.sha256()  # has an instruction of its own on many machines
-            for part in row:
-                digest.update(part.data)
-            self._policies.add(digest.digest())
+        self._policies.update(policies)
         self._lengths.append(len(episode))
         if episode.cut[0]:
             self._cut += 1
@@ -500,6 +507,21 @@ class _DatasetLook:
     def _agree(self, says: Mapping[str, float], there: Mapping[str, float]) -> bool:
         # Sums of rewards differ in their last digits with the order of summation.
         return all(abs(says[key] - there[key]) <= 1e-9 * self._largest for key in there)
+
+
+def _action_error(where: str, episode: Trajectories) -> DamagedError | None:
+    """Return what is wrong with the actions of an episode, or None."""
+    wrong = wrong_actions(episode)
+    if not wrong.size:
+        return None
+    step = int(wrong[0])
+    return DamagedError(
+        f"the actions of {wrong.size:,} of {len(episode):,} steps are not those of the "
+        f"policies that the tags name, the first at step {step}: "
+        f"{_short(episode.actions[step])} is stored, "
+        f"{_short(expected_action(episode, step))} is what its policy does",
+        where=where,
+    )
 
 
 def _return_stats(returns: list[float]) -> dict[str, float] | None:
