@@ -43,6 +43,7 @@ MAX_SMALL = 32 * 2**20
 """Files of JSON are not longer."""
 _PICKLE_PROBE = 65_536
 _SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _ZEROS = "0" * 64
 _ENTRY = "pbvf"
 _DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
@@ -56,11 +57,21 @@ def encode(kind: str, content: Mapping[str, Any], tensors: Mapping[str, NDArray[
         kind: What the file is: ``critic``, ``policies``, …
         content: JSON content of the header; no NaN.
         tensors: float32, float64, int32, int64 or uint8 arrays of any shape.
+
+    Raises:
+        UsageError: The header would be longer than any that is read again.
     """
     entry = {"kind": kind, "version": FORMAT_VERSION, "content": content, "sha256": _ZEROS}
     metadata = {_ENTRY: canonical_json(entry).decode()}
     contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     blank = safetensors.numpy.save(contiguous, metadata=metadata)
+    length = int.from_bytes(blank[:8], "little")
+    if length > MAX_HEADER:
+        raise UsageError(
+            f"the {kind} file would have a header of {length:,} bytes; at most {MAX_HEADER:,} "
+            "are read",
+            remedy="ask for less in one file: fewer policies, measurements or episodes",
+        )
     digest = hashlib.sha256(blank).hexdigest()
     at = _digest_position(blank)
     return blank[:at] + digest.encode() + blank[at + 64 :]
@@ -177,18 +188,40 @@ def write_file(path: Path, image: bytes) -> None:
     Raises:
         ResourceError: The disk or a permission refuses.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_path(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            rest = memoryview(image)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise resource_error(error, path) from error
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the name under which :func:`write_file` makes a file; a kill may leave it."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
         raise resource_error(error, path) from error
 
 
@@ -404,19 +437,31 @@ def file_digest(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, look: bool = False) -> Iterator[PbvfError | None]:
     """Hold the exclusive lock that guards writing ``path`` (a lock file beside it).
+
+    Args:
+        path: The output.
+        look: Go on without a lock where none may be made, to look whether all is done there.
+
+    Yields:
+        None; with ``look``, where no lock is held, the error to raise before writing.
 
     Raises:
         ConflictError: Another process holds it.
         ResourceError: The lock file cannot be made.
     """
-    lock = path.with_name(f".{path.name}.lock")
+    lock, refusal = path.with_name(f".{path.name}.lock"), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise resource_error(error, path) from error
+        refusal = resource_error(error, path)
+        if not look or error.errno not in _READ_ONLY:
+            raise refusal from error
+    if refusal is not None:
+        yield refusal
+        return
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -429,7 +474,7 @@ def locked(path: Path) -> Iterator[None]:
                 remedy="wait for it, or choose another name",
             ) from error
         try:
-            yield
+            yield None
         finally:
             with contextlib.suppress(OSError):
                 lock.unlink()  # while still held: a waiting process opens a fresh one

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from pbvf_offline.errors import (
     PbvfError,
     UsageError,
 )
-from pbvf_offline.files import locked, refuse_difference
+from pbvf_offline.files import locked, refuse_difference, remove_file, temporary_path
 from pbvf_offline.fit import Fit, FitSettings, advance, start_fit, training_set
 
 CHECKPOINT_SECONDS = 20.0
@@ -108,6 +109,8 @@ def fit_to_file(
         UsageError: A number is out of range.
         ConflictError: ``out`` exists with other settings, or another process writes it.
         DivergedError: The loss became NaN or infinite; the last good file is kept.
+        ResourceError: The disk or a permission refuses; finished files and the last
+            checkpoint are kept.
     """
     if updates < 1:
         raise UsageError(f"{updates} updates are not at least 1", where="--updates")
@@ -117,40 +120,52 @@ def fit_to_file(
     device = device or torch.device("cpu")
     partial = partial_path(out)
     files = [snapshot_path(out, u) for u in wanted]
-    with locked(out):
-        if overwrite:
-            for path in (partial, *files):
-                path.unlink(missing_ok=True)
-        found = None if overwrite else _found(out, partial, settings, updates, dataset, device)
+    with locked(out, look=True) as refusal:
+        if refusal is None:
+            for path in (out, partial, *files):
+                remove_file(temporary_path(path))  # a kill may have left it
+        done = None if overwrite else _finished(out, settings, updates, dataset, device)
         missing = [
             u
             for u, path in zip(wanted, files, strict=True)
-            if not _is_snapshot(path, u, settings, dataset, device)
+            if overwrite or not _is_snapshot(path, u, settings, dataset, device)
         ]
-        if found is not None and missing and missing[0] < found.fit.updates:
-            found = None  # a snapshot that was passed already: the way is gone over again
-        if found is not None and found.fit.updates == updates and not missing and out.exists():
-            partial.unlink(missing_ok=True)
-            return FitResult(found, 0.0, 0, files, already_complete=True)
+        if done is not None and done.fit.updates == updates and not missing:
+            if refusal is None:
+                with contextlib.suppress(ConflictError):  # not of this fit: it stays
+                    _unfinished(partial, settings, dataset, device)
+                    remove_file(partial)
+            return FitResult(done, 0.0, 0, files, already_complete=True)
+        if refusal is not None:
+            raise refusal
+        if overwrite:
+            remove_file(partial)
+        left = _unfinished(partial, settings, dataset, device)
+        # A snapshot that was passed already: the way to it is gone over again.
+        found = _furthest((done, left), min([*missing, updates]))
         fit, context = _begin(data, settings, environment, dataset, device, found)
         prepared = training_set(fit, data, device)
         keeper = _Keeper(partial, context, updates, progress)
         started, first = time.perf_counter(), fit.updates
         try:
-            for stop in sorted({*(u for u in missing if u >= first), updates}):
+            for stop in sorted({*missing, updates}):
                 advance(fit, prepared, stop, after_update=keeper)
                 if stop in missing:
                     finished_file(fit, data, context).save(snapshot_path(out, stop))
+            seconds = time.perf_counter() - started
+            result = finished_file(fit, data, context)
+            result.save(out)
         except DivergedError:
             raise
-        except BaseException:
-            if fit.whole:  # Ctrl-C, SIGTERM, a full disk: every whole update is kept
+        except PbvfError:  # a full disk: what still finds room is kept, and this is the news
+            with contextlib.suppress(PbvfError):
                 keeper.keep(fit)
             raise
-        seconds = time.perf_counter() - started
-        result = finished_file(fit, data, context)
-        result.save(out)
-        partial.unlink(missing_ok=True)
+        except BaseException:
+            if fit.whole:  # Ctrl-C, SIGTERM: every whole update is kept
+                keeper.keep(fit)
+            raise
+        remove_file(partial)
     return FitResult(result, seconds, fit.updates - first, files, already_complete=False)
 
 
@@ -169,40 +184,47 @@ def _begin(
     return fit, context
 
 
-def _found(
-    out: Path,
-    partial: Path,
-    settings: FitSettings,
-    updates: int,
-    dataset: str,
-    device: torch.device,
+def _finished(
+    out: Path, settings: FitSettings, updates: int, dataset: str, device: torch.device
 ) -> CriticFile | None:
-    """Return the furthest fit with these settings to go on from.
+    """Return the finished fit at ``out``, if there is one.
 
     Raises:
-        ConflictError: What is there was made otherwise, or has more updates than asked for.
+        ConflictError: It was made otherwise, or has more updates than asked for.
     """
-    candidates = []
-    if out.exists():
-        file = load_critic(out, device)
-        _refuse_difference(file, settings, dataset, out)
-        if file.fit.updates > updates:
-            raise ConflictError(
-                f"exists with {file.fit.updates} updates, {updates} were asked for",
-                where=out,
-                remedy="choose another --out, or start anew with --overwrite",
-            )
-        candidates.append(file)
-    if partial.exists():
-        try:
-            file = load_critic(partial, device)
-        except PbvfError:
-            partial.unlink(missing_ok=True)  # only ever our own leftovers
-        else:
-            _refuse_difference(file, settings, dataset, partial)
-            if file.fit.updates <= updates:
-                candidates.append(file)
-    return max(candidates, key=lambda c: c.fit.updates, default=None)
+    if not out.exists():
+        return None
+    file = load_critic(out, device)
+    _refuse_difference(file, settings, dataset, out)
+    if file.fit.updates > updates:
+        raise ConflictError(
+            f"exists with {file.fit.updates} updates, {updates} were asked for",
+            where=out,
+            remedy="choose another --out, or start anew with --overwrite",
+        )
+    return file
+
+
+def _unfinished(
+    partial: Path, settings: FitSettings, dataset: str, device: torch.device
+) -> CriticFile | None:
+    """Return what an interrupted fit left, if it is of use.
+
+    Raises:
+        ConflictError: It was made otherwise.
+    """
+    try:
+        file = load_critic(partial, device)
+    except PbvfError:
+        return None  # none, or damaged: only ever our own leftovers
+    _refuse_difference(file, settings, dataset, partial)
+    return file
+
+
+def _furthest(files: Iterable[CriticFile | None], most: int) -> CriticFile | None:
+    """Return the fit with the most updates up to ``most``."""
+    usable = [file for file in files if file is not None and file.fit.updates <= most]
+    return max(usable, key=lambda file: file.fit.updates, default=None)
 
 
 def _is_snapshot(

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from pbvf_offline.critic_files import CriticFile
 from pbvf_offline.envs import EnvConfig
 from pbvf_offline.errors import UsageError
-from pbvf_offline.files import file_digest, locked, refuse_difference
+from pbvf_offline.files import (
+    file_digest,
+    locked,
+    refuse_difference,
+    remove_file,
+    temporary_path,
+)
 from pbvf_offline.policies import Policies
 from pbvf_offline.policy_files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.rollout import evaluate_policies
@@ -121,6 +127,7 @@ def synthesize_to_file(
     Raises:
         ConflictError: ``out`` exists with other settings, or another process writes it.
         DivergedError: The objective became NaN or infinite.
+        ResourceError: The disk or a permission refuses.
     """
     made_from = {
         "made_by": "synthesize",
@@ -129,7 +136,9 @@ def synthesize_to_file(
         "settings": settings.to_dict(),
     }
     measured = None if evaluation is None else evaluation.to_dict()
-    with locked(out):
+    with locked(out, look=True) as refusal:
+        if refusal is None:
+            remove_file(temporary_path(out))  # a kill may have left it
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
             _refuse_difference(existing.origin, made_from, out)
@@ -138,6 +147,8 @@ def synthesize_to_file(
                 measured is None or existing.origin.get("evaluation") == measured
             ):
                 return _result(existing, already_complete=True)
+        if refusal is not None:
+            raise refusal
         grown = synthesize(
             critic,
             settings,

@@ -19,6 +19,8 @@ import pytest
 import safetensors.numpy
 import torch
 
+from faults import read_only
+from libtools import box_spec, make_policies
 from pbvf_offline import files
 from pbvf_offline.errors import (
     ConflictError,
@@ -30,14 +32,18 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.files import (
+    MAX_HEADER,
     decode,
     encode,
     file_digest,
     locked,
     read_file,
     read_tensor_file,
+    remove_file,
+    temporary_path,
     write_file,
 )
+from pbvf_offline.policy_files import PoliciesFile
 
 ARRAYS: dict[str, Any] = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -237,7 +243,7 @@ def test_a_failed_write_keeps_the_old_file(
     elif call == "replace":
         monkeypatch.setattr(Path, "replace", refuse)
     else:
-        monkeypatch.setattr(Path, "open", refuse)
+        monkeypatch.setattr(os, "write", refuse)
     with pytest.raises(ResourceError) as caught:
         write_file(path, b"new")
     monkeypatch.undo()
@@ -245,6 +251,35 @@ def test_a_failed_write_keeps_the_old_file(
     assert caught.value.where == str(path)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_that_takes_a_few_bytes_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda to, data: write(to, bytes(data)[:3]))
+    write_file(tmp_path / "file", b"all of it")
+    assert (tmp_path / "file").read_bytes() == b"all of it"
+
+
+def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"mine")
+    temporary_path(tmp_path / "file").symlink_to(elsewhere)
+    with pytest.raises(ResourceError):
+        write_file(tmp_path / "file", b"data")
+    assert elsewhere.read_bytes() == b"mine"
+    assert not (tmp_path / "file").exists()
+
+
+def test_removing_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    remove_file(path)
+    path.write_bytes(b"x")
+    with read_only(tmp_path), pytest.raises(ResourceError, match="read-only"):
+        remove_file(path)
+    remove_file(path)
+    assert not path.exists()
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
@@ -375,6 +410,32 @@ def test_lock_is_exclusive_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_where_no_lock_can_be_made(code: int, tmp_path: Path) -> None:
+    with read_only(tmp_path, code):
+        with pytest.raises(ResourceError) as caught, locked(tmp_path / "out"):
+            pytest.fail("locked")
+        with locked(tmp_path / "out", look=True) as refusal:
+            assert isinstance(refusal, ResourceError)
+            assert str(refusal) == str(caught.value)
+        with locked(tmp_path / "new" / "out", look=True) as refusal:
+            assert isinstance(refusal, ResourceError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_look_is_locked_where_it_can_be(tmp_path: Path) -> None:
+    with locked(tmp_path / "out", look=True) as refusal:
+        assert refusal is None
+        with pytest.raises(ConflictError), locked(tmp_path / "out", look=True):
+            pytest.fail("locked twice")
+    with (
+        read_only(tmp_path, errno.ENOSPC),
+        pytest.raises(ResourceError, match="no space"),
+        locked(tmp_path / "out", look=True),
+    ):
+        pytest.fail("a full disk is no reason to go on without a lock")
+
+
 def test_lock_held_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "out"
     code = (
@@ -427,3 +488,25 @@ def test_an_empty_tensor_of_an_absurd_shape() -> None:
     longer = longer.replace(b"0" * 64, hashlib.sha256(longer).hexdigest().encode(), 1)
     with pytest.raises(DamagedError, match="tensor a has an absurd shape"):
         decode("x", longer, "file")
+
+
+def test_a_header_that_would_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def image(text: str) -> bytes:
+        return encode("policies", {"text": text}, {"a": np.zeros(3, np.float32)})
+
+    length = int.from_bytes(image("x" * 800)[:8], "little")
+    monkeypatch.setattr(files, "MAX_HEADER", length)
+    assert decode("policies", image("x" * 800), "file")[0] == {"text": "x" * 800}
+    with pytest.raises(UsageError, match=f"header of {length + 8:,} bytes; at most {length:,}"):
+        image("x" * 808)  # headers are padded to multiples of 8
+
+
+def test_a_file_with_too_long_a_header_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    spec = box_spec()
+    file = PoliciesFile(make_policies(spec, 1), None, {"notes": "x" * MAX_HEADER})
+    with pytest.raises(UsageError, match="at most 16,777,216 are read") as caught:
+        file.save(tmp_path / "new" / "p.safetensors")
+    assert caught.value.exit_code == 2
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from make_episodes import BOX_SPEC
+from pbvf_datasets import list_datasets, load_dataset, merge, pack, pull, push
 from pbvf_datasets.manifest import (
     build_manifest,
     manifest_bytes,
@@ -17,6 +18,7 @@ from pbvf_datasets.manifest import (
 )
 from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError
 from pbvf_offline.strict_json import canonical_json
+from test_writer import NAME, run
 
 PROVENANCE = {
     "tool": "pbvf-offline 0.1.0",
@@ -99,7 +101,7 @@ def resealed(folder, change):
         (lambda m: m.update(version="1"), "version"),
         (lambda m: m.pop("card"), "keys"),
         (lambda m: m["files"].pop("data/metadata.json"), "must list"),
-        (lambda m: m["files"].update({"../x": {}}), "must list"),
+        (lambda m: m["files"].update({"data/x": {}}), "must list"),
         (lambda m: m["files"]["data/metadata.json"].update(size="7"), "malformed"),
         (lambda m: m["files"]["data/metadata.json"].update(sha256="A" * 64), "malformed"),
         (lambda m: m.update(card=None), "README"),
@@ -116,6 +118,50 @@ def resealed(folder, change):
 def test_a_well_sealed_but_malformed_manifest_is_damage(folder, change, why):
     with pytest.raises(DamagedError, match=why):
         parse_manifest(resealed(folder, change), "x")
+
+
+ESCAPES = ("../x", "/x", "data/../../x", "..\\x", "~/x", "C:/x", "data/x\0")
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_a_name_that_leads_out_is_unsafe(folder, name):
+    data = resealed(folder, lambda m: m["files"].update({name: {"size": 1, "sha256": "0" * 64}}))
+    for image in (data, data.replace(b'"digest":"', b'"digest":"0')):  # whatever else is wrong
+        with pytest.raises(UnsafeError, match="outside the dataset's folder") as error:
+            parse_manifest(image, "d/manifest.json")
+        assert error.value.exit_code == 4
+        assert error.value.where == "d/manifest.json"
+
+
+@pytest.mark.parametrize("name", ESCAPES[:2])
+def test_every_reader_of_a_manifest_refuses_a_name_that_leads_out(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = tmp_path / NAME
+    run(tmp_path)
+    path = dataset / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["files"][name] = {"size": 1, "sha256": "0" * 64}
+    path.write_bytes(manifest_bytes({**manifest, "digest": manifest_digest(manifest)}))
+    readers = {
+        "writer": lambda: run(tmp_path),
+        "load_dataset": lambda: load_dataset(NAME),
+        "pack": lambda: pack(NAME, tmp_path / "x.tar"),
+        "push": lambda: push(NAME, str(tmp_path / "there")),
+        "pull": lambda: pull(str(dataset), "lab/other-v0"),
+        "merge": lambda: merge([NAME, NAME], "lab/other-v0"),
+    }
+    for reader, read in readers.items():
+        with pytest.raises(UnsafeError, match="outside the dataset's folder") as error:
+            read()
+        assert error.value.exit_code == 4, reader
+        assert "manifest.json" in str(error.value), reader
+    with pytest.raises(UnsafeError, match="--overwrite"):
+        run(tmp_path)
+    (entry,) = list_datasets()
+    assert entry.state == "unsafe"
+    assert not (tmp_path / "there").exists()
+    run(tmp_path, overwrite=True)
+    assert load_dataset(NAME).verified
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"format":"pbvf-dataset"}'])

@@ -18,6 +18,7 @@ import pytest
 
 import pbvf_datasets.runs as runs
 import toyenv  # noqa: F401
+from faults import read_only
 from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_datasets.runs import (
@@ -37,7 +38,6 @@ from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
     DivergedError,
-    PbvfError,
     ResourceError,
     UsageError,
 )
@@ -670,19 +670,56 @@ def test_a_flipped_byte_is_noticed_when_exporting(
         export_dataset(result, "lab/damaged-v0")
 
 
-def test_a_missing_file_is_noticed(done: tuple[Path, RunResult], tmp_path: Path) -> None:
-    folder, _ = done
-    shard = sorted((folder / "episodes").iterdir())[0]
-    for path in (shard, folder / "pending.safetensors"):
-        copy = tmp_path / "copy"
-        shutil.copytree(folder, copy)
-        (copy / path.relative_to(folder)).unlink()
-        with pytest.raises(PbvfError) as caught:
-            train_run(CONFIG, copy, 180)
-        assert path.name in str(caught.value)
-        with pytest.raises(PbvfError):
-            list(stored_episodes(copy))
-        shutil.rmtree(copy)
+@pytest.mark.parametrize("name", ["checkpoint", "pending", "tail", "shard"])
+def test_a_missing_file_is_damage_and_named(name: str, done: tuple[Path, RunResult]) -> None:
+    folder, result = done
+    path = folder / f"{name}.safetensors"
+    if name == "shard":
+        path = sorted((folder / "episodes").iterdir())[0]
+    path.unlink()
+    calls: list[Callable[[], object]] = [lambda: list(stored_episodes(folder))]
+    if name in ("pending", "shard"):  # what a longer run goes on from
+        calls.append(lambda: train_run(CONFIG, folder, 180))
+    before = content(folder)
+    for call in calls:
+        with pytest.raises(DamagedError) as caught:
+            call()
+        assert caught.value.exit_code == 3
+        assert caught.value.where == str(path)
+        assert "is missing" in caught.value.what
+        assert "--overwrite" in str(caught.value)
+    assert content(folder) == before
+    assert train_run(CONFIG, folder, 90, overwrite=True).evaluations == result.evaluations
+
+
+def test_on_a_read_only_disk_a_finished_run_is_complete_and_no_other_is_begun(
+    tmp_path: Path, done: tuple[Path, RunResult]
+) -> None:
+    folder, result = done
+    (folder / ".tmp-config.json").write_bytes(b"half")
+    before = content(folder)
+    steps: list[int] = []
+    with read_only(tmp_path) as refused:
+        again = train_run(CONFIG, folder, 90)
+        assert again.already_complete
+        assert again.evaluations == result.evaluations
+        with pytest.raises(ConflictError, match="seed 0"):
+            train_run(configuration(seed=1), folder, 90)
+        with pytest.raises(ConflictError, match="90 steps, 60 were asked for"):
+            train_run(CONFIG, folder, 60)
+        for call in (
+            {"steps": 180},
+            {"steps": 90, "snapshots": (30,)},
+            {"steps": 90, "overwrite": True},
+            {"steps": 90, "folder": tmp_path / "new" / "run"},
+        ):
+            every: dict[str, Any] = {"config": CONFIG, "folder": folder, **call}
+            with pytest.raises(ResourceError, match="read-only") as caught:
+                train_run(tick=lambda step, _: steps.append(step), **every)
+            assert caught.value.exit_code == 6
+    assert set(refused) == {"open .run.lock", "mkdir new"}
+    assert steps == []
+    assert content(folder) == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"steps": 90}', '{"steps": null}'])

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from faults import Killed, Saboteur
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode, same
 from pbvf_datasets.environments import safe_env_spec, safe_environment, safe_kwargs
 from pbvf_datasets.lock import FolderLock
@@ -680,37 +681,6 @@ def test_a_pipe_or_link_for_a_manifest_or_plan(root, tmp_path):
 
 
 # ------------------------------------------------------------------------------ killed, full
-
-
-class Killed(BaseException):
-    """The process ended here: nothing after it runs."""
-
-
-class Saboteur:
-    """Makes the n-th system call that changes the disk fail, and maybe all later ones."""
-
-    CALLS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir")
-
-    def __init__(self, monkeypatch, at=None, mode="kill"):
-        self.count, self.at, self.mode = 0, at, mode
-        for name in self.CALLS:
-            monkeypatch.setattr(os, name, self.wrap(name, getattr(os, name)))
-
-    def wrap(self, name, call):
-        def wrapped(*args, **kwargs):
-            self.count += 1
-            failing = self.at is not None and (
-                self.count == self.at or (self.mode != "once" and self.count > self.at)
-            )
-            if failing and self.mode == "kill":
-                if name == "write" and self.count == self.at:
-                    call(args[0], bytes(args[1])[: len(args[1]) // 2])
-                raise Killed
-            if failing and name in ("write", "fsync", "mkdir", "replace", "rename"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return call(*args, **kwargs)
-
-        return wrapped
 
 
 def sabotaged(root, at, mode, **options):

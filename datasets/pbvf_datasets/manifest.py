@@ -18,6 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
+from pbvf_datasets.guarded import printable
 from pbvf_datasets.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -151,10 +152,12 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
         The manifest; every key this module writes is there with the right type.
 
     Raises:
+        UnsafeError: It lists a file outside the dataset's folder.
         DamagedError: It is malformed or its digest does not fit.
         IncompatibleError: A newer version of the format wrote it.
     """
     manifest = parse_json(data, where, max_bytes=MAX_MANIFEST_BYTES)
+    _refuse_escapes(manifest, where)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DamagedError(f"it is not a {FORMAT} manifest", where=where)
     check_version(manifest.get("version"), where)
@@ -184,6 +187,16 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
             raise DamagedError(f"the manifest's entry for {name} is malformed", where=where)
     _check_provenance(manifest["provenance"], where)
     return manifest
+
+
+def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    for name in files if isinstance(files, dict) else ():
+        parts = name.replace("\\", "/").split("/")
+        if name.startswith(("/", "~")) or ".." in parts or ":" in parts[0] or "\0" in name:
+            raise UnsafeError(
+                f"it lists {printable(name)!r}, which is outside the dataset's folder", where=where
+            )
 
 
 def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:

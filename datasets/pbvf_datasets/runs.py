@@ -68,6 +68,7 @@ CRITIC_FILE: Final = "critic.safetensors"
 POLICY_FILE: Final = "policy.safetensors"
 RESULT_FILE: Final = "result.json"
 SHARD_STEPS: Final = 20_000
+_BRING_BACK = "bring it back, or start anew with --overwrite"
 _SNAPSHOT = re.compile(r"(critic|policy)-\d{7,}\.safetensors")
 _CUT_OFF = re.compile(r"\.(?:tmp-(.+)|(.+)\.tmp)")
 _OURS: Final = (
@@ -280,20 +281,31 @@ def train_run(
         IncompatibleError: The critic cannot evaluate such policies.
         ConflictError: The folder holds a run with other settings or more steps, or
             something else; or another process writes it.
-        DamagedError: A file in it is damaged.
+        DamagedError: A file in it is damaged, or one that another names is missing.
         DivergedError: Training diverged; the last checkpoint is kept.
+        ResourceError: The disk or a permission refuses.
     """
     if steps < 1:
         raise UsageError(f"{steps} is not at least 1", where="--steps")
     wanted = tuple(sorted(set(snapshots)))
     if wanted and not 1 <= wanted[0] <= wanted[-1] <= steps:
         raise UsageError(f"snapshots {list(wanted)} are not in 1 … {steps}", where="--snapshots")
-    with locked(folder), resource_errors(folder, lambda: "make room and run the command again"):
+    with (
+        locked(folder, look=True) as refusal,
+        resource_errors(folder, lambda: "make room and run the command again"),
+    ):
         claimed = False
         # Making the runner refuses settings, before anything is cleared or claimed for them.
         runner = _Runner(config, folder, steps, wanted, device, tick, stop_soon, note)
         try:
             with contextlib.closing(runner):
+                if refusal is not None:  # no lock, so nothing may be written
+                    done = None
+                    if not overwrite and _is_of(config, folder):
+                        done = _finished(config, folder, steps, wanted)
+                    if done is None:
+                        raise refusal
+                    return done
                 _sweep(folder)
                 # A run may share its folder with its user's notes; they stay beside the new one.
                 shared = overwrite and (folder / CONFIG_FILE).exists()
@@ -318,18 +330,29 @@ def _claim(config: RunConfig, folder: Path, *, shared: bool = False) -> bool:
     Raises:
         ConflictError: It is another run's, or no run's.
     """
-    path = folder / CONFIG_FILE
-    if path.exists() and not shared:
-        there = parse_json(read_file(path, MAX_SMALL), str(path))
-        if not isinstance(there, dict):
-            raise DamagedError("is not a run's configuration", where=path)
-        refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
+    if not shared and _is_of(config, folder):
         return False
     if not shared:
         _refuse_foreign(folder)
     make_folders(folder / EPISODES_FOLDER)
     text = json.dumps(config.to_dict(), indent=1, allow_nan=False)
-    write_durably(path, text.encode() + b"\n")
+    write_durably(folder / CONFIG_FILE, text.encode() + b"\n")
+    return True
+
+
+def _is_of(config: RunConfig, folder: Path) -> bool:
+    """Return whether a folder holds this run; False when it holds none.
+
+    Raises:
+        ConflictError: It holds another one.
+    """
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        return False
+    there = parse_json(read_file(path, MAX_SMALL), str(path))
+    if not isinstance(there, dict):
+        raise DamagedError("is not a run's configuration", where=path)
+    refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
     return True
 
 
@@ -557,11 +580,7 @@ class _Runner:
         self.kept = _Kept(list(extra["shards"]), self._pending(extra["pending"]))
         for name in self.kept.shards:
             if not (self.folder / EPISODES_FOLDER / name).exists():
-                raise DamagedError(
-                    "a shard of episodes is missing",
-                    where=self.folder / EPISODES_FOLDER / name,
-                    remedy="bring it back, or start anew with --overwrite",
-                )
+                raise _missing(self.folder / EPISODES_FOLDER / name)
         self.last = image
         return training
 
@@ -569,7 +588,7 @@ class _Runner:
         if digest is None:
             return []
         path = self.folder / PENDING_FILE
-        data = read_file(path)
+        data = _read_kept(path)
         episodes = unpack_columns(image_to_columns(data, path)[0], path)
         if hashlib.sha256(data).hexdigest() == digest:
             return episodes
@@ -754,6 +773,23 @@ class _Runner:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _missing(path: Path) -> DamagedError:
+    return DamagedError(
+        "is missing, and another file of the run needs it", where=path, remedy=_BRING_BACK
+    )
+
+
+def _read_kept(path: Path) -> bytes:
+    """Read a file that another file of the run names.
+
+    Raises:
+        DamagedError: It is missing.
+    """
+    if not path.exists():
+        raise _missing(path)
+    return read_file(path)
+
+
 def _episodes_image(episodes: Sequence[Episode]) -> bytes:
     return columns_to_image(pack_columns(episodes), {"episodes": len(episodes)})
 
@@ -762,35 +798,46 @@ def stored_episodes(folder: Path) -> Iterator[Episode]:
     """Yield a finished run's training episodes in order, a shard in memory at a time.
 
     Raises:
-        DamagedError: A file's bytes are not those that were written.
+        DamagedError: A file is missing, or its bytes are not those that were written.
     """
     from pbvf_offline.checkpoint import KIND
     from pbvf_offline.files import decode
 
+    def strayed(where: Path, beside: str) -> DamagedError:
+        return DamagedError(
+            f"does not belong to the {beside} beside it", where=where, remedy=_BRING_BACK
+        )
+
+    path = folder / RESULT_FILE
+    result = parse_json(read_file(path, MAX_SMALL), str(path))
+    if not isinstance(result, dict):
+        raise DamagedError("is not a run's result", where=path, remedy="remove it and run again")
     path = folder / CHECKPOINT_FILE
     if path.exists():
         content, _ = decode(KIND, read_tensor_file(path), str(path))
         for name in content["extra"]["shards"]:
             shard = folder / EPISODES_FOLDER / name
-            data = read_file(shard)
+            data = _read_kept(shard)
             if hashlib.sha256(data).hexdigest()[:16] not in name:
-                raise DamagedError("its bytes do not match its name", where=shard)
+                raise DamagedError(
+                    "its bytes do not match its name", where=shard, remedy=_BRING_BACK
+                )
             yield from unpack_columns(image_to_columns(data, shard)[0], shard)
         digest = content["extra"]["pending"]
         if digest is not None:
             pending = folder / PENDING_FILE
-            data = read_file(pending)
+            data = _read_kept(pending)
             if hashlib.sha256(data).hexdigest() != digest:
-                raise DamagedError("does not belong to the checkpoint beside it", where=pending)
+                raise strayed(pending, "checkpoint")
             yield from unpack_columns(image_to_columns(data, pending)[0], pending)
-    path = folder / RESULT_FILE
-    result = parse_json(read_file(path, MAX_SMALL), str(path))
-    digest = result.get("tail") if isinstance(result, dict) else None
+    elif result.get("episodes"):
+        raise _missing(path)
+    digest = result.get("tail")
     if digest is not None:
         tail = folder / TAIL_FILE
-        data = read_file(tail)
+        data = _read_kept(tail)
         if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedError("does not belong to the result beside it", where=tail)
+            raise strayed(tail, "result")
         yield from unpack_columns(image_to_columns(data, tail)[0], tail)
 
 

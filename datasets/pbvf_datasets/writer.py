@@ -84,6 +84,7 @@ from pbvf_offline.errors import (
     DivergedError,
     PbvfError,
     ResourceError,
+    UnsafeError,
     UsageError,
 )
 from pbvf_offline.files import MAX_FILE, sync_folder
@@ -207,6 +208,7 @@ class DatasetWriter:
         ConflictError: The dataset exists, or was begun, with other settings; or another
             process is writing it.
         DamagedError: The existing dataset is damaged.
+        UnsafeError: It holds a link, or its manifest names files elsewhere.
         ResourceError: The folder cannot be written, or the disk is too full.
     """
 
@@ -623,6 +625,9 @@ class DatasetWriter:
             verify_files(self.path, manifest)
         except DamagedError as error:
             raise DamagedError(error.what, where=error.where, remedy=START_ANEW) from error
+        except UnsafeError as error:
+            remedy = error.remedy or START_ANEW
+            raise UnsafeError(error.what, where=error.where, remedy=remedy) from error
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConflictError(
                 "it exists and has no manifest, so this program did not write it",
