@@ -19,11 +19,12 @@ from gymnasium import spaces
 
 from faults import Killed, Saboteur
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode, same
+from pbvf_datasets.build import return_stats
 from pbvf_datasets.environments import safe_env_spec, safe_environment, safe_kwargs
 from pbvf_datasets.lock import FolderLock
 from pbvf_datasets.manifest import parse_manifest
 from pbvf_datasets.schema import parse_episode_blob
-from pbvf_datasets.writer import DatasetWriter, peek, return_stats
+from pbvf_datasets.writer import DatasetWriter, peek
 from pbvf_offline.batches import Episode
 from pbvf_offline.errors import (
     ConflictError,

@@ -400,9 +400,7 @@ class Assembler:
                 self._look_at(pre[-1], field.name)
             else:
                 arrays[field.name].read_into(self._columns[field.attribute].take(rows))
-        self._columns["policy"].take(steps)[:] = self._policies(
-            arrays, spec, steps, segments, where
-        )
+        self._columns["policy"].take(steps)[:] = self._policies(arrays, steps, segments, where)
         self._places.append(place)
         self._lengths.append(steps)
         self._cut.append(cut != "none")
@@ -431,7 +429,6 @@ class Assembler:
     def _policies(
         self,
         arrays: Mapping[str, ArraySource],
-        spec: PolicySpec,
         steps: int,
         segments: int,
         where: Callable[[str], str],

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pbvf_datasets.card import card_text
+from pbvf_datasets.build import DatasetFacts, lay_out, total_reward
 from pbvf_datasets.checks import EpisodeChecker, check_spec
 from pbvf_datasets.columns import (
     columns_to_image,
@@ -32,7 +31,6 @@ from pbvf_datasets.columns import (
     pack_columns,
     unpack_columns,
 )
-from pbvf_datasets.croissant import croissant_bytes
 from pbvf_datasets.durable import (
     TEMPORARY,
     make_folders,
@@ -44,14 +42,9 @@ from pbvf_datasets.durable import (
 from pbvf_datasets.environments import env_reference, env_spec_text, safe_env_spec, safe_environment
 from pbvf_datasets.lock import LOCK_FILE, FolderLock
 from pbvf_datasets.manifest import (
-    build_manifest,
-    file_entry,
-    manifest_bytes,
     parse_manifest,
     read_plain,
-    tool_version,
     verify_files,
-    versions,
 )
 from pbvf_datasets.plan import (
     PLAN_FILE,
@@ -65,23 +58,17 @@ from pbvf_datasets.plan import (
     work_folder,
 )
 from pbvf_datasets.schema import (
-    CARD_FILE,
-    CROISSANT_FILE,
-    DATA_FILE,
     FIELDS,
     MANIFEST_FILE,
-    METADATA_FILE,
     check_dataset_id,
     check_spaces,
     dataset_path,
     datasets_root,
-    serialize_space,
 )
 from pbvf_offline.batches import Cut, Episode
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
-    DivergedError,
     PbvfError,
     ResourceError,
     UnsafeError,
@@ -109,7 +96,6 @@ class _Entry:
     steps: int
     total: float
     cut: bool
-    terminated: bool
     nbytes: int
     episode: Episode | None
 
@@ -124,26 +110,6 @@ class _Sums:
     cut: int = 0
 
 
-class _Seen:
-    """What the finished files tell of all episodes, gathered while they are written."""
-
-    def __init__(self) -> None:
-        self.policies: set[bytes] = set()
-        self.normalisers: set[bytes] = set()
-        self.arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
-
-    def add(self, episode: Episode) -> None:
-        if not self.arrays:
-            for field in FIELDS:
-                array = getattr(episode, field.attribute)
-                if array is not None:
-                    self.arrays[field.name] = (str(array.dtype), array.shape[1:])
-        for theta, mean, std in zip(episode.theta, episode.obs_mean, episode.obs_std, strict=True):
-            normaliser = mean.tobytes() + std.tobytes()
-            self.normalisers.add(_digest(normaliser))
-            self.policies.add(_digest(theta.tobytes() + normaliser))
-
-
 @dataclass(frozen=True)
 class _Stored:
     """What is on disk. Replaced as a whole: an interrupt cannot fall inside a change."""
@@ -152,7 +118,7 @@ class _Stored:
     sums: _Sums = _Sums()
 
 
-__all__ = ["DEFAULT_SHARD_STEPS", "DatasetWriter", "peek", "return_stats"]
+__all__ = ["DEFAULT_SHARD_STEPS", "DatasetWriter", "peek"]
 
 
 class DatasetWriter:
@@ -502,7 +468,7 @@ class DatasetWriter:
         build = self._work / _BUILD_FOLDER
         try:
             with self._resources():
-                manifest = self._build(build)
+                manifest = lay_out(build, self._facts(), self._episodes())
         except ResourceError:
             with contextlib.suppress(OSError):
                 remove_tree(build)  # so that the space it took is free again
@@ -720,38 +686,21 @@ class DatasetWriter:
 
     # ------------------------------------------------------------------------ finishing
 
-    def _build(self, build: Path) -> dict[str, Any]:
-        from pbvf_datasets.hdf5 import write_episodes
-
-        remove_tree(build)
-        data = build / "data"
-        build.mkdir()
-        data.mkdir()
-        seen = _Seen()
-        write_episodes(build / DATA_FILE, self._episodes(seen), self.spec)
-        returns = self.returns_done
-        provenance = self._provenance(seen, returns)
-        files = {DATA_FILE: file_entry(build / DATA_FILE)}
-        metadata = self._metadata(files[DATA_FILE]["size"], len(seen.policies))
-        write_durably(build / METADATA_FILE, metadata)  # syncs the folder of the data too
-        files[METADATA_FILE] = file_entry(build / METADATA_FILE)
-        card = card_text(
-            self.dataset_id,
-            provenance,
+    def _facts(self) -> DatasetFacts:
+        warmup = (self.state or {}).get("warmup_steps")
+        return DatasetFacts(
+            dataset_id=self.dataset_id,
             spec=self.spec,
-            returns=returns,
+            spaces=self._spaces,
+            identity=self._identity,
+            env_spec=self._env_spec,
+            sources=self._sources,
+            warmup_steps=warmup if type(warmup) is int else self._warmup_steps,
             command=self._plan["command"],
-            data_sha256=files[DATA_FILE]["sha256"],
         )
-        write_durably(build / CARD_FILE, card.encode("utf-8"), sync=False)
-        described = croissant_bytes(self.dataset_id, provenance, files=files, arrays=seen.arrays)
-        write_durably(build / CROISSANT_FILE, described, sync=False)
-        manifest = build_manifest(build, provenance, known=files)
-        write_durably(build / MANIFEST_FILE, manifest_bytes(manifest))
-        return manifest
 
-    def _episodes(self, seen: _Seen) -> Iterator[Episode]:
-        """Yield all episodes from the shards; gather what the other files tell of them."""
+    def _episodes(self) -> Iterator[Episode]:
+        """Yield all episodes from the shards, one shard in memory at a time."""
         first = 0
         for index, name in enumerate(self._stored.shards):
             episodes = self._intact(name, index, first)
@@ -762,9 +711,7 @@ class DatasetWriter:
                     remedy="run the same command again: it makes those episodes anew",
                 )
             first += len(episodes)
-            for episode in episodes:
-                seen.add(episode)
-                yield episode
+            yield from episodes
 
     def _publish(self, build: Path) -> None:
         replacing = bool(self._plan["overwrite"]) and path_exists(self.path)
@@ -797,73 +744,12 @@ class DatasetWriter:
             self._lock.release()
             self._lock = None
 
-    def _provenance(self, seen: _Seen, returns: Sequence[float]) -> dict[str, Any]:
-        warmup = (self.state or {}).get("warmup_steps")
-        sums = self._sums()
-        lengths = self.lengths_done
-        provenance = {
-            "tool": tool_version(),
-            **self._identity,
-            "versions": versions(),
-            "warmup_steps": warmup if type(warmup) is int else self._warmup_steps,
-            "stats": {
-                "episodes": sums.count,
-                "steps": sums.steps,
-                "policies": len(seen.policies),
-                "normalisers": len(seen.normalisers),
-                "cut": sums.cut,
-                "terminated": sum(entry.terminated for entry in self._entries),
-                "length": {
-                    "mean": sums.steps / len(lengths),
-                    "min": min(lengths),
-                    "max": max(lengths),
-                },
-                "return": return_stats(returns),
-            },
-            "command": self._plan["command"],
-        }
-        if self._sources:
-            provenance["sources"] = self._sources
-        return provenance
-
-    def _metadata(self, size: int, policies: int) -> bytes:
-        """Return ``metadata.json`` as stock Minari wants it."""
-        kind = "stochastic" if self.spec.stochastic else "deterministic"
-        metadata: dict[str, Any] = {
-            "total_episodes": self.episodes_done,
-            "total_steps": self.steps_done,
-            "data_format": "hdf5",
-            "jpeg_encoding": False,
-            "observation_space": serialize_space(self._spaces[0]),
-            "action_space": serialize_space(self._spaces[1]),
-            "dataset_id": self.dataset_id,
-            "minari_version": versions()["minari"],
-            "dataset_size": round(size / 1e6, 1),
-            "algorithm_name": tool_version(),
-            "description": f"{policies:,} {kind} {self.spec.arch} policies; infos hold the "
-            "parameters that acted at each step.",
-        }
-        if self._identity["authors"]:
-            metadata["author"] = self._identity["authors"]
-        if self._env_spec is not None:
-            metadata["env_spec"] = self._env_spec
-        return canonical_json(metadata)
-
     def _write_plan(self, plan: dict[str, Any]) -> None:
         write_durably(self._work / PLAN_FILE, canonical_json(plan) + b"\n")
         self._plan = plan
 
     def _resources(self) -> contextlib.AbstractContextManager[None]:
         return resource_errors(self._work, lambda: f"free space; {self.where_safe}")
-
-
-def return_stats(returns: Sequence[float]) -> dict[str, float] | None:
-    """Return mean, min and max of whole episodes' returns, or None without any."""
-    if not returns:
-        return None
-    # fsum does not depend on the order; halves keep a sum of huge returns finite.
-    mean = math.fsum(r / 2 / len(returns) for r in returns) * 2
-    return {"mean": mean, "min": min(returns), "max": max(returns)}
 
 
 # ------------------------------------------------------------------------------- helpers
@@ -873,17 +759,11 @@ def _entry(episode: Episode, *, keep: bool) -> _Entry:
     arrays = (getattr(episode, field.attribute) for field in FIELDS)
     return _Entry(
         steps=len(episode),
-        # fsum is exact, so the return does not depend on how the array lies in memory.
-        total=_total(episode.rewards),
+        total=total_reward(episode.rewards),
         cut=episode.cut != "none",
-        terminated=bool(episode.terminated[-1]),
         nbytes=sum(a.nbytes for a in arrays if a is not None),
         episode=episode if keep else None,
     )
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def _check_neighbours(root: Path, dataset_id: str) -> None:
@@ -908,13 +788,3 @@ def _check_space(folder: Path, expected_bytes: int | None) -> None:
             where=folder.parent,
             remedy="free space or choose another disk with MINARI_DATASETS_PATH",
         )
-
-
-def _total(rewards: NDArray[np.float64]) -> float:
-    try:
-        total = math.fsum(rewards.tolist())
-    except OverflowError:
-        total = math.inf
-    if not math.isfinite(total):
-        raise DivergedError("the rewards of an episode add up to infinity")
-    return total
