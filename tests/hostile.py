@@ -27,7 +27,7 @@ from pbvf_datasets.manifest import build_manifest, manifest_bytes
 from pbvf_datasets.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.writer import DatasetWriter
 from pbvf_offline.batches import Episode
-from pbvf_offline.policies import BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.policies import BoxActions, DiscreteActions, Policies, PolicySpec
 
 BOX_SPEC = PolicySpec(3, (), BoxActions((-1.0, -2.0), (1.0, 2.0)))
 DISCRETE_SPEC = PolicySpec(3, (4,), DiscreteActions(4, start=2))
@@ -37,20 +37,14 @@ STEPS = 20
 def episode(
     i: int, spec: PolicySpec = BOX_SPEC, steps: int = STEPS, policies: int = 2, **changes: Any
 ) -> Episode:
-    """Return a good episode; a function of ``i``."""
+    """Return a good episode, a function of ``i``; changes do not alter the actions."""
     rng = np.random.default_rng([7, i])
     truncated = np.zeros(steps, np.bool_)
     truncated[-1] = True
     segment = np.minimum(np.arange(steps + 1) * policies // steps, policies - 1).astype(np.int32)
     segment[-1] = segment[-2]
-    actions = (
-        rng.uniform(-1, 1, (steps, spec.actions.dim)).astype(np.float32)
-        if isinstance(spec.actions, BoxActions)
-        else rng.integers(spec.actions.start, spec.actions.start + spec.actions.n, steps)
-    )
     values: dict[str, Any] = {
         "observations": rng.standard_normal((steps + 1, spec.obs_dim)),
-        "actions": actions,
         "rewards": rng.standard_normal(steps),
         "terminated": np.zeros(steps, np.bool_),
         "truncated": truncated,
@@ -60,7 +54,16 @@ def episode(
         "obs_std": np.ones((policies, spec.obs_dim)),
         "seed": 100 + i,
     }
+    values["actions"] = _actions(spec, values, rng)
     return Episode(**(values | changes))
+
+
+def _actions(spec: PolicySpec, values: dict[str, Any], rng: np.random.Generator) -> Any:
+    """Return what the policies of an episode do."""
+    every = Policies(spec, values["theta"], values["obs_mean"], values["obs_std"])
+    actors = [every.actor(row) for row in range(len(every))]
+    rows = zip(values["segment"], values["observations"][:-1], strict=False)
+    return np.stack([actors[row].act(seen, rng)[0] for row, seen in rows])
 
 
 def spaces_of(spec: PolicySpec) -> tuple[spaces.Box, spaces.Box | spaces.Discrete]:

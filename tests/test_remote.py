@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -14,11 +15,13 @@ from types import SimpleNamespace
 import h5py
 import pytest
 
+import hostile
 import pbvf_datasets.landing as landing_module
 import pbvf_datasets.places as places
 import pbvf_datasets.remote as remote_module
 from cli_tools import content
 from hostile import reseal, watching
+from pbvf_datasets.archive import pack
 from pbvf_datasets.door import CardWarning
 from pbvf_datasets.landing import Landing
 from pbvf_datasets.lock import FolderLock
@@ -507,6 +510,216 @@ def test_damage_is_found_before_anything_is_sent(theirs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+SPOILED = [
+    (kind, cases[name])
+    for kind, cases in (
+        (UnsafeError, hostile.UNSAFE),
+        (DamagedError, hostile.DAMAGED),
+        (IncompatibleError, hostile.INCOMPATIBLE),
+    )
+    for name in cases
+    if "resealed" in cases[name].seals
+]
+
+
+def test_what_every_receiver_would_refuse_is_neither_sent_nor_packed(made, memory, tmp_path):
+    assert len(SPOILED) > 100
+    for number, (kind, case) in enumerate(SPOILED):
+        folder = Path(shutil.copytree(made, tmp_path / f"in/{number}"))
+        case.spoil(folder, hostile.outside(tmp_path / f"secret-{number}"))
+        reseal(folder)
+        sends = (
+            lambda f: push(f, str(tmp_path / "out/toy")),
+            lambda f: push(f, "memory://toy"),
+            lambda f: pack(f, tmp_path / "toy.tar", overwrite=True),
+        )
+        for send in sends:
+            with pytest.raises(kind) as error:
+                send(folder)
+            assert all(word in str(error.value) for word in case.words), (str(error.value), case)
+            assert "\n" not in str(error.value)
+        assert stored(memory, "/toy") == {}
+        assert not {"out", "toy.tar"} & set(names(tmp_path))
+
+
+def test_the_first_problem_is_told_and_how_many_more_there_are(theirs, tmp_path):
+    with h5py.File(theirs / DATA, "r+") as file:
+        file["episode_0/rewards"][3] = float("nan")
+        file["episode_2/actions"][:, 0] *= -1
+    reseal(theirs)
+    with pytest.raises(DamagedError, match="NaN") as error:
+        push(theirs, str(tmp_path / "out"))
+    assert error.value.where == f"{theirs / DATA}: episode_0/rewards"
+    assert "and 1 more problem)" in str(error.value)
+    assert "pbvf dataset verify" in str(error.value)
+    assert names(tmp_path) == ["theirs"]
+
+
+class Verified:
+    """Counts verifications, and does something right after each."""
+
+    def __init__(self, patch, then=None):
+        self.count, self.then = 0, then
+        verify = remote_module.verify
+
+        def counted(path, *, progress):
+            self.count += 1
+            found = verify(path, progress=progress)
+            if self.then is not None:
+                self.then()
+            return found
+
+        patch.setattr(remote_module, "verify", counted)
+
+
+def test_it_is_verified_once_before_the_first_byte_and_not_when_nothing_is_to_be_sent(
+    made, memory, tmp_path, monkeypatch
+):
+    verified = Verified(monkeypatch, lambda: seen.append(len(stored(memory, "/toy"))))
+    seen, steps, sent = [], [], []
+    told = {
+        "verifying": lambda *n: steps.append((n, len(sent))),
+        "progress": lambda *n: sent.append(n),
+    }
+    sends = (
+        lambda **o: push(made, str(tmp_path / "toy"), **o),
+        lambda **o: push(made, "memory://toy", **o),
+        lambda **o: pack(made, tmp_path / "toy.tar", **o),
+    )
+    for number, send in enumerate(sends, start=1):
+        steps.clear()
+        sent.clear()
+        assert not send(**told).already_complete
+        assert verified.count == number
+        assert steps[-1] == ((60, 60), 0)
+        assert sent[-1][0] == sent[-1][1] > 0
+        assert send(**told).already_complete
+        assert verified.count == number
+    assert seen[1] == 0
+    # A card by itself is no reason either; a missing file is one.
+    memory.pipe_file("/toy/README.md", b"another")
+    assert push(made, "memory://toy").sent == sizes_of(made)["README.md"]
+    assert verified.count == 3
+    memory.rm_file("/toy/data/metadata.json")
+    assert push(made, "memory://toy").sent == sizes_of(made)["data/metadata.json"]
+    assert verified.count == 4
+
+
+def test_what_is_quickly_checked_comes_before_the_verification(
+    made, memory, root, tmp_path, monkeypatch
+):
+    verified = Verified(monkeypatch)
+    unlicensed = licensed(tmp_path / "unlicensed", license=None)
+    private = licensed(tmp_path / "private", authors=["alice"])
+    for folder in (unlicensed, private):
+        for place in (str(tmp_path / "out"), "memory://toy"):
+            with pytest.raises(UsageError):
+                push(folder, place)
+    push(made, str(root / "there"))
+    push(made, "memory://there")
+    pack(made, root / "there.tar")
+    count = verified.count
+    other = licensed(tmp_path / "other", license="MIT")
+    for send in (
+        lambda: push(other, str(root / "there")),
+        lambda: push(other, "memory://there"),
+        lambda: pack(other, root / "there.tar"),
+    ):
+        with pytest.raises(ConflictError):
+            send()
+    assert verified.count == count == 3
+
+
+def test_a_transfer_that_is_taken_up_again_is_verified_again(theirs, memory, monkeypatch):
+    verified = Verified(monkeypatch)
+    flaky = Flaky(monkeypatch, at=1)
+    with pytest.raises(NetworkError):
+        push(theirs, "memory://toy")
+    before = stored(memory, "/toy")
+    flaky.at = None
+    with h5py.File(theirs / DATA, "r+") as file:
+        file["episode_2/actions"][:, 0] *= -1
+    reseal(theirs)
+    with pytest.raises(DamagedError, match="actions"):
+        push(theirs, "memory://toy", overwrite=True)
+    assert verified.count == 2
+    assert stored(memory, "/toy") == before
+    assert "manifest.json" not in before
+
+
+def replaced(folder, by):
+    """Put another dataset in a folder's place."""
+    shutil.rmtree(folder)
+    shutil.copytree(by, folder)
+
+
+def test_what_goes_out_is_what_was_verified(made, theirs, memory, tmp_path, monkeypatch):
+    other = licensed(tmp_path / "other", authors=["B"], episodes=[hostile.episode(7)])
+    size = (theirs / DATA).stat().st_size
+    times = (theirs / DATA).stat()
+
+    def flipped():
+        """Change one byte and hide it as well as one can."""
+        data = bytearray((theirs / DATA).read_bytes())
+        data[size // 2] ^= 1
+        (theirs / DATA).write_bytes(data)
+        os.utime(theirs / DATA, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    verified = Verified(monkeypatch)
+    for then in (flipped, lambda: replaced(theirs, other), (theirs / DATA).unlink):
+        for send in (
+            lambda: push(theirs, str(tmp_path / "out")),
+            lambda: push(theirs, "memory://toy"),
+            lambda: pack(theirs, tmp_path / "toy.tar"),
+        ):
+            replaced(theirs, made)
+            verified.then = then
+            with pytest.raises(DamagedError):
+                send()
+            assert DATA not in stored(memory, "/toy")
+            assert "manifest.json" not in stored(memory, "/toy")
+            assert not {"out", "toy.tar"} & set(names(tmp_path))
+            memory.store.clear()
+
+
+def test_another_dataset_that_was_verified_instead(theirs, tmp_path, monkeypatch):
+    other = licensed(tmp_path / "other", license="MIT")
+    verify = remote_module.verify
+    monkeypatch.setattr(remote_module, "verify", lambda path, progress: verify(other))
+    with pytest.raises(DamagedError, match="changed while it was being checked"):
+        push(theirs, str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_changes_while_it_is_sent_is_taken_back(theirs, memory, monkeypatch):
+    put = places.FsspecPlace.put
+
+    def sabotaged(place, name, file, told):
+        if name == DATA:
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        put(place, name, file, told)
+
+    monkeypatch.setattr(places.FsspecPlace, "put", sabotaged)
+    with pytest.raises(DamagedError, match=r"changed while .* being sent; push again") as error:
+        push(theirs, "memory://toy")
+    assert error.value.where == str(theirs / DATA)
+    assert not {DATA, "manifest.json"} & set(stored(memory, "/toy"))
+
+
+def test_words_that_come_into_the_card_after_the_look_at_it_stay_here(
+    made, theirs, memory, tmp_path, monkeypatch
+):
+    card = theirs / "README.md"
+    Verified(monkeypatch, lambda: card.write_text("made in /home/alice"))
+    push(theirs, str(tmp_path / "out"))
+    assert content(tmp_path / "out") == content(made)
+    replaced(theirs, made)
+    with pytest.raises(DamagedError, match="changed"):
+        push(theirs, "memory://toy")
+    assert not any(b"alice" in data for data in stored(memory, "/toy").values())
+    assert "manifest.json" not in stored(memory, "/toy")
+
+
 def test_what_gives_the_machine_away_is_named(tmp_path):
     folder = licensed(
         tmp_path, settings={"file": "/scratch/run 3"}, authors=["Alice Smith", "alice@box7.lab"]
@@ -697,6 +910,18 @@ def test_pushing_over_strangers_files(made, memory):
     assert stored(memory, "/toy") == {"README.md": b"my precious notes", "manifest.json": b"{}"}
 
 
+def test_the_log_of_the_packages_under_fsspec_is_not_printed(monkeypatch, capsys):
+    # As in a program that set up no logging; pytest sets up some.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    for name in ("gcsfs", "s3fs"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    logging.getLogger("gcsfs").error("before")
+    places.FsspecPlace("memory://x")
+    for name in ("gcsfs", "gcsfs.retry", "s3fs"):
+        logging.getLogger(name).error("after")
+    assert capsys.readouterr().err == "before\n"
+
+
 def test_places_that_fsspec_does_not_reach(made, root):
     with pytest.raises(UsageError, match="HTTP is for pull"):
         push(made, "https://user:pa55@example.org/x")
@@ -810,6 +1035,46 @@ def test_s3_that_refuses(made, root, s3, monkeypatch):
     with pytest.raises(NetworkError, match="credentials") as error:
         pull("s3://lab/bad", NAME)
     assert "s3cr3t" not in str(error.value)
+
+
+# ----------------------------------------------------------------------------------- GCS
+
+
+@pytest.fixture
+def gcs(monkeypatch):
+    """A server on the loopback address that speaks Google Cloud Storage, with one bucket."""
+    pytest.importorskip("gcsfs")
+    server_module = pytest.importorskip("gcp_storage_emulator.server")
+    server = server_module.create_server("127.0.0.1", 0, in_memory=True, default_bucket="lab")
+    server.start()
+    host, port = server._api._httpd.server_address
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}:{port}")
+    yield server
+    server.stop()
+
+
+def test_gcs_there_and_back(made, root, gcs, tmp_path, monkeypatch):
+    flaky = Flaky(monkeypatch, at=1)
+    with pytest.raises(NetworkError, match="cable"):
+        push(made, "gs://lab/sets/toy")
+    with pytest.raises(UsageError, match="no dataset"):
+        pull("gs://lab/sets/toy", NAME)
+    first, flaky.sent, flaky.at = flaky.sent, [], None
+    push(made, "gs://lab/sets/toy")
+    assert sorted(first + flaky.sent) == sorted(content(made))
+    assert flaky.sent[-1] == "manifest.json"
+    assert push(made, "gcs://lab/sets/toy/").already_complete
+    pull("gs://lab/sets/toy", NAME)
+    assert content(root / NAME) == content(made)
+    other = licensed(tmp_path, license="MIT")
+    with pytest.raises(ConflictError, match="another dataset"):
+        push(other, "gs://lab/sets/toy")
+    push(other, "gs://lab/sets/toy", overwrite=True)
+    pull("gs://lab/sets/toy", NAME, overwrite=True)
+    assert content(root / NAME) == content(other)
+    with pytest.raises(NetworkError, match="written") as error:
+        push(made, "gs://nowhere/toy")
+    assert error.value.exit_code == 10
 
 
 # ----------------------------------------------------------------------- killed and full

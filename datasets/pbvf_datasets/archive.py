@@ -27,7 +27,6 @@ from typing import IO, Any, Final
 from pbvf_datasets.door import (
     MAX_CARD_BYTES,
     MAX_METADATA_BYTES,
-    foreign_manifest,
     parse_metadata,
 )
 from pbvf_datasets.durable import path_exists
@@ -45,9 +44,9 @@ from pbvf_datasets.landing import (
     tidy,
     write_all,
 )
-from pbvf_datasets.manifest import MAX_MANIFEST_BYTES
-from pbvf_datasets.places import LocalPlace
-from pbvf_datasets.remote import Arrived, Outgoing, outgoing
+from pbvf_datasets.manifest import MAX_MANIFEST_BYTES, parse_manifest
+from pbvf_datasets.places import LocalPlace, MissingFileError
+from pbvf_datasets.remote import Arrived, Outgoing, check_content, outgoing
 from pbvf_datasets.schema import (
     CARD_FILE,
     MANIFEST_FILE,
@@ -182,21 +181,27 @@ def pack(
     *,
     overwrite: bool = False,
     root: Path | None = None,
+    verifying: Progress | None = None,
     progress: Progress | None = None,
 ) -> Packed:
     """Write a dataset into a tar file; equal datasets give equal bytes.
+
+    The dataset is verified before a byte is written, unless the archive is there already.
 
     Args:
         dataset: An id, or the folder.
         file: The archive.
         overwrite: Replace another file.
         root: Folder of datasets.
-        progress: Told how many bytes are done and of how many.
+        verifying: Told how many steps are verified and of how many.
+        progress: Told how many bytes are written and of how many.
 
     Raises:
         UsageError: There is no such dataset, or it has no manifest.
-        DamagedError: A file is not the one that the manifest lists.
+        DamagedError: A file is not the one that the manifest lists, its content does not agree
+            with itself, or it changed meanwhile.
         UnsafeError: It could harm those who get it.
+        IncompatibleError: Its content cannot be checked to its end.
         ConflictError: The file exists with other content, or another process is at it.
         ResourceError: The disk refuses.
     """
@@ -221,6 +226,7 @@ def pack(
                 where=file,
                 remedy="choose another name",
             )
+        check_content(out, verifying)
         temporary = file.with_name(f".{file.name}.tmp")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -274,7 +280,7 @@ def _archive(out: Outgoing) -> Iterator[bytes]:
     for name, entry in members.items():
         yield header(f"{folder}/{name}", entry["size"])
         digest, size = hashlib.sha256(), 0
-        with place.open(name) as incoming:
+        with contextlib.suppress(MissingFileError), place.open(name) as incoming:
             while chunk := incoming.read(CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
@@ -352,7 +358,7 @@ def unpack(
             signature = content.small.get(SIGNATURE_FILE)
             require_signature(content.small[MANIFEST_FILE], signature, key, file)
         told = progress or silent
-        manifest = foreign_manifest(content.small[MANIFEST_FILE], f"{file}: {MANIFEST_FILE}")
+        manifest = parse_manifest(content.small[MANIFEST_FILE], f"{file}: {MANIFEST_FILE}")
         arrived = Arrived(
             dataset=name,
             path=path,
@@ -509,7 +515,7 @@ def _scan(stream: IO[bytes], where: Path) -> _Content:
     limits = {MANIFEST_FILE: MAX_MANIFEST_BYTES}
     _enter(stream, found, MANIFEST_FILE, size, limits)
     place = f"{where}: {MANIFEST_FILE}"
-    manifest = foreign_manifest(found.small[MANIFEST_FILE], place)
+    manifest = parse_manifest(found.small[MANIFEST_FILE], place)
     found.files = listed_files(manifest, place)
     limits |= {
         METADATA_FILE: MAX_METADATA_BYTES,

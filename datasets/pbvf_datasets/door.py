@@ -403,17 +403,6 @@ def _hash(descriptor: int, where: Path) -> str:
 
 def _read_manifest(root: int, where: Path) -> dict[str, Any]:
     raw = _read_small(root, MANIFEST_FILE, where, MAX_MANIFEST_BYTES)
-    return foreign_manifest(raw, where)
-
-
-def foreign_manifest(raw: bytes, where: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the bytes of a stranger's ``manifest.json``, from a folder or from elsewhere.
-
-    Raises:
-        UnsafeError: It lists a file outside the dataset's folder.
-        DamagedError: It is malformed or its digest does not fit.
-        IncompatibleError: A newer version of the format wrote it.
-    """
     return parse_manifest(raw, where)
 
 

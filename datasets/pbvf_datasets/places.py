@@ -13,6 +13,7 @@ import base64
 import contextlib
 import errno
 import http.client
+import logging
 import os
 import re
 import stat
@@ -53,6 +54,7 @@ _ATOMIC: Final = frozenset(
 )
 """Protocols by which a file is there whole or not at all; others get a rename."""
 _EXTRAS: Final = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hub"}
+_LOGGERS: Final = ("fsspec", "s3fs", "aiobotocore", "gcsfs", "google")
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -422,6 +424,18 @@ class _Sent:
         return Counter()
 
 
+def _hush() -> None:
+    """Keep the log of the packages under fsspec off stderr, where nobody asked for a log.
+
+    Logging prints warnings and tracebacks of loggers without any handler; what is wrong is
+    raised as well, and told in one line.
+    """
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+
+
 class FsspecPlace:
     """A folder that fsspec reaches.
 
@@ -439,6 +453,7 @@ class FsspecPlace:
         self._remote = remote
         match = _SCHEME.match(remote)
         self.protocol = match[1].lower() if match else ""
+        _hush()
         try:
             import fsspec
 

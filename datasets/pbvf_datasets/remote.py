@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import io
 import os
 import time
 import warnings
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pbvf_datasets.door import (
     MAX_CARD_BYTES,
     CheckedFolder,
-    foreign_manifest,
     open_folder,
 )
 from pbvf_datasets.durable import path_exists
@@ -38,10 +38,11 @@ from pbvf_datasets.landing import (
     stands,
     tidy,
 )
-from pbvf_datasets.manifest import MAX_MANIFEST_BYTES
+from pbvf_datasets.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.places import (
     BrokenError,
     FsspecPlace,
+    Incoming,
     LocalPlace,
     MissingFileError,
     Place,
@@ -65,6 +66,7 @@ from pbvf_datasets.signing import (
     read_signature,
     require_signature,
 )
+from pbvf_datasets.verify import verify
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -80,6 +82,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SMALL: Final = frozenset((CARD_FILE, SIGNATURE_FILE))
+"""What may differ beside the same manifest."""
+_COMMAND_AGAIN: Final = "run the same command again"
 _NO_LICENSE: Final = ("", "none", "noassertion", "unknown")
 _SHOWN_FINDINGS: Final = 8
 
@@ -97,13 +102,17 @@ class Outgoing:
         named: What its metadata call it, or None.
         digest: The manifest's digest.
         manifest: The bytes of ``manifest.json``.
-        files: Size and sha256 of each other file, the card and the signature included.
+        card: The bytes of the card, or None.
+        signature: Those of the signature, or None.
+        files: Size and sha256 of each file but the manifest.
     """
 
     path: Path
     named: str | None
     digest: str
     manifest: bytes
+    card: bytes | None
+    signature: bytes | None
     files: dict[str, dict[str, Any]]
 
     @property
@@ -185,14 +194,13 @@ def outgoing(dataset: str | os.PathLike[str], root: Path | None = None) -> Outgo
 def _outgoing(folder: CheckedFolder) -> Outgoing:
     path = folder.path
     manifest = read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
-    checked = foreign_manifest(manifest, path / MANIFEST_FILE)
+    checked = parse_manifest(manifest, path / MANIFEST_FILE)
     if checked["digest"] != folder.digest:
         raise DamagedError("it changed while it was being read", where=path / MANIFEST_FILE)
     files = listed_files(checked, str(path / MANIFEST_FILE))
-    for name, data in (
-        (CARD_FILE, _whole(LocalPlace(path), CARD_FILE, MAX_CARD_BYTES)),
-        (SIGNATURE_FILE, read_signature(path)),
-    ):
+    card = _whole(LocalPlace(path), CARD_FILE, MAX_CARD_BYTES)
+    signature = read_signature(path)
+    for name, data in ((CARD_FILE, card), (SIGNATURE_FILE, signature)):
         if data is not None:
             files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     named = folder.metadata.get("dataset_id")
@@ -201,8 +209,62 @@ def _outgoing(folder: CheckedFolder) -> Outgoing:
         named=named if isinstance(named, str) else None,
         digest=folder.digest,
         manifest=manifest,
+        card=card,
+        signature=signature,
         files=files,
     )
+
+
+class _AsChecked(LocalPlace):
+    """The files of a dataset that may be sent; the small ones as they were when checked."""
+
+    def __init__(self, out: Outgoing) -> None:
+        super().__init__(out.path)
+        self._small = {
+            MANIFEST_FILE: out.manifest,
+            CARD_FILE: out.card,
+            SIGNATURE_FILE: out.signature,
+        }
+
+    def open(self, name: str, start: int = 0) -> Incoming:
+        """Return a file's bytes; see :class:`~pbvf_datasets.places.Place`."""
+        if name not in self._small:
+            return super().open(name, start)
+        data = self._small[name]
+        if data is None:
+            raise MissingFileError(name)
+        return Incoming(io.BytesIO(data[start:]), start, len(data), contextlib.nullcontext)
+
+
+def check_content(out: Outgoing, progress: Progress | None = None) -> None:
+    """Verify a dataset as those who get it would: :func:`pbvf_datasets.verify.verify`.
+
+    What is sent afterwards must have the digests of ``out``, which are those of the files that
+    were verified here.
+
+    Args:
+        out: The dataset.
+        progress: Told how many steps are done and of how many.
+
+    Raises:
+        DamagedError: Its content does not agree with itself.
+        UnsafeError: It could harm those who get it.
+        IncompatibleError: It cannot be checked to its end.
+    """
+    found = verify(out.path, progress=progress)
+    error = found.error
+    if error is not None:
+        more = len(found.problems) - 1
+        others = f" (and {more:,} more {'problem' if more == 1 else 'problems'})" if more else ""
+        raise type(error)(
+            f"{error.what}{others}",
+            where=error.where,
+            remedy=error.remedy or "'pbvf dataset verify' lists all that is wrong",
+        )
+    if found.status != "intact" or found.digest != out.digest:
+        raise DamagedError(
+            "it changed while it was being checked", where=out.path, remedy=_COMMAND_AGAIN
+        )
 
 
 def check_sendable(out: Outgoing, allow: Collection[str] = ()) -> None:
@@ -214,8 +276,9 @@ def check_sendable(out: Outgoing, allow: Collection[str] = ()) -> None:
 
     Raises:
         UsageError: It has none, or its texts hold absolute paths, user or host names.
+        DamagedError: A file changed meanwhile.
     """
-    licence = foreign_manifest(out.manifest, out.path)["provenance"]["license"]
+    licence = parse_manifest(out.manifest, out.path)["provenance"]["license"]
     if (licence or "").strip().lower() in _NO_LICENSE:
         raise UsageError(
             "it has no licence, so nobody who gets it may use it",
@@ -224,9 +287,17 @@ def check_sendable(out: Outgoing, allow: Collection[str] = ()) -> None:
             "to 'pbvf dataset merge' of this dataset into a new one",
         )
     texts = {MANIFEST_FILE: out.manifest}
+    place = _AsChecked(out)
     for name in (METADATA_FILE, CROISSANT_FILE, CARD_FILE):
         if name in out.files:
-            texts[name] = read_file(out.path / name, out.files[name]["size"])
+            text = _whole(place, name, out.files[name]["size"])
+            if text is None or hashlib.sha256(text).hexdigest() != out.files[name]["sha256"]:
+                raise DamagedError(
+                    "the file changed while it was being checked",
+                    where=out.path / name,
+                    remedy=_COMMAND_AGAIN,
+                )
+            texts[name] = text
     found = find_private(texts, Machine.this(), allow)
     if found:
         more = len(found) - _SHOWN_FINDINGS
@@ -245,11 +316,13 @@ def push(
     overwrite: bool = False,
     allow: Collection[str] = (),
     root: Path | None = None,
+    verifying: Progress | None = None,
     progress: Progress | None = None,
 ) -> Pushed:
     """Send a dataset to a folder or to what fsspec reaches; the manifest goes last.
 
-    The same call goes on where an interrupted one stopped.
+    The dataset is verified before the first byte goes out, unless all data are there already.
+    The same call goes on where an interrupted one stopped, after it verified the dataset anew.
 
     Args:
         dataset: An id, or the folder.
@@ -257,12 +330,16 @@ def push(
         overwrite: Replace another dataset there.
         allow: Words and paths that may go out; see :func:`check_sendable`.
         root: Folder of datasets.
-        progress: Told how many bytes are done and of how many.
+        verifying: Told how many steps are verified and of how many.
+        progress: Told how many bytes are sent and of how many.
 
     Raises:
         UsageError: There is no such dataset; it has no manifest or no licence, or gives this
             machine away; nothing can be sent to such a place.
-        DamagedError: A file of the dataset is not the one that its manifest lists.
+        DamagedError: A file of the dataset is not the one that its manifest lists, its content
+            does not agree with itself, or it changed meanwhile.
+        UnsafeError: It could harm those who get it.
+        IncompatibleError: Its content cannot be checked to its end.
         ConflictError: Something else is there.
         NetworkError: The place cannot be reached, or refuses.
         ResourceError: The disk refuses.
@@ -276,12 +353,13 @@ def push(
     target = local_path(remote)
     out = outgoing(dataset, root)
     check_sendable(out, allow)
-    told = progress or silent
+    told, check = progress or silent, functools.partial(check_content, out, verifying)
     if target is None:
-        shown, sent = _push_away(out, remote, overwrite=overwrite, progress=told)
+        shown, sent = _push_away(out, remote, check, overwrite=overwrite, progress=told)
     else:
         target = named_folder(target)
-        shown, sent = str(target), _push_here(out, target, overwrite=overwrite, progress=told)
+        sent = _push_here(out, target, check, overwrite=overwrite, progress=told)
+        shown = str(target)
     sizes = {name: entry["size"] for name, entry in sorted(out.files.items())}
     return Pushed(
         dataset=out.dataset,
@@ -293,20 +371,32 @@ def push(
     )
 
 
-def _push_here(out: Outgoing, target: Path, *, overwrite: bool, progress: Progress) -> int:
+def _push_here(
+    out: Outgoing,
+    target: Path,
+    check: Callable[[], None],
+    *,
+    overwrite: bool,
+    progress: Progress,
+) -> int:
     if path_exists(target) and target.samefile(out.path):
         raise UsageError("this is the dataset itself", where=target, remedy="name another place")
-    place = LocalPlace(out.path)
-    landed, sent = _land(place, target, str(target), overwrite=overwrite, progress=progress)
+    landed, sent = _land(
+        _AsChecked(out), target, str(target), check=check, overwrite=overwrite, progress=progress
+    )
     if landed.stood:
-        card = _whole(place, CARD_FILE, MAX_CARD_BYTES)
-        sent += renew(target, CARD_FILE, card, replace=True)
-        sent += renew(target, SIGNATURE_FILE, read_signature(out.path), replace=True)
+        sent += renew(target, CARD_FILE, out.card, replace=True)
+        sent += renew(target, SIGNATURE_FILE, out.signature, replace=True)
     return sent
 
 
 def _push_away(
-    out: Outgoing, remote: str, *, overwrite: bool, progress: Progress
+    out: Outgoing,
+    remote: str,
+    check: Callable[[], None],
+    *,
+    overwrite: bool,
+    progress: Progress,
 ) -> tuple[str, int]:
     place = FsspecPlace(remote)
     there = _retry(lambda: _whole(place, MANIFEST_FILE, MAX_MANIFEST_BYTES), place)
@@ -324,6 +414,8 @@ def _push_away(
     ]
     if not wanted and same:
         return place.shown, 0
+    if not same or not _SMALL.issuperset(wanted):
+        check()
     total = sum(out.files[name]["size"] for name in wanted)
     if there is not None and not same:
         # From here on nothing is whole there, and no reader must take it to be.
@@ -344,7 +436,7 @@ def _push_away(
 
 def _what_is_there(manifest: bytes) -> str:
     try:
-        found = foreign_manifest(manifest, "")
+        found = parse_manifest(manifest, "")
     except PbvfError:
         return "a manifest.json that is no dataset's, or a damaged one,"
     return f"another dataset (its digest is {found['digest'][:16]}…)"
@@ -364,9 +456,8 @@ def _is_there(
     size = _retry(lambda: place.size(name), place)
     if size is None:
         return False
-    small = name in (CARD_FILE, SIGNATURE_FILE)
     if size == entry["size"]:
-        if trusted and not small:
+        if trusted and name not in _SMALL:
             return True
         if _retry(lambda: _digest(place, name, size), place) == entry["sha256"]:
             return True
@@ -395,14 +486,28 @@ def _digest(place: Place, name: str, size: int) -> str | None:
 
 
 def _send(place: FsspecPlace, out: Outgoing, name: str, told: Callable[[int], None]) -> None:
+    """Send a file, if it is the one that was checked.
+
+    Raises:
+        DamagedError: It changed since, or while it was being sent; then it is not there.
+    """
     file = out.path / name
-    size = len(out.manifest) if name == MANIFEST_FILE else out.files[name]["size"]
+    if name == MANIFEST_FILE:
+        size, digest = len(out.manifest), hashlib.sha256(out.manifest).hexdigest()
+    else:
+        size, digest = out.files[name]["size"], out.files[name]["sha256"]
+    changed = DamagedError(
+        "the file changed while the dataset was being sent", where=file, remedy="push again"
+    )
+    # The package under fsspec reads the file itself: that nobody writes to it from before its
+    # digest is taken until it was read is all that can be watched.
     before = _identity(file)
+    if before is None or _digest(LocalPlace(out.path), name, size) != digest:
+        raise changed
     _retry(lambda: place.put(name, file, told), place)
-    if _identity(file) != before or before[0] != size:
-        raise DamagedError(
-            "the file changed while it was being sent", where=file, remedy="push again"
-        )
+    if _identity(file) != before:
+        _retry(lambda: place.remove(name), place)
+        raise changed
     found = _retry(lambda: place.size(name), place)
     if found != size:
         raise NetworkError(
@@ -412,9 +517,19 @@ def _send(place: FsspecPlace, out: Outgoing, name: str, told: Callable[[int], No
         )
 
 
-def _identity(file: Path) -> tuple[int, int, int]:
-    status = file.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ino
+def _identity(file: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is written to or replaced, or None when it is gone."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 # -------------------------------------------------------------------------------- pull
@@ -485,8 +600,19 @@ def _land(
     overwrite: bool,
     progress: Progress,
     key: Ed25519PublicKey | None = None,
+    check: Callable[[], None] | None = None,
 ) -> tuple[_Landed, int]:
-    """Fetch the dataset at a place into a folder of this machine."""
+    """Fetch the dataset at a place into a folder of this machine.
+
+    Args:
+        place: Where from.
+        path: The folder.
+        what: What to call it in messages.
+        overwrite: Replace another dataset there.
+        progress: Told how many bytes are done and of how many.
+        key: Whose owner must have signed it.
+        check: Called when something is to be fetched, before anything is written.
+    """
     raw = _retry(lambda: _whole(place, MANIFEST_FILE, MAX_MANIFEST_BYTES), place)
     if raw is None:
         raise UsageError(
@@ -495,7 +621,7 @@ def _land(
             remedy="name the folder that holds manifest.json; an interrupted push has none yet",
         )
     where = f"{place.shown}/{MANIFEST_FILE}"
-    manifest = foreign_manifest(raw, where)
+    manifest = parse_manifest(raw, where)
     files = listed_files(manifest, where)
     signature = _retry(lambda: _signature(place), place)
     signed_by = None
@@ -509,6 +635,8 @@ def _land(
     if stands(path, landed.digest, overwrite=overwrite):
         tidy(path, what)
         return landed, renew(path, SIGNATURE_FILE, signature, replace=overwrite)
+    if check is not None:
+        check()
     with Landing(path, what) as landing:
         if stands(path, landed.digest, overwrite=overwrite):  # by now, or put back by recovery
             landing.discard()

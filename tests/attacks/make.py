@@ -1,6 +1,6 @@
 """Write the attack corpus: hostile datasets, critics, policies, weights, archives, remotes.
 
-    python tests/attacks/make.py FOLDER
+    PYTHONPATH=tests python tests/attacks/make.py FOLDER
 
 makes all of them, small, and ``index.json``, which says of each what it is and which exit
 codes are right. ``tests/test_attacks.py`` runs every command on them. Files that a pickle
@@ -9,7 +9,6 @@ would write when it ran lie in ``FOLDER/ran``; files that a link leads to in ``F
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -31,10 +30,9 @@ import hostile
 import libtools
 from pbvf_datasets.archive import pack
 from pbvf_datasets.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
-from pbvf_offline.batches import Episode
 from pbvf_offline.envs import EnvConfig, EnvReference, make_env, spec_for_env
 from pbvf_offline.files import decode, encode
-from pbvf_offline.policies import Policies, PolicySpec
+from pbvf_offline.policies import PolicySpec
 from pbvf_offline.policy_files import PoliciesFile
 
 UNSAFE, DAMAGED, BAD = (4,), (3,), (3, 4)
@@ -75,8 +73,8 @@ class Good:
         self.secret = hostile.outside(out / "secret")
         options = {"license": "CC-BY-4.0", "authors": ["A. Nobody"]}
         spec = hostile.BOX_SPEC
-        first, more = [_episode(i) for i in range(3)], [_episode(i) for i in range(10, 12)]
-        self.dataset = hostile.make(out / "good", "lab/toy-v0", episodes=first, **options)
+        more = [hostile.episode(i) for i in range(10, 12)]
+        self.dataset = hostile.make(out / "good", "lab/toy-v0", **options)
         self.second = hostile.make(out / "good", "lab/more-v0", episodes=more, **options)
         env = make_env(EnvConfig("LQR-v0"))
         lqr = spec_for_env(env, ())
@@ -97,18 +95,6 @@ class Good:
         path = self.out / "good" / name
         path.write_bytes(data)
         return path
-
-
-def _episode(i: int) -> Episode:
-    """Return a good episode, whose actions are those of its policies."""
-    one = hostile.episode(i)
-    policies = Policies(hostile.BOX_SPEC, one.theta, one.obs_mean, one.obs_std)
-    actors = [policies.actor(row) for row in range(len(policies))]
-    acts = [
-        actors[row].act(seen)[0]
-        for row, seen in zip(one.segment[:-1], one.observations[:-1], strict=True)
-    ]
-    return dataclasses.replace(one, actions=np.stack(acts))
 
 
 def _weights(spec: PolicySpec) -> bytes:
@@ -311,6 +297,16 @@ ENVIRONMENTS: dict[str, Spoil] = {
     "an environment with objects": _env_spec(id="Swimmer-v5", kwargs={"x": {"a": [1]}}),
 }
 
+# Safe, and every digest fits; only what compares the data with themselves refuses those.
+LIES: dict[str, Spoil] = {
+    "actions that its policies never take": hostile._edit(
+        "episode_1/actions", lambda actions: np.negative(actions, out=actions)
+    ),
+    "statistics of other data": hostile._manifest(
+        lambda manifest: manifest["provenance"]["stats"].update(policies=5)
+    ),
+}
+
 
 def datasets(good: Good) -> Iterator[Attack]:
     """Yield hostile dataset folders, under ``root/evil`` of the corpus."""
@@ -338,6 +334,10 @@ def datasets(good: Good) -> Iterator[Attack]:
     for name, spoil in ENVIRONMENTS.items():
         path = make(name, spoil, "bare", number)
         yield Attack(name, "dataset", path, (0, *REFUSED))
+        number += 1
+    for name, spoil in LIES.items():
+        path = make(name, spoil, "resealed", number)
+        yield Attack(name, "dataset", path, DAMAGED, ("verify", "pack", "push"))
         number += 1
 
 
