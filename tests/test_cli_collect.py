@@ -304,6 +304,7 @@ def test_perturb_every_changes_the_policy_inside_episodes():
         ([*TOY, "--perturb-every", "0"], "--perturb-every"),
         ([*TOY, "--perturb-every", "often"], "--perturb-every"),
         ([*TOY, "--policy", "wide"], "--policy"),
+        ([*TOY, "--license", "MIT\nyours"], "--license"),
         ([*TOY, "--env-kwargs", "[1]"], "--env-kwargs"),
         ([*TOY, "--env-kwargs", '{"unknown": 1}'], "--env-kwargs"),
         ([*TOY, "--seed", "-1"], "--seed"),

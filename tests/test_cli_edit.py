@@ -125,6 +125,8 @@ def test_filter(root: Path) -> None:
         (("--top", "0"), 2, "--top"),
         (("--min-return", "nan"), 2, "--min-return"),
         ((), 2, "nothing to filter by"),
+        (("--terminated", "--truncated"), 2, "either --terminated or --truncated"),
+        (("--truncated", "--terminated"), 2, "either --terminated or --truncated"),
     ):
         ran = pbvf("dataset", "filter", A, "--dataset", "lab/no-v0", *option)
         assert (ran.code, words in ran.error) == (code, True), ran.err
@@ -167,6 +169,7 @@ def test_split_draws_stores_and_prints_its_seed(root: Path) -> None:
     ("argv", "words"),
     [
         (("merge", A), "--dataset"),
+        (("merge", A, "--dataset", OUT, "--license", " "), "--license: ' ' is not"),
         (("merge", A, "--dataset", "lab/out"), "not a dataset id"),
         (("merge", "--dataset", OUT), "Missing argument"),
         (("merge", "lab/none-v0", "--dataset", OUT), "no dataset lab/none-v0"),

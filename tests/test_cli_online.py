@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cli_tools import content, pbvf, start
-from pbvf_cli import options, progress
+from pbvf_cli import progress, values
 from pbvf_datasets import load_dataset, runs
 from pbvf_datasets.run_log import EVENTS_FOLDER, METRICS_FILE
 from pbvf_offline.critic_files import load_critic
@@ -514,6 +514,8 @@ def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_pa
         (2, "LQR-v0", "pssvf", ("--env-kwargs", "{"), "--env-kwargs"),
         (2, "LQR-v0", "pssvf", ("--license", "MIT"), "--export-dataset"),
         (2, "LQR-v0", "pssvf", ("--author", "A"), "--export-dataset"),
+        (2, "LQR-v0", "pssvf", ("--export-dataset", "lab/b-v0", "--license", ""), "--license: ''"),
+        (2, "LQR-v0", "pssvf", ("--hidden", "linear"), "--hidden: a critic has"),
         (2, "LQR-v0", "pssvf", ("--export-dataset", "../x-v0"), "../x-v0"),
         (2, "LQR-v0", "pssvf", ("--export-dataset", "lab/b-v0", "--seeds", "0-1"), "seed-N"),
         (
@@ -704,11 +706,11 @@ def test_critic_and_policy_serve_the_other_commands(tmp_path, datasets, critic):
 
 
 def test_steps_or_episode():
-    assert options.steps_or_episode("episode", "--x") is None
-    assert options.steps_or_episode("12", "--x") == 12
+    assert values.steps_or_episode("episode", "--x") is None
+    assert values.steps_or_episode("12", "--x") == 12
     for text in ("0", "-3", "1.5", "", "Episode"):
         with pytest.raises(UsageError, match="--x"):
-            options.steps_or_episode(text, "--x")
+            values.steps_or_episode(text, "--x")
 
 
 # ------------------------------------------------------------------- nothing is lost

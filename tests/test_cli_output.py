@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbvf_cli.options import Setting
-from pbvf_cli.output import Sink, number, plain, time_taken
+from cli_tools import start
+from pbvf_cli.form import Setting
+from pbvf_cli.output import Sink, number, plain, return_range, time_taken
 from pbvf_cli.progress import Bar, duration
 
 
@@ -168,3 +169,30 @@ def test_stderr_that_is_gone_stops_nothing(monkeypatch):
     stream.close()
     monkeypatch.setattr("sys.stderr", stream)
     Sink(json_only=False, quiet=False).note("lost")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this device")
+def test_a_stdout_that_is_full_is_named():
+    with Path("/dev/full").open("w") as full:
+        process = start(code=RESULT, stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert err == (
+        "error: stdout: cannot be written: no space left on device; what was made is in its "
+        "place; send stdout elsewhere\n"
+    )
+
+
+RESULT = """
+import sys
+from pbvf_cli.errors import finish_stdout, guarded
+from pbvf_cli.output import Sink
+code = guarded(lambda: Sink(json_only=True, quiet=True).result({"a": 1}, []), [])
+finish_stdout()
+sys.exit(code)
+"""
+
+
+def test_returns_for_people():
+    assert return_range(None) == "no whole episode"
+    assert return_range({"mean": 1.5, "min": -1.0, "max": 4.0}) == "mean 1.5, -1 to 4"

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import hostile
 from cli_tools import content, pbvf, start
+from pbvf_cli import progress
 from pbvf_datasets.privacy import Machine
 from share_tools import NAME, SOMEBODY, licensed, serving, without_pauses
 
@@ -160,6 +162,44 @@ def test_what_must_not_go_out_needs_a_word(root: Path, tmp_path: Path) -> None:
     assert "the user name 'alice'" in ran.error
     assert pbvf("dataset", "push", NAME, tmp_path / "out", "--allow", "alice").code == 0
     assert content(tmp_path / "out") == content(folder)
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        (hostile.DAMAGED["infinite rewards"], 3),
+        (hostile.UNSAFE["external link to an array"], 4),
+        (hostile.INCOMPATIBLE["two architectures"], 5),
+    ],
+)
+def test_a_damaged_dataset_is_neither_sent_nor_packed(
+    made: Path, tmp_path: Path, case: hostile.Case, code: int
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "toy"))
+    case.spoil(folder, hostile.outside(tmp_path / "secret"))
+    hostile.reseal(folder)
+    verdict = pbvf("dataset", "verify", folder)
+    assert verdict.code == code
+    for command in (("push", folder, tmp_path / "out"), ("pack", folder, tmp_path / "toy.tar")):
+        for more in ((), ("--overwrite",)):
+            ran = pbvf("dataset", *command, *more)
+            assert (ran.code, ran.out) == (code, "")
+            assert all(word in ran.error for word in case.words)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["secret", "toy"]
+
+
+def test_one_bar_follows_the_other(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    for command in (("push", made, tmp_path / "out"), ("pack", made, tmp_path / "toy.tar")):
+        for again in (False, True):
+            lines = pbvf("dataset", *command).err.splitlines()
+            words = [line.partition(":")[0] for line in lines]
+            doing = {"push": "sending", "pack": "packing"}[str(command[0])]
+            assert set(words) <= {"verifying", doing}
+            assert words == sorted(words, key=["verifying", doing].index)
+            assert ("verifying" in words) is not again
 
 
 def test_a_killed_pull_goes_on_and_keeps_others_out(made: Path, root: Path) -> None:

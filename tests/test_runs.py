@@ -20,17 +20,12 @@ import pbvf_datasets.runs as runs
 import toyenv  # noqa: F401
 from faults import read_only
 from make_episodes import same
-from pbvf_datasets import load_dataset
-from pbvf_datasets.runs import (
-    Evaluation,
-    RunConfig,
-    RunResult,
-    export_dataset,
-    snapshot_files,
-    stored_episodes,
-    stored_run_seed,
-    train_run,
-)
+from pbvf_datasets import load_dataset, run_export
+from pbvf_datasets.run_export import export_dataset, stored_episodes
+from pbvf_datasets.run_folder import stored_run_seed
+from pbvf_datasets.run_log import EVENTS_FOLDER, METRICS_FILE
+from pbvf_datasets.run_records import Evaluation, RunConfig, RunResult, snapshot_files
+from pbvf_datasets.runs import train_run
 from pbvf_offline import online
 from pbvf_offline.critic_files import load_critic
 from pbvf_offline.envs import EnvConfig, make_env, spec_for_env
@@ -47,7 +42,7 @@ from pbvf_offline.policy_files import load_policies
 from pbvf_offline.rollout import evaluate_policies
 
 ENV = "toyenv:ToyVaried-v0"  # episodes of 1 to 20 steps, as their seeds have it
-DERIVED = {runs.METRICS_FILE, runs.EVENTS_FOLDER}
+DERIVED = {METRICS_FILE, EVENTS_FOLDER}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -931,7 +926,7 @@ def test_an_export_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.M
     for name in ("a", "b"):
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / name))
         if name == "b":
-            stored = runs.stored_episodes
+            stored = run_export.stored_episodes
 
             def breaking(folder: Path) -> Iterator[Any]:
                 for k, episode in enumerate(stored(folder)):  # noqa: B023
@@ -939,10 +934,10 @@ def test_an_export_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.M
                         raise Stop
                     yield episode
 
-            monkeypatch.setattr(runs, "stored_episodes", breaking)
+            monkeypatch.setattr(run_export, "stored_episodes", breaking)
             with pytest.raises(Stop):
                 export_dataset(result, "lab/run-v0")
-            monkeypatch.setattr(runs, "stored_episodes", stored)
+            monkeypatch.setattr(run_export, "stored_episodes", stored)
         folder = export_dataset(result, "lab/run-v0")
         data = (folder / "data/main_data.hdf5").read_bytes()
         digests.append(hashlib.sha256(data).hexdigest())

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli import options
-from pbvf_cli.options import DeviceName, Form, SquashName
-from pbvf_cli.output import Sink, number, time_taken
+from pbvf_cli import devices, options, values
+from pbvf_cli.card_commands import collect_command
+from pbvf_cli.form import Form, paper_source
+from pbvf_cli.options import DeviceName, SquashName
+from pbvf_cli.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.progress import Bar
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_datasets.collect import CollectResult, CollectSettings
+    from pbvf_datasets.collect import CollectResult
 
 EXAMPLES = """Examples:
 
@@ -33,24 +35,16 @@ def register(app: typer.Typer) -> None:
 
 
 def collect(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:Name-v0.")],
-    dataset: Annotated[
-        str | None,
-        typer.Option("--dataset", metavar="ID", help="Where to: an id such as lab/swimmer-v0."),
-    ] = None,
+    env: options.Environment,
+    dataset: options.DatasetId = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            min=1,
-            metavar="N",
-            help="Steps in all; the last episode is cut to fit.",
-            show_default="100000",
+        options.counting(
+            "--steps", "Steps in all; the last episode is cut to fit.", show_default="100000"
         ),
     ] = None,
     episodes: Annotated[
-        int | None,
-        typer.Option("--episodes", min=1, metavar="N", help="Whole episodes, in place of --steps."),
+        int | None, options.counting("--episodes", "Whole episodes, in place of --steps.")
     ] = None,
     perturb_every: Annotated[
         str | None,
@@ -108,24 +102,18 @@ def collect(
     ] = None,
     warmup_episodes: Annotated[
         int | None,
-        typer.Option(
+        options.counting(
             "--warmup-episodes",
-            min=0,
-            metavar="N",
-            help="Episodes that the normaliser is taken from; not stored.",
+            "Episodes that the normaliser is taken from; not stored.",
+            least=0,
             show_default="10",
         ),
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
     workers: options.Workers = 1,
-    license_id: Annotated[
-        str | None,
-        typer.Option("--license", metavar="ID", help="Licence of the data, such as CC-BY-4.0."),
-    ] = None,
-    author: Annotated[
-        list[str] | None, typer.Option("--author", metavar="NAME", help="May be repeated.")
-    ] = None,
+    license_id: options.License = None,
+    author: options.Authors = None,
     overwrite: options.Overwrite = False,
     seed: options.Seed = None,
     device: options.Device = DeviceName.AUTO,
@@ -139,12 +127,11 @@ def collect(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
-    options.runs_on_cpu(device, sink)
-    every = _perturb_every(perturb_every)
-    hidden = options.parse_sizes(policy, "--policy")
+    devices.runs_on_cpu(device, sink)
+    every = values.steps_or_episode(perturb_every or "episode", "--perturb-every")
+    hidden = values.parse_sizes(policy, "--policy")
     _check_sigma(sigma)
-    if dataset is None:
-        raise UsageError("is missing", where="--dataset", remedy="give an id such as lab/name-v0")
+    dataset = values.target_dataset(dataset)
     if steps is not None and episodes is not None:
         raise UsageError("give either --steps or --episodes, not both")
     _check_combination(
@@ -160,27 +147,22 @@ def collect(
         base=base,
         policies=policies,
     )
-    config = options.env_config(env, env_kwargs, max_episode_steps)
+    config = values.env_config(env, env_kwargs, max_episode_steps)
 
     from pbvf_cli.environments import silence_gymnasium
     from pbvf_datasets.collect import CollectSettings, stored_seed
     from pbvf_datasets.collect import collect as collect_dataset
-    from pbvf_datasets.schema import check_dataset_id
     from pbvf_offline.policy_files import load_policies, single_policy
     from pbvf_offline.presets import env_preset
 
     silence_gymnasium()
-    check_dataset_id(dataset)
-    preset, paper = env_preset(env), options.paper_source(env.rpartition(":")[2])
+    preset, paper = env_preset(env), paper_source(env.rpartition(":")[2])
     base_file = None if base is None else single_policy(base)
     policies_file = None if policies is None else load_policies(policies)
     fresh = base is None and policies is None
 
     form = Form()
-    form.show("environment", env)
-    for name, value in (("env-kwargs", config.kwargs), ("max-episode-steps", max_episode_steps)):
-        if value:
-            form.show(name, value)
+    form.environment(config)
     form.show("dataset", dataset)
     if episodes is None:
         steps = form.choose("steps", steps, preset.steps, paper)
@@ -191,7 +173,7 @@ def collect(
         sigma = form.choose("sigma", sigma, preset.sigma, paper)
     if fresh:
         form.choose("policy", policy, "linear")
-        form.show("stochastic", stochastic, "given" if stochastic else "default")
+        form.option("stochastic", stochastic, False)
         squash = form.choose("squash", squash, SquashName(preset.squash), paper)
         normalize = form.choose("normalize", normalize, preset.normalize, paper)
         if normalize:
@@ -199,10 +181,8 @@ def collect(
     else:
         form.show("base" if policies is None else "policies", base or policies)
     seed = form.seed(seed, None if overwrite else lambda: stored_seed(dataset))
-    form.show("license", license_id, "default" if license_id is None else "given")
-    if author:
-        form.show("author", author)
-    form.show("workers", workers, "default" if workers == 1 else "given")
+    form.rights(license_id, author or ())
+    form.option("workers", workers, 1)
 
     settings = CollectSettings(
         env=config,
@@ -221,9 +201,8 @@ def collect(
         seed=seed,
         license=license_id,
         authors=tuple(author or ()),
-        command=None,
     )
-    settings = _with_command(settings, base or policies)
+    settings = replace(settings, command=collect_command(settings, base or policies))
     sink.settings("pbvf collect", form.settings)
     with Bar("collecting", "steps" if episodes is None else "episodes", sink=sink) as bar:
 
@@ -237,21 +216,6 @@ def collect(
     if result.already_complete:
         sink.note(f"already complete: {result.path}")
     _print(sink, result)
-
-
-def _perturb_every(text: str | None) -> int | None:
-    """Read ``--perturb-every``; None means whole episodes."""
-    if text is None or text == "episode":
-        return None
-    try:
-        every = int(text)
-    except ValueError:
-        every = 0
-    if every < 1:
-        raise UsageError(
-            f"{text!r} is neither a whole number from 1 nor 'episode'", where="--perturb-every"
-        )
-    return every
 
 
 def _check_sigma(sigma: float | None) -> None:
@@ -284,49 +248,7 @@ def _check_combination(given: dict[str, bool], *, base: Path | None, policies: P
         raise UsageError(f"does not go with {other}: {reason}", where=option, remedy="leave it out")
 
 
-def _with_command(settings: CollectSettings, file: Path | None) -> CollectSettings:
-    """Add the command that makes the same dataset; it names no folder of this machine."""
-    from dataclasses import replace
-
-    words = ["pbvf", "collect", settings.env.name, "--dataset", settings.dataset]
-    if settings.episodes is None:
-        words += ["--steps", str(settings.steps)]
-    else:
-        words += ["--episodes", str(settings.episodes)]
-    if settings.policies is None:
-        words += ["--perturb-every", str(settings.perturb_every or "episode")]
-        words += ["--sigma", repr(float(settings.sigma))]
-    if file is not None:
-        words += ["--policies" if settings.policies else "--base", file.name]
-    else:
-        words += ["--policy", ",".join(map(str, settings.hidden)) or "linear"]
-        words += ["--squash", settings.squash]
-        words += ["--stochastic"] if settings.stochastic else []
-        words += ["--normalize" if settings.normalize else "--no-normalize"]
-        if settings.normalize:
-            words += ["--warmup-episodes", str(settings.warmup_episodes)]
-    words += _env_words(settings)
-    words += ["--license", settings.license] if settings.license else []
-    for name in settings.authors:
-        words += ["--author", name]
-    words += ["--seed", str(settings.seed)]
-    return replace(settings, command=shlex.join(words))
-
-
-def _env_words(settings: CollectSettings) -> list[str]:
-    import json
-
-    reference = settings.env.reference()
-    kwargs = {k: v for k, v in reference.kwargs.items() if k in settings.env.kwargs}
-    kwargs.update(dict.fromkeys(reference.withheld, "..."))
-    words = ["--env-kwargs", json.dumps(kwargs, sort_keys=True)] if kwargs else []
-    if settings.env.max_episode_steps is not None:
-        words += ["--max-episode-steps", str(settings.env.max_episode_steps)]
-    return words
-
-
 def _print(sink: Sink, result: CollectResult) -> None:
-    returns = result.returns
     payload: dict[str, Any] = {
         "dataset": result.dataset,
         "path": result.path,
@@ -338,14 +260,9 @@ def _print(sink: Sink, result: CollectResult) -> None:
         "warmup_steps": result.warmup_steps,
         "seconds": result.seconds,
         "steps_per_second": result.steps_per_second,
-        "return": returns or {"mean": None, "min": None, "max": None},
+        "return": result.returns or NO_RETURN,
         "already_complete": result.already_complete,
     }
-    span = (
-        "no whole episode"
-        if returns is None
-        else f"mean {number(returns['mean'])}, {number(returns['min'])} to {number(returns['max'])}"
-    )
     sink.result(
         payload,
         [
@@ -354,7 +271,7 @@ def _print(sink: Sink, result: CollectResult) -> None:
             ("episodes", f"{result.episodes:,} ({result.cut} cut short by the step budget)"),
             ("steps", f"{result.steps:,} ({result.warmup_steps:,} more for the normaliser)"),
             ("policies", f"{result.policies:,}"),
-            ("return", span),
+            ("return", return_range(result.returns)),
             ("seed", str(result.seed)),
             ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
         ],

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli import options
-from pbvf_cli.options import Form
-from pbvf_cli.output import Sink, number, time_taken
+from pbvf_cli import options, values
+from pbvf_cli.form import Form
+from pbvf_cli.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.progress import Bar
 from pbvf_offline.errors import UsageError
 
@@ -40,13 +40,6 @@ class SplitBy(StrEnum):
     POLICY = "policy"
 
 
-DatasetId = Annotated[
-    str | None,
-    typer.Option("--dataset", metavar="ID", help="Where to: an id such as lab/swimmer-v0."),
-]
-Source = Annotated[str, typer.Argument(metavar="DATASET", help="An id or a folder.")]
-
-
 def register(sub: typer.Typer) -> None:
     """Add the commands to ``pbvf dataset``."""
     sub.command("merge", epilog=MERGE_EXAMPLES)(merge)
@@ -58,11 +51,12 @@ def merge(
     datasets: Annotated[
         list[str], typer.Argument(metavar="DATASET", help="Ids or folders, in order.")
     ],
-    dataset: DatasetId = None,
+    dataset: options.DatasetId = None,
     license_id: Annotated[
         str | None,
         typer.Option(
             "--license",
+            callback=options.licence,
             metavar="ID",
             help="Licence of the result.",
             show_default="that of the inputs, where it is the same",
@@ -89,12 +83,12 @@ def merge(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
-    target = _target(dataset)
+    target = values.target_dataset(dataset)
     form = Form()
     form.show("inputs", datasets)
     form.show("dataset", target)
-    form.show("license", license_id, "the inputs'" if license_id is None else "given")
-    form.show("keep-duplicates", keep_duplicates, "given" if keep_duplicates else "default")
+    form.option("license", license_id, None, "the inputs'")
+    form.option("keep-duplicates", keep_duplicates, False)
 
     from pbvf_datasets.edit import merge as merge_datasets
 
@@ -115,8 +109,8 @@ def merge(
 
 
 def filter_(
-    source: Source,
-    dataset: DatasetId = None,
+    source: options.Dataset,
+    dataset: options.DatasetId = None,
     min_return: Annotated[
         float | None, typer.Option("--min-return", metavar="R", help="Least return.")
     ] = None,
@@ -131,20 +125,14 @@ def filter_(
             help="Of what passes all else, this fraction with the highest returns.",
         ),
     ] = None,
-    min_steps: Annotated[
-        int | None, typer.Option("--min-steps", min=1, metavar="N", help="Least steps.")
-    ] = None,
-    max_steps: Annotated[
-        int | None, typer.Option("--max-steps", min=1, metavar="N", help="Greatest steps.")
-    ] = None,
+    min_steps: Annotated[int | None, options.counting("--min-steps", "Least steps.")] = None,
+    max_steps: Annotated[int | None, options.counting("--max-steps", "Greatest steps.")] = None,
     terminated: Annotated[
-        bool | None,
-        typer.Option(
-            "--terminated/--truncated",
-            help="Only episodes whose task ended, or only those that a limit or budget ended.",
-            show_default=False,
-        ),
-    ] = None,
+        bool, typer.Option("--terminated", help="Only episodes whose task ended.")
+    ] = False,
+    truncated: Annotated[
+        bool, typer.Option("--truncated", help="Only episodes that a limit or budget ended.")
+    ] = False,
     no_cut: Annotated[
         bool, typer.Option("--no-cut", help="No episodes that a step budget cut short.")
     ] = False,
@@ -169,7 +157,12 @@ def filter_(
     """
     del debug
     sink = Sink(json_only=json_only, quiet=quiet)
-    target = _target(dataset)
+    target = values.target_dataset(dataset)
+    if terminated and truncated:
+        raise UsageError(
+            "give either --terminated or --truncated, not both",
+            remedy="without them both kinds of episodes pass",
+        )
 
     from pbvf_datasets.edit import FilterSettings, filter_dataset, parse_ranges
 
@@ -179,7 +172,7 @@ def filter_(
         top=top,
         min_steps=min_steps,
         max_steps=max_steps,
-        terminated=terminated,
+        terminated=terminated if terminated or truncated else None,
         no_cut=no_cut,
         episodes=None if episodes is None else parse_ranges(episodes, "--episodes"),
         seeds=None if seeds is None else parse_ranges(seeds, "--seeds"),
@@ -199,8 +192,8 @@ def filter_(
 
 
 def split(
-    source: Source,
-    dataset: DatasetId = None,
+    source: options.Dataset,
+    dataset: options.DatasetId = None,
     fractions: Annotated[
         str | None,
         typer.Option("--fractions", metavar="0.8,0.2", help="Share of each part; they sum to 1."),
@@ -233,7 +226,7 @@ def split(
     """
     del debug
     sink = Sink(json_only=json_only, quiet=quiet)
-    target = _target(dataset)
+    target = values.target_dataset(dataset)
     if fractions is None:
         raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
 
@@ -255,7 +248,7 @@ def split(
     form.show("dataset", target)
     form.show("fractions", settings.fractions)
     form.show("names", settings.names, "default" if names is None else "given")
-    form.show("by", by.value, "default" if by is SplitBy.EPISODE else "given")
+    form.option("by", by.value, SplitBy.EPISODE)
     seed = form.seed(seed, None if overwrite else stored)
     sink.settings("pbvf dataset split", form.settings)
     settings = SplitSettings(settings.fractions, settings.names, by.value, seed)
@@ -294,22 +287,13 @@ def split(
                     f"{result.episodes:,}",
                     f"{result.steps:,}",
                     f"{result.policies:,}",
-                    _span(result),
+                    return_range(result.returns),
                     str(result.path),
                 )
                 for result in results
             ],
         ),
     )
-
-
-def _target(dataset: str | None) -> str:
-    from pbvf_datasets.schema import check_dataset_id
-
-    if dataset is None:
-        raise UsageError("is missing", where="--dataset", remedy="give an id such as lab/name-v0")
-    check_dataset_id(dataset)
-    return dataset
 
 
 def _fractions(text: str) -> tuple[float, ...]:
@@ -348,7 +332,7 @@ def _payload(result: EditResult) -> dict[str, Any]:
         "steps": result.steps,
         "policies": result.policies,
         "cut": result.cut,
-        "return": result.returns or {"mean": None, "min": None, "max": None},
+        "return": result.returns or NO_RETURN,
         "license": result.license,
         "authors": result.authors,
         "sources": [
@@ -367,13 +351,6 @@ def _payload(result: EditResult) -> dict[str, Any]:
     }
 
 
-def _span(result: EditResult) -> str:
-    returns = result.returns
-    if returns is None:
-        return "no whole episode"
-    return f"mean {number(returns['mean'])}, {number(returns['min'])} to {number(returns['max'])}"
-
-
 def _print(sink: Sink, result: EditResult, more: dict[str, Any], row: tuple[str, int]) -> None:
     sink.result(
         {**_payload(result), **more},
@@ -384,7 +361,7 @@ def _print(sink: Sink, result: EditResult, more: dict[str, Any], row: tuple[str,
             (row[0], f"{row[1]:,}"),
             ("steps", f"{result.steps:,}"),
             ("policies", f"{result.policies:,}"),
-            ("return", _span(result)),
+            ("return", return_range(result.returns)),
             ("license", result.license or "none"),
             ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
         ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ from pbvf_cli.progress import Bar
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
+    from pbvf_datasets.landing import Progress
     from pbvf_datasets.remote import Arrived
     from pbvf_datasets.signing import Signed
 
@@ -89,7 +92,8 @@ def push(
 ) -> None:
     """Send a dataset to another place, manifest last; the same command continues.
 
-    It needs a licence, and its texts must not hold absolute paths, user or host names.
+    It needs a licence, and its texts must not hold absolute paths, user or host names. It is
+    verified first, as by 'pbvf dataset verify'; a damaged one is not sent (3, 4, 5).
     """
     del debug, device
     sink = Sink(json_only=json_only, quiet=quiet)
@@ -97,9 +101,14 @@ def push(
     from pbvf_datasets.remote import push as push_dataset
 
     start = time.perf_counter()
-    with Bar("sending", "bytes", sink=sink) as bar:
+    with _bars("sending", sink) as (verifying, sending):
         pushed = push_dataset(
-            dataset, remote, overwrite=overwrite, allow=allow or (), progress=bar.update
+            dataset,
+            remote,
+            overwrite=overwrite,
+            allow=allow or (),
+            verifying=verifying,
+            progress=sending,
         )
     seconds = time.perf_counter() - start
     sink.result(
@@ -119,7 +128,7 @@ def push(
             ("digest", pushed.digest),
             ("files", f"{len(pushed.files)}, {_size(sum(pushed.files.values()))}"),
             ("sent", _moved(pushed.sent, already=pushed.already_complete)),
-            ("time", _time(seconds, pushed.sent)),
+            ("time", "nothing to do" if pushed.already_complete else f"{seconds:.1f} s"),
         ],
     )
 
@@ -170,15 +179,20 @@ def pack(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Put a dataset into one tar file, for mail or a USB stick; equal datasets, equal bytes."""
+    """Put a dataset into one tar file, for mail or a USB stick; equal datasets, equal bytes.
+
+    It is verified first, as by 'pbvf dataset verify'; a damaged one is not packed (3, 4, 5).
+    """
     del debug, device
     sink = Sink(json_only=json_only, quiet=quiet)
 
     from pbvf_datasets.archive import pack as pack_dataset
 
     start = time.perf_counter()
-    with Bar("packing", "bytes", sink=sink) as bar:
-        packed = pack_dataset(dataset, file, overwrite=overwrite, progress=bar.update)
+    with _bars("packing", sink) as (verifying, packing):
+        packed = pack_dataset(
+            dataset, file, overwrite=overwrite, verifying=verifying, progress=packing
+        )
     seconds = time.perf_counter() - start
     sink.result(
         {
@@ -194,7 +208,7 @@ def pack(
             ("file", str(packed.file)),
             ("digest", packed.digest),
             ("size", _moved(packed.size, already=packed.already_complete)),
-            ("time", _time(seconds, 0 if packed.already_complete else packed.size)),
+            ("time", "nothing to do" if packed.already_complete else f"{seconds:.1f} s"),
         ],
     )
 
@@ -296,6 +310,19 @@ def check_signature(
     from pbvf_datasets.signing import check_signature as check
 
     _print_signed(sink, check(dataset, _given(key)), "signed by")
+
+
+@contextlib.contextmanager
+def _bars(what: str, sink: Sink) -> Iterator[tuple[Progress, Progress]]:
+    """Yield whom to tell of the verification and of the bytes: the second bar ends the first."""
+    with contextlib.ExitStack() as first, Bar(what, "bytes", sink=sink) as bar:
+        steps = first.enter_context(Bar("verifying", "steps", sink=sink))
+
+        def move(done: int, total: int) -> None:
+            first.close()
+            bar.update(done, total)
+
+        yield steps.update, move
 
 
 def _given(key: Path | None) -> Path:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli import options
-from pbvf_cli.options import DeviceName, Form
+from pbvf_cli import devices, options
+from pbvf_cli.form import Form, paper_source
+from pbvf_cli.options import DeviceName
 from pbvf_cli.output import Sink, number
 from pbvf_cli.progress import Bar
 from pbvf_offline.errors import IncompatibleError
@@ -43,7 +44,7 @@ def evaluate(
         typer.Option("--env", metavar="ENV", help="Where to run; the policies' own by default."),
     ] = None,
     episodes: Annotated[
-        int, typer.Option("--episodes", min=1, metavar="N", help="Whole episodes of each policy.")
+        int, options.counting("--episodes", "Whole episodes of each policy.")
     ] = _EPISODES,
     critic: Annotated[
         Path | None,
@@ -61,6 +62,7 @@ def evaluate(
         float | None,
         typer.Option(
             "--gamma",
+            callback=options.fraction,
             metavar="G",
             help="Discount factor of the discounted returns.",
             show_default="the critic's, else the paper's for the environment",
@@ -82,7 +84,6 @@ def evaluate(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
-    options.fraction(gamma, "--gamma")
 
     from pbvf_cli import environments
     from pbvf_offline.policy_files import load_policies
@@ -97,11 +98,11 @@ def evaluate(
     loaded = load_policies(policies)
     judge, references = None, [(loaded.environment, policies)]
     if critic is None:
-        options.runs_on_cpu(device, sink)
+        devices.runs_on_cpu(device, sink)
     else:
         from pbvf_offline.critic_files import load_critic
 
-        judge = load_critic(critic, options.torch_device(device))
+        judge = load_critic(critic, devices.torch_device(device))
         _check_spec(loaded.policies, judge, critic)
         references.append((judge.context.environment, critic))
     config = environments.choose_environment(env, env_kwargs, max_episode_steps, references)
@@ -112,15 +113,15 @@ def evaluate(
     form = Form()
     form.show("policies", policies)
     form.show("env", config.name, "given" if env else "stored in the file")
-    form.show("episodes", episodes, "default" if episodes == _EPISODES else "given")
+    form.option("episodes", episodes, _EPISODES)
     if judge is None:
         gamma = form.choose(
-            "gamma", gamma, env_preset(config.name).gamma, options.paper_source(config.name)
+            "gamma", gamma, env_preset(config.name).gamma, paper_source(config.name)
         )
     else:
         gamma = form.choose("gamma", gamma, judge.critic.config.gamma, "stored in the critic")
     seed = form.seed(seed)
-    form.show("workers", workers, "default" if workers == 1 else "given")
+    form.option("workers", workers, 1)
     sink.settings("pbvf evaluate", form.settings)
 
     frames = None

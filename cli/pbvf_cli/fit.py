@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli import options
+from pbvf_cli import devices, options, values
 from pbvf_cli.errors import signals
-from pbvf_cli.options import CriticName, DeviceName, Form, RewardName
+from pbvf_cli.form import Form, paper_source
+from pbvf_cli.options import DeviceName, RewardName
 from pbvf_cli.output import Sink, number, time_taken
 from pbvf_cli.progress import Bar
 
@@ -24,9 +25,9 @@ pbvf fit-critic lab/swimmer-v0 --critic psvf --snapshots 500,1000 --out critic.s
 
 pbvf fit-critic ./swimmer-v0 --critic pssvf --validation-policies 0.1 --out critic.safetensors"""
 
-
 _BEYOND = "Beyond the paper (its critic: --n-step 1 --relabel 0 --no-bound-values --no-standardise \
 --average 0)"
+_MOST_UPDATES = 2**31 - 1  # that a critic file can hold
 
 
 def register(app: typer.Typer) -> None:
@@ -35,63 +36,40 @@ def register(app: typer.Typer) -> None:
 
 
 def fit_critic(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="A dataset's id, or the path of its folder.")
-    ],
-    critic: Annotated[
-        CriticName,
-        typer.Option("--critic", help="V(theta), V(s, theta) or Q(s, a, theta)."),
-    ],
+    dataset: options.Dataset,
+    critic: options.Critic,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where the critic is written.")
     ],
     updates: Annotated[
         int | None,
-        typer.Option(
+        options.counting(
             "--updates",
-            min=1,
-            metavar="N",
-            help="Gradient steps in all; more of them extend a finished fit.",
+            "Gradient steps in all; more of them extend a finished fit.",
+            most=_MOST_UPDATES,
             show_default="3000",
         ),
     ] = None,
-    gamma: Annotated[
+    gamma: options.Gamma = None,
+    lr: Annotated[
         float | None,
         typer.Option(
-            "--gamma",
-            metavar="G",
-            help="Discount factor.",
-            show_default="the paper's for the environment",
+            "--lr", callback=options.positive, help="Learning rate.", show_default="0.001"
         ),
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate.", show_default="0.001")
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            "--batch-size",
-            min=1,
-            help="Entries a gradient step draws.",
-            show_default="128; pssvf 16",
+        options.counting(
+            "--batch-size", "Entries a gradient step draws.", show_default="128; pssvf 16"
         ),
     ] = None,
-    hidden: Annotated[
-        str | None,
-        typer.Option(
-            "--hidden",
-            metavar="SIZES",
-            help="The critic's hidden sizes.",
-            show_default="512,512; pssvf 64,64",
-        ),
-    ] = None,
+    hidden: options.Hidden = None,
     n_step: Annotated[
         int | None,
-        typer.Option(
+        options.counting(
             "--n-step",
-            min=1,
-            metavar="N",
-            help="Longest n-step target; never beyond one policy's segment.",
+            "Longest n-step target; never beyond one policy's segment.",
+            most=None,
             show_default="200; pssvf has none",
         ),
     ] = None,
@@ -128,20 +106,14 @@ def fit_critic(
         float | None,
         typer.Option(
             "--average",
+            callback=options.fraction_below_one,
             metavar="DECAY",
             help="Decay of the running average of weights that becomes the critic; 0: the last.",
             show_default="0.998",
             rich_help_panel=_BEYOND,
         ),
     ] = None,
-    reward: Annotated[
-        RewardName | None,
-        typer.Option(
-            "--reward",
-            help="Which reward is added up.",
-            show_default="raw; pssvf on Hopper without-survival",
-        ),
-    ] = None,
+    reward: options.Reward = None,
     snapshots: Annotated[
         str | None,
         typer.Option(
@@ -154,6 +126,7 @@ def fit_critic(
         float | None,
         typer.Option(
             "--validation-policies",
+            callback=options.fraction_below_one,
             metavar="FRACTION",
             help="Share of the policies held out of the fit, to check the critic's ranking.",
             show_default="0",
@@ -173,13 +146,9 @@ def fit_critic(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
-    options.fraction(gamma, "--gamma")
-    options.positive(lr, "--lr")
-    options.fraction(validation_policies, "--validation-policies", below_one=True)
-    options.fraction(average, "--average", below_one=True)
-    sizes = options.parse_sizes(hidden, "--hidden")
-    wanted = options.parse_numbers(snapshots, "--snapshots")
-    options.output_file(out)
+    sizes = values.parse_hidden(hidden)
+    wanted = values.parse_numbers(snapshots, "--snapshots")
+    values.output_file(out)
 
     from pbvf_datasets import load_dataset
     from pbvf_datasets.schema import resolve_dataset
@@ -188,7 +157,7 @@ def fit_critic(
     from pbvf_offline.fit_files import fit_to_file, stored_seed
     from pbvf_offline.presets import CRITIC_PRESETS
 
-    torch_device = options.torch_device(device)
+    torch_device = devices.torch_device(device)
     path = resolve_dataset(dataset)
     data = load_dataset(path, require_manifest=require_manifest)
     environment = (
@@ -196,7 +165,7 @@ def fit_critic(
     )
     env_id = None if environment is None else environment.id
     kind = critic.value
-    preset, paper = CRITIC_PRESETS[kind], options.paper_source(env_id)
+    preset, paper = CRITIC_PRESETS[kind], paper_source(env_id)
     usual = default_fit_settings(kind, env_id, data.spec, seed=0)
     usual_reward, reward_source = RewardName(usual.reward), f"paper default for {kind}"
     if kind == "pssvf":

@@ -10,12 +10,14 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from pbvf_offline.errors import ResourceError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from pbvf_cli.options import Setting
+    from pbvf_cli.form import Setting
 
 _WIDTH = 200  # columns where no terminal says how many; a path must not be folded
 _live: list[Console] = []  # of the progress bar on screen, which redraws below what it prints
@@ -79,6 +81,16 @@ def number(value: float | None, digits: int = 6) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+NO_RETURN: Final[Mapping[str, None]] = {"mean": None, "min": None, "max": None}
+
+
+def return_range(returns: Mapping[str, float] | None) -> str:
+    """Return mean, min and max return of episodes for people; None: there was no whole one."""
+    if returns is None:
+        return "no whole episode"
+    return f"mean {number(returns['mean'])}, {number(returns['min'])} to {number(returns['max'])}"
 
 
 def time_taken(seconds: float, rate: float | None, unit: str) -> str:
@@ -157,6 +169,9 @@ class Sink:
             payload: What ``--json`` prints.
             rows: The same for people, name and value.
             table: A second table, header and rows.
+
+        Raises:
+            ResourceError: stdout refuses it.
         """
         self.begin()
         if self.json_only:
@@ -173,7 +188,11 @@ class Sink:
             if self._data in _claimed:  # Python tries once more at exit, and would complain
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._data.fileno())
             if not isinstance(error, BrokenPipeError):  # that reader has seen enough
-                raise
+                raise ResourceError(
+                    f"cannot be written: {(error.strerror or str(error)).lower()}",
+                    where="stdout",
+                    remedy="what was made is in its place; send stdout elsewhere",
+                ) from error
 
 
 def _table(

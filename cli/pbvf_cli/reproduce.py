@@ -10,6 +10,7 @@ import typer
 
 from pbvf_cli import options
 from pbvf_cli.output import Sink, number
+from pbvf_offline.errors import ConflictError
 
 EXAMPLES = """Examples:
 
@@ -20,6 +21,8 @@ pbvf reproduce fig-zero-shot --workers 2 --out docs/results/fig-zero-shot
 pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 --out docs/results/table
 
 pbvf reproduce table --no-run --out docs/results/table"""
+
+_OF_RESULTS = {"raw", "work", "table.md"}
 
 
 class Name(StrEnum):
@@ -79,8 +82,8 @@ def reproduce(
     ] = True,
     workers: Annotated[
         int,
-        typer.Option(
-            "--workers", min=1, metavar="N", help="Processes at once; results do not change."
+        options.counting(
+            "--workers", "Processes at once; results do not change.", most=options.MOST_WORKERS
         ),
     ] = 1,
     json_only: options.Json = False,
@@ -93,6 +96,8 @@ def reproduce(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
+    if not run:
+        _check_results(out)
 
     from pbvf_experiments.cells import parse_seeds
     from pbvf_experiments.reproductions import REPRODUCTIONS, Request
@@ -115,3 +120,20 @@ def reproduce(
         [("results", str(out)), *(("figure", path) for path in figures or ["-"])],
         table=(header, [[shown(row[column]) for column in header] for row in done.rows]),
     )
+
+
+def _check_results(out: Path) -> None:
+    """Check that a folder which is only to be looked at is one of results.
+
+    Raises:
+        ConflictError: It holds other things and no results.
+    """
+    if not out.is_dir():
+        return
+    names = {path.name for path in out.iterdir()}
+    if names and not names & _OF_RESULTS:
+        raise ConflictError(
+            "holds other things and no results",
+            where=out,
+            remedy="give the --out of an earlier 'pbvf reproduce'",
+        )

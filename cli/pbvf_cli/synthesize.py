@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli import options
-from pbvf_cli.options import DeviceName, Form
+from pbvf_cli import devices, options, values
+from pbvf_cli.form import Form, paper_source
+from pbvf_cli.options import DeviceName
 from pbvf_cli.output import Sink, number
 from pbvf_cli.progress import Bar
 from pbvf_offline.errors import UsageError
@@ -39,16 +40,17 @@ def synthesize(
         Path, typer.Option("--out", metavar="FILE", help="Where the policies are written.")
     ],
     from_scratch: Annotated[
-        int, typer.Option("--from-scratch", min=1, metavar="K", help="Number of policies.")
+        int, options.counting("--from-scratch", "Number of policies.", metavar="K")
     ] = _COUNT,
     steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=0, metavar="N", help="Gradient steps.", show_default="200"),
+        int | None, options.counting("--steps", "Gradient steps.", least=0, show_default="200")
     ] = None,
     lr: Annotated[
         float | None,
         typer.Option(
             "--lr",
+            callback=options.positive,
+            metavar="LR",
             help="Learning rate of the policies' parameters.",
             show_default="0.05; Swimmer 0.02",
         ),
@@ -64,27 +66,24 @@ def synthesize(
         float | None,
         typer.Option(
             "--radius",
+            callback=options.positive,
+            metavar="R",
             help="Size of the trust region: 1 holds 95 % of the dataset's policies.",
             show_default="1",
         ),
     ] = None,
     states: Annotated[
         int | None,
-        typer.Option(
-            "--states",
-            min=1,
-            metavar="N",
-            help="Stored states the objective averages over.",
-            show_default="1000",
+        options.counting(
+            "--states", "Stored states the objective averages over.", show_default="1000"
         ),
     ] = None,
     restarts: Annotated[
         int | None,
-        typer.Option(
+        options.counting(
             "--restarts",
-            min=1,
+            "Random starts for each policy; the critic keeps one of them halfway.",
             metavar="R",
-            help="Random starts for each policy; the critic keeps one of them halfway.",
             show_default="32; plain ascent 1",
         ),
     ] = None,
@@ -92,7 +91,7 @@ def synthesize(
         str | None,
         typer.Option(
             "--dataset",
-            metavar="DATASET",
+            metavar="ID",
             help="Take the states from this dataset, not from the critic's file.",
         ),
     ] = None,
@@ -112,22 +111,14 @@ def synthesize(
     max_episode_steps: options.MaxEpisodeSteps = None,
     evaluate_every: Annotated[
         int | None,
-        typer.Option(
-            "--evaluate-every",
-            min=1,
-            metavar="N",
-            help="Gradient steps between measurements.",
-            show_default=str(_EVERY),
+        options.counting(
+            "--evaluate-every", "Gradient steps between measurements.", show_default=str(_EVERY)
         ),
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            "--episodes",
-            min=1,
-            metavar="N",
-            help="Test episodes of each policy.",
-            show_default=str(_EPISODES),
+        options.counting(
+            "--episodes", "Test episodes of each policy.", show_default=str(_EPISODES)
         ),
     ] = None,
     workers: options.Workers = 1,
@@ -144,9 +135,7 @@ def synthesize(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
-    options.positive(lr, "--lr")
-    options.positive(radius, "--radius")
-    options.output_file(out)
+    values.output_file(out)
     if radius is not None and not trust_region:
         raise UsageError("does not go with --no-trust-region", where="--radius")
     if not evaluate:
@@ -171,20 +160,20 @@ def synthesize(
     )
 
     environments.silence_gymnasium()
-    file = load_critic(critic, options.torch_device(device))
+    file = load_critic(critic, devices.torch_device(device))
     reference = file.context.environment
     env_id = None if reference is None else reference.id
 
     form = Form()
     form.show("critic", critic)
     form.show("out", out)
-    form.show("from-scratch", from_scratch, _source(from_scratch, _COUNT))
+    form.option("from-scratch", from_scratch, _COUNT)
     usual = default_synthesis_settings(
         env_id, count=from_scratch, seed=0, trust_region=trust_region
     )
     steps = form.choose("steps", steps, usual.steps)
-    lr = form.choose("lr", lr, usual.lr, options.paper_source(env_id))
-    form.show("trust-region", trust_region, _source(trust_region, True))
+    lr = form.choose("lr", lr, usual.lr, paper_source(env_id))
+    form.option("trust-region", trust_region, True)
     if trust_region:
         radius = form.choose("radius", radius, usual.radius)
     states = form.choose("states", states, usual.states)
@@ -246,10 +235,6 @@ def synthesize(
     if result.already_complete:
         sink.note(f"already complete: {out}")
     _print(sink, out, seed, result)
-
-
-def _source(value: object, default: object) -> str:
-    return "default" if value == default else "given"
 
 
 def _refuse_measuring(given: dict[str, object]) -> None:

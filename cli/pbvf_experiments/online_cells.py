@@ -224,7 +224,8 @@ def _run_ours(
     tick: Callable[[int], None] | None,
     stop_soon: Callable[[], None] | None,
 ) -> dict[str, Any]:
-    from pbvf_datasets.runs import RunConfig, train_run
+    from pbvf_datasets.run_records import RunConfig
+    from pbvf_datasets.runs import train_run
 
     config = EnvConfig(chosen.env)
     spec, settings, source = _settings(chosen, seed)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbvf_datasets.runs import RunConfig, RunResult, train_run
+from pbvf_datasets.run_records import RunConfig, RunResult
+from pbvf_datasets.runs import train_run
 from pbvf_offline.errors import PbvfError
 from pbvf_offline.workers import ordered_map
 

@@ -148,7 +148,8 @@ def _run(
 ) -> dict[str, Any]:
     import torch
 
-    from pbvf_datasets.runs import RunConfig, train_run
+    from pbvf_datasets.run_records import RunConfig
+    from pbvf_datasets.runs import train_run
     from pbvf_offline.online_presets import online_defaults
 
     torch.set_num_threads(1)
@@ -196,7 +197,7 @@ def _grow(
     settings: ZeroShotSettings,
     noisy: np.ndarray[Any, np.dtype[np.float64]],
 ) -> dict[str, Any]:
-    from pbvf_datasets.runs import snapshot_files
+    from pbvf_datasets.run_records import snapshot_files
     from pbvf_offline.critic_files import load_critic
     from pbvf_offline.policy_files import load_policies
     from pbvf_offline.rollout import evaluate_policies
