@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from pbvf_cli.options import env_config
+from pbvf_cli.values import env_config
 from pbvf_offline.envs import (
     EnvConfig,
     EnvReference,

@@ -9,12 +9,6 @@ import typer
 
 from pbvf_cli import values
 
-# Commands that read little have these from here.
-from pbvf_cli.form import Form as Form  # noqa: PLC0414
-from pbvf_cli.form import paper_source as paper_source  # noqa: PLC0414
-from pbvf_cli.values import env_config as env_config  # noqa: PLC0414
-from pbvf_cli.values import output_file as output_file  # noqa: PLC0414
-
 _COMMON = "Every command"
 MOST_WORKERS = 10_000
 

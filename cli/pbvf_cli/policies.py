@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli import options
-from pbvf_cli.options import DeviceName, Form, SquashName
+from pbvf_cli import options, values
+from pbvf_cli.form import Form, paper_source
+from pbvf_cli.options import DeviceName, SquashName
 from pbvf_cli.output import Sink, number
 from pbvf_offline.errors import UsageError
 
@@ -184,8 +185,8 @@ def import_policies(
         raise UsageError("is missing", where="--env", remedy="name the environment of the policy")
     if out is None:
         raise UsageError("is missing", where="--out", remedy="name the policies file to write")
-    options.output_file(out)
-    config = options.env_config(env, env_kwargs, max_episode_steps)
+    values.output_file(out)
+    config = values.env_config(env, env_kwargs, max_episode_steps)
 
     from pbvf_cli.environments import silence_gymnasium
     from pbvf_offline.foreign_weights import numbers_or_name
@@ -201,7 +202,7 @@ def import_policies(
     form.choose("activation", activation, "tanh", "default: weights do not tell")
     if layout is LayoutName.TORCH:
         default = SquashName(env_preset(env).squash)
-        squash = form.choose("squash", squash, default, options.paper_source(env))
+        squash = form.choose("squash", squash, default, paper_source(env))
     else:
         form.show("squash", squash, "by the names" if squash is None else "given")
     form.show("stochastic", stochastic, "given" if stochastic else "default")
@@ -327,7 +328,7 @@ def export(
     _runs_on_cpu(device, sink)
     if out is None:
         raise UsageError("is missing", where="--out", remedy="name the file to write")
-    options.output_file(out)
+    values.output_file(out)
     if file_format is None:
         file_format = FormatName.ONNX if out.suffix.lower() == ".onnx" else FormatName.TORCH
 

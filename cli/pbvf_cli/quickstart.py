@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pbvf_cli import options
-from pbvf_cli.options import Form
+from pbvf_cli.form import Form
 from pbvf_cli.output import Sink, number
 from pbvf_cli.progress import Bar
 

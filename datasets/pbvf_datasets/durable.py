@@ -101,3 +101,8 @@ def resource_errors(where: Path, remedy: Callable[[], str]) -> Iterator[None]:
         what = error.strerror or str(error)
         named = error.filename if isinstance(error.filename, str | Path) else where
         raise ResourceError(f"cannot write: {what}", where=named, remedy=remedy()) from error
+
+
+def megabytes(count: float) -> str:
+    """Return a number of bytes in words; what is left of a full disk is not "0 MB"."""
+    return "less than 1 MB" if count < 1e6 else f"{count / 1e6:,.0f} MB"

@@ -31,6 +31,7 @@ from pbvf_datasets.door import (
 from pbvf_datasets.durable import (
     TEMPORARY,
     make_folders,
+    megabytes,
     path_exists,
     remove_tree,
     resource_errors,
@@ -270,7 +271,7 @@ class Landing:
             free = shutil.disk_usage(self.work).free
         if need + _ROOM > free:
             raise ResourceError(
-                f"{need / 1e6:,.0f} MB are to arrive and {free / 1e6:,.0f} MB are free",
+                f"{megabytes(need)} are to arrive and {megabytes(free)} are free",
                 where=self.work.parent,
                 remedy="free space or choose another disk",
             )

@@ -34,6 +34,7 @@ from pbvf_datasets.columns import (
 from pbvf_datasets.durable import (
     TEMPORARY,
     make_folders,
+    megabytes,
     path_exists,
     remove_tree,
     resource_errors,
@@ -784,7 +785,7 @@ def _check_space(folder: Path, expected_bytes: int | None) -> None:
     free, need = shutil.disk_usage(folder).free, 2 * expected_bytes
     if free < need:
         raise ResourceError(
-            f"about {need / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free",
+            f"about {megabytes(need)} are needed and {megabytes(free)} are free",
             where=folder.parent,
             remedy="free space or choose another disk with MINARI_DATASETS_PATH",
         )
