@@ -7,11 +7,13 @@ double precision. The last digits differ with the order of summation, so there a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pbvf_offline.batches import Trajectories
 from pbvf_offline.policies import (
@@ -50,13 +52,13 @@ def _batches(policy: NDArray[np.int32], spec: PolicySpec) -> Iterator[list[_Piec
     for end in ends:
         row = int(policy[start])
         while start < end:
-            stop = min(end, start + room)
+            stop = min(end, start + most_steps)
+            if batch and (stop - start > room or len(batch) == most_pieces):
+                yield batch
+                batch, room = [], most_steps
             batch.append((row, start, stop))
             room -= stop - start
             start = stop
-            if room == 0 or len(batch) == most_pieces:
-                yield batch
-                batch, room = [], most_steps
     if batch:
         yield batch
 
@@ -67,42 +69,65 @@ class _Networks:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._layers = split_theta(policies.spec, policies.theta)[1]  # views, nothing is copied
+        self._rooms: dict[tuple[int, np.dtype[Any]], NDArray[Any]] = {}
 
     def outputs(
         self,
-        batch: list[_Piece],
+        rows: Iterable[int],
+        counts: Iterable[int],
         observations: NDArray[Any],
-        dtype: type[np.floating[Any]],
-        wanted: NDArray[np.bool_] | None = None,
+        dtype: DTypeLike,
     ) -> NDArray[np.float64]:
-        """Return outputs (n, outputs) for the n steps of a batch.
+        """Return outputs (n, outputs) of the policies that acted, one stretch after another.
 
         Args:
-            batch: Stretches in order, without gaps.
-            observations: (T or more, obs_dim) raw, of the whole episode.
+            rows: The policy of each stretch.
+            counts: Steps of each stretch, n in all.
+            observations: (n, obs_dim) raw.
             dtype: Precision; observations are normalised in double precision in any case.
-            wanted: (n,) the steps to compute, the others are left as they come; None: all.
         """
-        policies, offset = self._policies, batch[0][1]
-        result = np.empty((batch[-1][2] - offset, policies.spec.actions.outputs))
-        for row, start, end in batch:
-            there = slice(start - offset, end - offset)
-            obs = observations[start:end]
-            if wanted is not None:
-                obs = obs[wanted[there]]
-            normalised = obs - policies.obs_mean[row]
-            normalised /= policies.obs_std[row]
-            x: NDArray[Any] = normalised.astype(dtype, copy=False)
-            for k, (weight, bias) in enumerate(self._layers):
-                if k > 0:
-                    np.tanh(x, out=x)
-                x = x @ weight[row].astype(dtype, copy=False).T
-                x += bias[row]
-            if wanted is None:
-                result[there] = x
-            else:
-                result[there][wanted[there]] = x
+        result = np.empty((len(observations), self._policies.spec.actions.outputs))
+        start = 0
+        # Schedules make stretches of one length: those go through each layer together.
+        for count, group in itertools.groupby(
+            zip(counts, rows, strict=True), lambda piece: piece[0]
+        ):
+            alike = [row for _, row in group]
+            there = slice(start, start + count * len(alike))
+            start = there.stop
+            if count:
+                obs = observations[there].reshape(len(alike), count, -1)
+                result[there] = self._forward(alike, obs, dtype).reshape(count * len(alike), -1)
         return result
+
+    def _forward(self, rows: list[int], obs: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+        """Return outputs (P, n, outputs) of P policies for n observations (P, n, obs_dim) each."""
+        policies = self._policies
+        # In order, as they nearly always are, they need not be copied.
+        in_order = rows == list(range(rows[0], rows[0] + len(rows)))
+        which = slice(rows[0], rows[0] + len(rows)) if in_order else rows
+        normalised = self._room(-1, obs.shape, np.float64)
+        np.subtract(obs, policies.obs_mean[which, np.newaxis], out=normalised)
+        normalised /= policies.obs_std[which, np.newaxis]
+        x: NDArray[Any] = normalised.astype(dtype, copy=False)
+        for k, (weight, bias) in enumerate(self._layers):
+            if k > 0:
+                np.tanh(x, out=x)
+            y = self._room(k, (*obs.shape[:2], weight.shape[1]), dtype)
+            np.matmul(x, weight[which].astype(dtype, copy=False).swapaxes(1, 2), out=y)
+            y += bias[which, np.newaxis]
+            x = y
+        return x
+
+    def _room(self, layer: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array to write to, cut from one that stays: a new one has no pages yet,
+        and to get them takes as long as the arithmetic.
+        """  # noqa: D205
+        key, size = (layer, np.dtype(dtype)), math.prod(shape)
+        room = self._rooms.get(key)
+        if room is None or len(room) < size:
+            room = self._rooms[key] = np.empty(size, dtype)
+        return room[:size].reshape(shape)
 
 
 class _Judge:
@@ -155,13 +180,17 @@ def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
             if episode.pre_action is not None:
                 wrong = judge.wrong(episode.pre_action[steps], stored[steps])
             else:
+                rows, starts, ends = zip(*batch, strict=True)
+                counts = np.subtract(ends, starts).tolist()
+                observations = episode.observations[steps]
                 # Single precision is some times faster, and right to a tenth of the
                 # tolerance. What is not within half of it is computed again.
-                outputs = networks.outputs(batch, episode.observations, np.float32)
+                outputs = networks.outputs(rows, counts, observations, np.float32)
                 wrong = judge.wrong(outputs, stored[steps], 0.5)
                 if wrong.any():
-                    outputs = networks.outputs(batch, episode.observations, np.float64, wrong)
-                    wrong[wrong] = judge.wrong(outputs[wrong], stored[steps][wrong])
+                    counts = np.add.reduceat(wrong, np.subtract(starts, steps.start)).tolist()
+                    outputs = networks.outputs(rows, counts, observations[wrong], np.float64)
+                    wrong[wrong] = judge.wrong(outputs, stored[steps][wrong])
             found.append(np.flatnonzero(wrong) + steps.start)
     return np.concatenate(found)
 
