@@ -101,7 +101,8 @@ def fit_to_file(
             what a fit of so many updates writes.
         environment: The dataset's environment.
         dataset: The dataset's digest.
-        overwrite: Start anew whatever is there.
+        overwrite: Start anew whatever is there. It stays until the new fit is finished; the
+            same call without ``overwrite`` goes on where such a fit was interrupted.
         device: Where to compute; the CPU when None.
         progress: Called with updates done, updates wanted and the last loss.
 
@@ -124,12 +125,18 @@ def fit_to_file(
         if refusal is None:
             for path in (out, partial, *files):
                 remove_file(temporary_path(path))  # a kill may have left it
-        done = None if overwrite else _finished(out, settings, updates, dataset, device)
-        missing = [
-            u
-            for u, path in zip(wanted, files, strict=True)
-            if overwrite or not _is_snapshot(path, u, settings, dataset, device)
-        ]
+        replacing = overwrite or _replaces(partial, out, settings, dataset, device)
+        done = None if replacing else _finished(out, settings, updates, dataset, device)
+        missing = []
+        for u, path in zip(wanted, files, strict=True):
+            try:
+                there = not overwrite and _is_snapshot(path, u, settings, dataset, device)
+            except ConflictError:
+                if not replacing:
+                    raise
+                there = False
+            if not there:
+                missing.append(u)
         if done is not None and done.fit.updates == updates and not missing:
             if refusal is None:
                 with contextlib.suppress(ConflictError):  # not of this fit: it stays
@@ -182,6 +189,24 @@ def _begin(
     fit = start_fit(data, settings, device)
     context = make_context(data, fit.normaliser, settings, environment=environment, dataset=dataset)
     return fit, context
+
+
+def _replaces(
+    partial: Path, out: Path, settings: FitSettings, dataset: str, device: torch.device
+) -> bool:
+    """Return whether this fit was begun with ``overwrite`` and has yet to replace another."""
+    try:
+        if not out.exists() or _unfinished(partial, settings, dataset, device) is None:
+            return False
+    except ConflictError:
+        return False
+    try:
+        _refuse_difference(load_critic(out, device), settings, dataset, out)
+    except ConflictError:
+        return True  # which only a fit with overwrite was let begin beside
+    except PbvfError:
+        pass
+    return False
 
 
 def _finished(

@@ -187,6 +187,30 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_an_interrupted_replacement_goes_on_without_overwrite(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dataclasses.replace(SETTINGS, seed=9)
+    Fitting(tmp_path / "c.safetensors", monkeypatch, settings=other)()
+    call = Fitting(tmp_path / "c.safetensors", monkeypatch)
+    with pytest.raises(ConflictError):
+        call()
+    call.options["overwrite"] = True
+
+    def interrupt(done: int, total: int, loss: float) -> None:
+        if done == 6:  # between its two snapshots
+            raise KeyboardInterrupt
+
+    call.told = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert load_critic(tmp_path / "c-000005.safetensors").fit.settings == SETTINGS
+    assert load_critic(call.out).fit.settings == other
+    call.told, call.options["overwrite"] = None, False
+    assert call().updates_done_now == UPDATES - 6
+    assert content(tmp_path) == whole
+
+
 def test_killed_again_and_again(
     tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
