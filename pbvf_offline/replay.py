@@ -311,14 +311,14 @@ class Replay:
         """Return the policies of the entries whose episodes ended, and their returns (P,).
 
         The undiscounted returns are in the critic's reward. Before any episode ended: all
-        policies, each with return 0.
+        policies that are there, each with return 0.
         """
         rows = self._rows
         # Rows are in the order of the episodes: those before the oldest entry's have left.
         oldest = int(self._policy[: self.size].min()) if self.size else 0
         done = oldest + np.flatnonzero(~np.isnan(rows.total[oldest : rows.count]))
         if not len(done):
-            done = np.arange(rows.count)
+            done = np.arange(oldest, rows.count)
         kept = Policies(self.spec, rows.theta[done], rows.mean[done], rows.std[done])
         return kept, np.nan_to_num(rows.total[done])
 

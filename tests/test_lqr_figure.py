@@ -271,16 +271,18 @@ def test_summary_has_a_row_for_each_seed_and_medians(
     )
 
 
-def test_medians_leave_out_what_does_not_exist() -> None:
+def test_in_medians_a_constant_prediction_is_no_correlation() -> None:
     part = {"policies": 3, "rank_correlation": None, "rmse": 2.0}
     other = {**part, "rank_correlation": 0.5, "rmse": 4.0}
+    nothing = {"policies": 0, "rank_correlation": None, "rmse": None}
     runs = {
-        seed: {"stages": [{"return": -1.0, "near": near, "grid": part}]}
-        for seed, near in ((0, part), (1, other))
+        seed: {"stages": [{"return": -1.0, "near": near, "grid": grid}]}
+        for seed, near, grid in ((0, part, nothing), (1, other, nothing), (2, part, other))
     }
     median = summary({"psvf": {"runs": runs}})[-1]
-    assert (median["near rank 1"], median["near rmse 1"]) == (0.5, 3.0)
-    assert median["grid rank 1"] is None
+    assert (median["near rank 1"], median["near rmse 1"]) == (0.0, 2.0)
+    assert (median["grid rank 1"], median["grid rmse 1"]) == (0.5, 4.0)
+    assert summary({"psvf": {"runs": {k: runs[k] for k in (0, 1)}}})[-1]["grid rank 1"] is None
     assert [row["seed"] for row in summary({"psvf": {"runs": {3: runs[0]}}})] == ["3"]
 
 

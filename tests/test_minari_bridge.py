@@ -153,6 +153,21 @@ def test_the_same_checks_as_the_reader(name: str, root: Path) -> None:
     assert all(word in str(caught.value) for word in case.words)
 
 
+def test_wide_integers_are_not_wrapped_to_good_ones(root: Path) -> None:
+    folder = hostile.make(root)
+    with h5py.File(folder / DATA_FILE, "r+") as file:
+        segment = file["episode_1/infos/segment"][()].astype(np.int64)
+        del file["episode_1/infos/segment"]
+        file["episode_1/infos/segment"] = segment + 2**32
+    hostile.reseal(folder)
+    for read in (
+        lambda: from_minari(minari.load_dataset("lab/toy-v0")),
+        lambda: load_dataset(folder),
+    ):
+        with pytest.raises(DamagedError, match=r"episode_1/infos/segment: it holds 2147483647"):
+            read()
+
+
 def test_texts_where_numbers_belong(root: Path) -> None:
     folder = hostile.make(root)
     with h5py.File(folder / DATA_FILE, "r+") as file:

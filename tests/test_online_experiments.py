@@ -196,6 +196,7 @@ def test_figures_show_what_is_finished(tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
     stored(tmp_path, cell, 0, 10.0, 20.0)
     stored(tmp_path, cell, 1, 30.0, 40.0)
+    assert not draw_curves(panels, tmp_path, [0, 1], tmp_path / "none.png", fewest=2)
     assert draw_curves(panels, tmp_path, [0, 1], tmp_path / "curves.png")
     assert draw_sensitivity(panels, tmp_path, [0, 1], tmp_path / "grid.png")
     for name in ("curves.png", "grid.png"):

@@ -311,6 +311,11 @@ def test_policies_before_and_after_the_first_episode_ended() -> None:
     assert np.array_equal(policies.obs_mean, one.obs_mean)
     assert np.array_equal(policies.obs_std, one.obs_std)
     assert returns.tolist() == [-3.5]
+    # An episode that fills the buffer alone: only its policy is there.
+    replay.add_steps(1, random_steps(BOX, 12, rng))
+    policies, returns = replay.policies()
+    assert np.array_equal(policies.theta, two.theta)
+    assert returns.tolist() == [0.0]
 
 
 def test_first_observations_are_kept_in_a_ring() -> None:

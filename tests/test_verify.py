@@ -23,7 +23,7 @@ import torch
 import hostile
 import make_episodes
 from libtools import box_spec, discrete_spec, make_file, make_policies
-from pbvf_datasets import findings, verify_dataset
+from pbvf_datasets import findings, load_dataset, verify_dataset
 from pbvf_datasets.recompute import (
     ACTION_TOLERANCE,
     LOGIT_TOLERANCE,
@@ -46,7 +46,7 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.files import decode, encode
 from pbvf_offline.online import OnlineSettings, start_training
-from pbvf_offline.policies import Actor, PolicySpec
+from pbvf_offline.policies import Actor, Policies, PolicySpec, split_theta
 from pbvf_offline.policy_files import PoliciesFile
 
 STATUS = {UnsafeError: "unsafe", DamagedError: "damaged", IncompatibleError: "unverified"}
@@ -546,6 +546,37 @@ def test_single_precision_alone_condemns_nothing(monkeypatch: pytest.MonkeyPatch
     assert wrong_actions(dataclasses.replace(changed, actions=actions)).tolist() == [7]
 
 
+def single_precision(policies: Policies, row: int, obs: np.ndarray) -> np.ndarray:
+    """What an actor does that computes in single precision throughout."""
+    x = obs.astype(np.float32)
+    _, layers = split_theta(policies.spec, policies.theta[row])
+    for k, (weight, bias) in enumerate(layers):
+        x = weight @ (x if k == 0 else np.tanh(x)) + bias
+    assert x.dtype == np.float32
+    return policies.actor(row).to_action(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_actions_of_an_actor_in_single_precision_are_wrong_where_it_errs(deep: bool) -> None:
+    # Its errors are also those of a check that takes the quick way. Two large parts cancel.
+    spec = box_spec(2, (2, 1) if deep else (), 1)
+    episode = one(spec, steps=400, policies=2)
+    cancelling = [5000.0, -4999.5, 0.0]
+    theta = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, *cancelling, 0.5, 0.0] if deep else cancelling
+    policies = Policies(spec, np.tile(np.float32(theta), (2, 1)), np.zeros((2, 2)), np.ones((2, 2)))
+    observations = np.repeat(episode.observations[:, :1], 2, axis=1)
+    pairs = list(zip(episode.policy.tolist(), observations[:-1], strict=True))
+    exact = np.array([policies.actor(row).act(obs)[0] for row, obs in pairs])
+    single = np.array([single_precision(policies, row, obs) for row, obs in pairs])
+    off = np.abs(single.astype(np.float64) - exact)[:, 0] > 1.1 * ACTION_TOLERANCE * 2
+    assert off.sum() > 10
+    changed = dataclasses.replace(
+        episode, policies=policies, observations=observations, actions=single
+    )
+    assert set(np.flatnonzero(off)) <= set(wrong_actions(changed).tolist())
+    assert wrong_actions(dataclasses.replace(changed, actions=exact)).size == 0
+
+
 def test_nan_counts_as_wrong() -> None:
     spec = box_spec(2)
     episode = one(spec, steps=5, policies=1)
@@ -564,6 +595,32 @@ def test_pre_actions_of_stochastic_policies_are_squashed_again(tmp_path: Path) -
     found = verify(folder)
     assert "episode_1/actions" in str(found.error)
     assert "at step 4" in str(found.error)
+
+
+def test_stochastic_policies_without_pre_actions_cannot_be_checked(tmp_path: Path) -> None:
+    spec = make_episodes.STOCHASTIC_SPEC
+    made = make_episodes.make_episode(spec, 0)
+    assert verify(hostile.make(tmp_path / "with", spec=spec, episodes=[made])).warnings == ()
+    bare = dataclasses.replace(made, pre_action=None)
+    found = verify(hostile.make(tmp_path / "without", spec=spec, episodes=[bare]))
+    assert found.status == "intact"
+    assert "nothing tells whether they took" in found.warnings[0]
+
+
+@pytest.mark.parametrize("spec", [hostile.BOX_SPEC, make_episodes.DISCRETE_SPEC])
+def test_pre_actions_do_not_excuse_a_deterministic_policy(spec: PolicySpec, tmp_path: Path) -> None:
+    folder = hostile.make(tmp_path, spec=spec, episodes=[acted(0, spec)])
+    with h5py.File(folder / DATA_FILE, "r+", libver=("v110", "v110")) as file:
+        actions = np.zeros_like(file["episode_0/actions"][()])
+        file["episode_0/actions"][...] = actions + (0 if spec.is_continuous else 1)
+        steps, outputs = len(actions), spec.actions.outputs
+        file["episode_0/infos/pre_action"] = np.zeros((steps + 1, outputs))
+    hostile.reseal(folder)
+    found = verify(folder)
+    assert found.status == "damaged"
+    assert "infos/pre_action: only stochastic policies" in str(found.error)
+    with pytest.raises(DamagedError, match="infos/pre_action: only stochastic policies"):
+        load_dataset(str(folder))
 
 
 def test_memory_is_bounded_by_an_episode(tmp_path: Path) -> None:

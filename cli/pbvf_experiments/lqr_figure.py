@@ -210,8 +210,10 @@ def _medians(rows: Sequence[Mapping[str, float | str | None]]) -> dict[str, floa
     medians: dict[str, float | None] = {}
     for key in rows[0]:
         if key not in ("critic", "seed"):
-            values = [float(row[key]) for row in rows if row[key] is not None]  # type: ignore[arg-type]
-            medians[key] = float(np.median(values)) if values else None
+            values = [row[key] for row in rows if row[key.replace("rank", "rmse")] is not None]
+            # Predictions that are all equal rank nothing: no correlation, not a missing one.
+            numbers = [0.0 if value is None else float(value) for value in values]
+            medians[key] = float(np.median(numbers)) if numbers else None
     return medians
 
 

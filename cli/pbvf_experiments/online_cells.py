@@ -389,9 +389,14 @@ def compared_return(chosen: OnlineCell, run: Mapping[str, Any], metric: str) -> 
     The paper itself does not say.
     """
     key = "average_return" if metric == "avg" else "last20_return"
-    if chosen.algorithm in OURS and has_bonus(chosen):
+    if leaves_bonus_out(chosen):
         key += "_without_survival"
     return float(run[key])
+
+
+def leaves_bonus_out(chosen: OnlineCell) -> bool:
+    """Return whether :func:`compared_return` is without the survival bonus."""
+    return chosen.algorithm in OURS and has_bonus(chosen)
 
 
 def has_bonus(chosen: OnlineCell) -> bool:

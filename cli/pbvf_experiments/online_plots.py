@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_experiments.online_cells import OnlineCell, stored_runs
+from pbvf_experiments.online_cells import OnlineCell, leaves_bonus_out, stored_runs
 from pbvf_experiments.plots import BLUE, GREEN, ORANGE, new_figure, save_figure
-from pbvf_offline.presets import default_reward
 
 _COLUMNS = 4
 _PERCENTILES = (10, 25, 75, 90)
@@ -24,8 +23,7 @@ def curves(
 
     Without the survival bonus where the tables leave it out.
     """
-    without = default_reward("pssvf", cell.env) == "without-survival"
-    key = "returns_without_survival" if without else "returns"
+    key = "returns_without_survival" if leaves_bonus_out(cell) else "returns"
     first = next(iter(runs.values()))["evaluations"]
     steps = np.array([e["step"] for e in first], np.int64)
     values = [
@@ -35,16 +33,21 @@ def curves(
 
 
 def draw_curves(
-    panels: Mapping[str, Mapping[str, OnlineCell]], out: Path, seeds: Sequence[int], path: Path
+    panels: Mapping[str, Mapping[str, OnlineCell]],
+    out: Path,
+    seeds: Sequence[int],
+    path: Path,
+    *,
+    fewest: int = 1,
 ) -> bool:
     """Draw learning curves: mean over seeds, and one standard deviation where there are several.
 
     Args:
         panels: Title to line label to cell.
-        out: Folder of the results; lines without a finished run, and panels without a line,
-            are left out.
+        out: Folder of the results; lines without a finished run are left out.
         seeds: Seeds to look for.
         path: The PNG to write.
+        fewest: Lines that a panel must have: a comparison needs two.
 
     Returns:
         Whether there was anything to draw.
@@ -57,7 +60,7 @@ def draw_curves(
         }
         for title, lines in panels.items()
     }
-    found = {title: lines for title, lines in found.items() if lines}
+    found = {title: lines for title, lines in found.items() if len(lines) >= fewest}
     if not found:
         return False
     columns = min(_COLUMNS, len(found))

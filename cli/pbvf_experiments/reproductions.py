@@ -143,7 +143,8 @@ def _ablations(request: Request) -> Reproduction:
     _run(request, wanted)
     path = request.out / "fig-ablations.png"
     shown = _only(panels, wanted)
-    drawn = draw_curves(shown, request.out, _all_seeds(wanted), path)
+    fewest = 2 if request.cells is None else 1
+    drawn = draw_curves(shown, request.out, _all_seeds(wanted), path, fewest=fewest)
     return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
 
 

@@ -163,6 +163,11 @@ def check_arrays(
     for field in FIELDS:
         if field.required and field.name not in arrays:
             raise DamagedError("the array is missing", where=where(field.name))
+    if "infos/pre_action" in arrays and not (spec.stochastic and spec.is_continuous):
+        raise DamagedError(
+            "only stochastic policies with continuous actions have it",
+            where=where("infos/pre_action"),
+        )
     rewards, theta = arrays["rewards"].shape, arrays["infos/theta"].shape
     if len(rewards) != 1 or rewards[0] < 1:
         raise DamagedError(

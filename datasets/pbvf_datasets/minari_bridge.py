@@ -43,7 +43,12 @@ class _MemoryArray:
         self.dtype = array.dtype.newbyteorder("=")
 
     def read_into(self, out: NDArray[Any]) -> None:
-        out[...] = self._array
+        if out.dtype.kind == "i":
+            # As HDF5 converts: what does not fit becomes the end of the range, and is found there.
+            bounds = np.iinfo(out.dtype)
+            out[...] = np.clip(self._array, bounds.min, bounds.max)
+        else:
+            out[...] = self._array
 
 
 def from_minari(dataset: MinariDataset) -> Dataset:

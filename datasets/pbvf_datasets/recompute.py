@@ -1,8 +1,10 @@
 """Recomputed actions: is a stored action the one of the policy that its tag names?
 
-Acting is done one observation at a time (:class:`pbvf_offline.policies.Actor`); here the
-same network runs over many at once, first in single and, where that leaves a doubt, in
-double precision. The last digits differ with the order of summation, so there are tolerances.
+Acting is done one observation at a time, in double precision
+(:class:`pbvf_offline.policies.Actor`). Here the same network runs over many at once, so the
+last digits differ with the order of summation, and there are tolerances. Hidden layers run in
+single precision first: a stretch is believed only where that agrees with double precision at
+three of its steps and the stored action is well within the tolerance; the rest runs again.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ ACTION_TOLERANCE: Final = 1e-5
 LOGIT_TOLERANCE: Final = 1e-4
 """How far the logit of a stored discrete action may be below the best one."""
 
+_BELIEVED: Final = 0.05  # of the tolerance: how far single precision may be off at a probe
+_WELL_WITHIN: Final = 0.5  # of the tolerance
 _BATCH_VALUES: Final = 2**17  # in the widest layer: such a batch stays in the cache
 _BATCH_PARAMETERS: Final = 2**20
 
@@ -71,6 +75,11 @@ class _Networks:
         self._layers = split_theta(policies.spec, policies.theta)[1]  # views, nothing is copied
         self._rooms: dict[tuple[int, np.dtype[Any]], NDArray[Any]] = {}
 
+    @property
+    def deep(self) -> bool:
+        """Whether there are layers after the first one."""
+        return len(self._layers) > 1
+
     def outputs(
         self,
         rows: Iterable[int],
@@ -84,7 +93,9 @@ class _Networks:
             rows: The policy of each stretch.
             counts: Steps of each stretch, n in all.
             observations: (n, obs_dim) raw.
-            dtype: Precision; observations are normalised in double precision in any case.
+            dtype: Precision of all layers but the first. That one is always computed in
+                double precision: what it sums up may be large and cancel, while the
+                others see numbers between -1 and 1.
         """
         result = np.empty((len(observations), self._policies.spec.actions.outputs))
         start = 0
@@ -109,12 +120,16 @@ class _Networks:
         normalised = self._room(-1, obs.shape, np.float64)
         np.subtract(obs, policies.obs_mean[which, np.newaxis], out=normalised)
         normalised /= policies.obs_std[which, np.newaxis]
-        x: NDArray[Any] = normalised.astype(dtype, copy=False)
+        x: NDArray[Any] = normalised
         for k, (weight, bias) in enumerate(self._layers):
+            if k == 1 and x.dtype != dtype:
+                room = self._room(0, x.shape, dtype)
+                room[:] = x
+                x = room
             if k > 0:
                 np.tanh(x, out=x)
-            y = self._room(k, (*obs.shape[:2], weight.shape[1]), dtype)
-            np.matmul(x, weight[which].astype(dtype, copy=False).swapaxes(1, 2), out=y)
+            y = self._room(k, (*obs.shape[:2], weight.shape[1]), x.dtype)
+            np.matmul(x, weight[which].astype(x.dtype, copy=False).swapaxes(1, 2), out=y)
             y += bias[which, np.newaxis]
             x = y
         return x
@@ -156,6 +171,15 @@ class _Judge:
             within = np.all(apart <= part * self._tolerance, axis=1)
         return np.asarray(np.logical_not(within), np.bool_)
 
+    def differ(
+        self, some: NDArray[np.float64], others: NDArray[np.float64], part: float
+    ) -> NDArray[np.bool_]:
+        """Return (n,) where two outputs differ by more than ``part`` of the tolerance."""
+        if isinstance(self._actions, DiscreteActions):
+            within = np.all(np.abs(some - others) <= part * LOGIT_TOLERANCE, axis=1)
+            return np.asarray(np.logical_not(within), np.bool_)
+        return self.wrong(some, self._actor.to_action(others), part)
+
 
 def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
     """Return the steps whose stored action is not that of the policy which its tag names.
@@ -170,29 +194,47 @@ def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
     """
     policies = episode.policies
     spec, stored = policies.spec, episode.actions
-    if spec.stochastic and episode.pre_action is None:
+    if spec.stochastic and (episode.pre_action is None or not spec.is_continuous):
         return np.empty(0, np.int64)
     judge, networks = _Judge(policies), _Networks(policies)
     found = [np.empty(0, np.int64)]
     with np.errstate(all="ignore"):
         for batch in _batches(episode.policy, spec):
             steps = slice(batch[0][1], batch[-1][2])
-            if episode.pre_action is not None:
+            if spec.stochastic and episode.pre_action is not None:
                 wrong = judge.wrong(episode.pre_action[steps], stored[steps])
             else:
-                rows, starts, ends = zip(*batch, strict=True)
-                counts = np.subtract(ends, starts).tolist()
-                observations = episode.observations[steps]
-                # Single precision is some times faster, and right to a tenth of the
-                # tolerance. What is not within half of it is computed again.
-                outputs = networks.outputs(rows, counts, observations, np.float32)
-                wrong = judge.wrong(outputs, stored[steps], 0.5)
-                if wrong.any():
-                    counts = np.add.reduceat(wrong, np.subtract(starts, steps.start)).tolist()
-                    outputs = networks.outputs(rows, counts, observations[wrong], np.float64)
-                    wrong[wrong] = judge.wrong(outputs, stored[steps][wrong])
+                wrong = _wrong_in_batch(
+                    judge, networks, batch, episode.observations[steps], stored[steps]
+                )
             found.append(np.flatnonzero(wrong) + steps.start)
     return np.concatenate(found)
+
+
+def _wrong_in_batch(
+    judge: _Judge,
+    networks: _Networks,
+    batch: list[_Piece],
+    observations: NDArray[Any],
+    stored: NDArray[Any],
+) -> NDArray[np.bool_]:
+    """Return (n,) where the actions of a batch of stretches are wrong."""
+    rows, starts, ends = (np.array(part) for part in zip(*batch, strict=True))
+    names, counts = rows.tolist(), (ends - starts).tolist()
+    starts, ends = starts - batch[0][1], ends - batch[0][1]
+    outputs = networks.outputs(names, counts, observations, np.float32)
+    if not networks.deep:
+        return judge.wrong(outputs, stored)
+    wrong = judge.wrong(outputs, stored, _WELL_WITHIN)
+    probes = np.stack([starts, (starts + ends) // 2, ends - 1], axis=1)
+    exact = networks.outputs(names, [3] * len(names), observations[probes.ravel()], np.float64)
+    off = judge.differ(outputs[probes.ravel()], exact, _BELIEVED)
+    wrong |= np.repeat(off.reshape(probes.shape).any(axis=1), counts)
+    if wrong.any():
+        counts = np.add.reduceat(wrong, starts).tolist()
+        outputs = networks.outputs(names, counts, observations[wrong], np.float64)
+        wrong[wrong] = judge.wrong(outputs, stored[wrong])
+    return wrong
 
 
 def expected_action(episode: Trajectories, step: int) -> Any:
@@ -205,7 +247,7 @@ def expected_action(episode: Trajectories, step: int) -> Any:
     actor = episode.policies.actor(int(episode.policy[step]))
     actions = episode.policies.spec.actions
     with np.errstate(all="ignore"):
-        if episode.pre_action is not None:
+        if episode.policies.spec.stochastic and episode.pre_action is not None:
             return actor.to_action(episode.pre_action[step])
         outputs = actor.logits(episode.observations[step])
         if isinstance(actions, BoxActions):

@@ -93,6 +93,8 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
                         "there is not enough memory to check it", where=folder
                     ) from error
             _add_mismatches(checked, found)
+            if look.unchecked is not None:
+                notes.append(f"{folder}: {look.unchecked}")
     if found.more:
         notes.append(f"{folder}: there are more than {MAX_PROBLEMS:,} problems; not all are listed")
     safe, reason = _for_minari(found, checked, look)
@@ -154,6 +156,7 @@ class _DatasetLook:
     Attributes:
         walked: Whether the kind of every object in the HDF5 file is known.
         odd_attribute: An attribute that stock Minari had better not read, in words.
+        unchecked: What there was no way to check, in words.
         counts: Episodes, steps and policies, once all were counted.
     """
 
@@ -166,6 +169,7 @@ class _DatasetLook:
     ) -> None:
         self.walked = False
         self.odd_attribute: str | None = None
+        self.unchecked: str | None = None
         self.counts: dict[str, int] = {}
         self._folder, self._found, self._progress = folder, found, progress
         self._worker = worker
@@ -391,6 +395,12 @@ class _DatasetLook:
             )
 
     def _check_actions(self, where: str, episode: Trajectories) -> None:
+        if episode.policies.spec.stochastic and episode.pre_action is None:
+            self.unchecked = (
+                "its policies are stochastic, and without pre-squash actions (infos/pre_action) "
+                "nothing tells whether they took the stored ones"
+            )
+            return
         if len(episode) < _LONG:
             error = _action_error(where, episode)
             if error is not None:
