@@ -98,4 +98,5 @@ if __name__ == "__main__":
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak resident memory of this process: {peak:,.0f} MB")
+    figures["peak_resident_mb"] = round(peak)
     write(arguments.json, "python benchmarks/merge.py", [figures])
