@@ -143,7 +143,8 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             f"a dependency is missing: {error}", where=config.name, remedy="install it with pip"
         ) from error
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.Error) as error:
-        raise UsageError(str(error), where=config.name, remedy=_successor(env_id)) from error
+        what = str(error).rstrip(".")
+        raise UsageError(what, where=config.name, remedy=_successor(env_id)) from error
     except ImportError as error:
         # Gymnasium answers the old MuJoCo ids (v2, v3) with an ImportError.
         raise UsageError(

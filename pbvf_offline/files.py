@@ -422,6 +422,42 @@ def refuse_difference(
         )
 
 
+def refuse_other_kind(path: Path, kind: str, *, overwrite: bool) -> None:
+    """Refuse to put a file of one kind in the place of something else, a user's input say.
+
+    Args:
+        path: The output.
+        kind: ``critic`` or ``policies``.
+        overwrite: Whether it is about to be replaced unread. Then it must be of this kind for
+            certain, while otherwise reading it will tell what is wrong with it.
+
+    Raises:
+        ConflictError: Something else stands there.
+    """
+    if not path.exists():
+        return
+    found = _kind_of(path)
+    if found != kind and (found is not None or overwrite):
+        raise ConflictError(
+            f"exists and is no {kind} file, so it is not replaced",
+            where=path,
+            remedy="choose another --out, or remove it first",
+        )
+
+
+def _kind_of(path: Path) -> str | None:
+    """Return the kind that a tensor file gives itself, be the rest of it damaged; None: unknown."""
+    try:
+        with open_regular(path) as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MAX_HEADER:
+                return None
+            header = parse_json(file.read(length), path)
+            return str(parse_json(header["__metadata__"]["pbvf"], path)["kind"])
+    except (PbvfError, OSError, LookupError, TypeError):
+        return None
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hex.
 

@@ -28,7 +28,13 @@ from pbvf_offline.errors import (
     PbvfError,
     UsageError,
 )
-from pbvf_offline.files import locked, refuse_difference, remove_file, temporary_path
+from pbvf_offline.files import (
+    locked,
+    refuse_difference,
+    refuse_other_kind,
+    remove_file,
+    temporary_path,
+)
 from pbvf_offline.fit import Fit, FitSettings, advance, start_fit, training_set
 
 CHECKPOINT_SECONDS = 20.0
@@ -122,6 +128,8 @@ def fit_to_file(
     partial = partial_path(out)
     files = [snapshot_path(out, u) for u in wanted]
     with locked(out, look=True) as refusal:
+        for path in (out, *files):
+            refuse_other_kind(path, "critic", overwrite=overwrite)
         if refusal is None:
             for path in (out, partial, *files):
                 remove_file(temporary_path(path))  # a kill may have left it

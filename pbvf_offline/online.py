@@ -355,6 +355,7 @@ def train(training: Training, env: Env, until: int, hooks: Hooks) -> Episode | N
 
     Raises:
         DivergedError: NaN or infinite numbers in the critic, the actor or the environment.
+        UsageError: The survival bonus is to be left out and the environment reports none.
 
     Returns:
         The steps of the last episode when it stayed unfinished and episodes are kept.
@@ -385,6 +386,7 @@ def _run_one_episode(
         before = run.steps
         ended = run.advance(stop - training.steps)
         training.steps = start + run.steps
+        _require_bonus(settings, run)
         if not replay.monte_carlo:
             _store_steps(training, run, before, row, per_step)
         if per_step is not None:
@@ -440,21 +442,25 @@ def _next_stop(step: int, until: int, every: int | None, watched: list[int]) -> 
     return min(stops)
 
 
-def learned_rewards(settings: OnlineSettings, run: EpisodeRun, start: int) -> NDArray[np.float64]:
-    """Return the rewards (n,) of the steps from ``start`` on, as the critic counts them.
+def _require_bonus(settings: OnlineSettings, run: EpisodeRun) -> None:
+    """Check, as soon as there are steps, that a bonus which is to be left out is reported.
 
     Raises:
-        UsageError: The survival bonus is to be left out and the environment reports none.
+        UsageError: It is not.
     """
-    rewards: NDArray[np.float64] = run.rewards[start : run.steps]
-    if settings.reward == "raw":
-        return rewards
-    if not run.reports_survive:
+    if settings.reward != "raw" and not run.reports_survive:
         raise UsageError(
             "the environment reports no survival bonus (reward_survive)",
             where="--reward",
             remedy="use --reward raw",
         )
+
+
+def learned_rewards(settings: OnlineSettings, run: EpisodeRun, start: int) -> NDArray[np.float64]:
+    """Return the rewards (n,) of the steps from ``start`` on, as the critic counts them."""
+    rewards: NDArray[np.float64] = run.rewards[start : run.steps]
+    if settings.reward == "raw":
+        return rewards
     without: NDArray[np.float64] = rewards - run.survive[start + 1 : run.steps + 1]
     return without
 

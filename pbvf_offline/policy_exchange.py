@@ -181,9 +181,11 @@ def import_weights(
     }
     file = PoliciesFile(policies, env.reference(), origin)
     _refuse_own_input(out, sources)
-    with locked(out):
+    with locked(out, look=True) as refusal:
         done = _standing(out, file.encode(), overwrite=overwrite, made=file)
         if not done:
+            if refusal is not None:
+                raise refusal
             file.save(out)
     return Imported(
         file,
@@ -508,7 +510,7 @@ def export_policies(
             return out
         return out.with_name(f"{out.stem}-{k:0{digits}d}{out.suffix}")
 
-    with locked(out):
+    with locked(out, look=True) as refusal:
         images, done = {}, {}
         for k in rows:
             one = _row(policies, k)
@@ -519,6 +521,8 @@ def export_policies(
             else:
                 images[k] = encode_safetensors(one, dtype, description(one.spec, dtype))
             done[k] = _standing(place(k), images[k], overwrite=overwrite)
+        if refusal is not None and not all(done.values()):
+            raise refusal
         for k in rows:
             if not done[k]:
                 write_file(place(k), images[k])

@@ -17,6 +17,7 @@ from pbvf_offline.files import (
     file_digest,
     locked,
     refuse_difference,
+    refuse_other_kind,
     remove_file,
     temporary_path,
 )
@@ -137,6 +138,7 @@ def synthesize_to_file(
     }
     measured = None if evaluation is None else evaluation.to_dict()
     with locked(out, look=True) as refusal:
+        refuse_other_kind(out, "policies", overwrite=overwrite)
         if refusal is None:
             remove_file(temporary_path(out))  # a kill may have left it
         existing = None if overwrite or not out.exists() else load_policies(out)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,6 +136,15 @@ def test_no_trust_region_takes_the_last_step(made):
     assert (
         synthesize(made / "toy-critic", "--steps", 3, "--no-trust-region")["chosen_step"] == [3] * 5
     )
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_a_critic_is_not_replaced_by_policies(made, here, overwrite):
+    shutil.copy(made / "lqr-critic", "c")
+    before = Path("c").read_bytes()
+    ran = pbvf("synthesize", "c", "--out", "c", "--steps", 1, "--seed", 0, *overwrite)
+    assert (ran.code, Path("c").read_bytes() == before) == (7, True)
+    assert "no policies file, so it is not replaced" in ran.error
 
 
 def test_synthesis_reads_the_critic_only(made):

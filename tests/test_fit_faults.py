@@ -14,11 +14,12 @@ import pytest
 
 import pbvf_offline.fit_files as module
 from faults import Killed, read_only, sabotaged
-from libtools import fit_settings, make_data
+from libtools import box_spec, fit_settings, make_data, make_policies
 from pbvf_offline.critic_files import load_critic
 from pbvf_offline.envs import EnvReference
-from pbvf_offline.errors import ConflictError, DivergedError, ResourceError
+from pbvf_offline.errors import ConflictError, DamagedError, DivergedError, ResourceError
 from pbvf_offline.fit_files import FitResult, fit_to_file, partial_path
+from pbvf_offline.policy_files import PoliciesFile, load_policies
 
 DATA = make_data(policies=10)
 SETTINGS = fit_settings("psvf", hidden=(4,), validation=0.3)
@@ -209,6 +210,25 @@ def test_an_interrupted_replacement_goes_on_without_overwrite(
     call.told, call.options["overwrite"] = None, False
     assert call().updates_done_now == UPDATES - 6
     assert content(tmp_path) == whole
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nothing_but_a_critic_is_replaced_by_one(
+    overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Fitting(tmp_path / "c.safetensors", monkeypatch, overwrite=overwrite)
+    policies = PoliciesFile(make_policies(box_spec(2), 1), None, {})
+    snapshot = tmp_path / "c-000005.safetensors"
+    for place in (call.out, snapshot):
+        policies.save(place)
+        with pytest.raises(ConflictError, match="no critic file"):
+            call()
+        assert load_policies(place).policies.spec == box_spec(2)
+        place.unlink()
+    call.out.write_text("notes")  # not told apart from a damaged critic, which is read
+    with pytest.raises(ConflictError if overwrite else DamagedError):
+        call()
+    assert call.out.read_text() == "notes"
 
 
 def test_killed_again_and_again(

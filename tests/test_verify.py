@@ -268,7 +268,7 @@ def test_problems_come_in_the_order_of_episodes(
 
 
 def test_a_failure_of_the_thread_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Trajectories) -> None:
+    def fail(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(verify_dataset, "_LONG", 1)
@@ -418,6 +418,20 @@ def test_a_user_s_own_module_beside_the_id_is_fine(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------- tags and actions
+
+
+@pytest.mark.parametrize("seed", [2**63, 2**64 - 1])
+def test_a_seed_that_no_reset_takes_is_named(seed: int, folder: Path, tmp_path: Path) -> None:
+    hostile._attribute("seed", np.uint64(seed))(folder, tmp_path)
+    hostile.reseal(folder)
+    for text in (str(verify(folder).error), str(refused(folder))):
+        assert f"episode_1: its seed is {seed}" in text
+
+
+def refused(folder: Path) -> DamagedError:
+    with pytest.raises(DamagedError) as caught:
+        load_dataset(str(folder))
+    return caught.value
 
 
 def test_tags_of_another_episode_are_noticed(folder: Path, tmp_path: Path) -> None:

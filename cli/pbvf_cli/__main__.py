@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
+from types import FrameType
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,9 +51,20 @@ def _open_standard_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
 
 
+def _stop_at_once(number: int, _: FrameType | None) -> None:
+    """End before there is anything to keep, or after all was said."""
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
+
+
 def run() -> None:
     """Run the command as a process: an environment's leftover threads do not keep it alive."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
+            signal.signal(number, _stop_at_once)
     code = main()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the outcome stands; only the process has to end
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if any(not t.daemon for t in others):
         os._exit(code)

@@ -9,6 +9,7 @@ import typer
 
 from pbvf_cli import options, values
 from pbvf_cli.form import Form
+from pbvf_cli.options import DeviceName
 from pbvf_cli.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.progress import Bar
 from pbvf_offline.errors import UsageError
@@ -70,6 +71,7 @@ def merge(
     ] = False,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
+    device: options.Device = DeviceName.AUTO,
     json_only: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -81,7 +83,7 @@ def merge(
     keeps where everything is from. Inputs of other environments, spaces or
     architectures are refused. An episode that two inputs share is taken once.
     """
-    del debug  # the error boundary looks for it
+    del debug, device  # the error boundary looks for the one; nothing needs the other
     sink = Sink(json_only=json_only, quiet=quiet)
     target = values.target_dataset(dataset)
     form = Form()
@@ -146,6 +148,7 @@ def filter_(
     ] = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
+    device: options.Device = DeviceName.AUTO,
     json_only: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -155,7 +158,7 @@ def filter_(
     Returns are undiscounted. Episodes cut short by a step budget have none:
     any criterion on returns leaves them out.
     """
-    del debug
+    del debug, device
     sink = Sink(json_only=json_only, quiet=quiet)
     target = values.target_dataset(dataset)
     if terminated and truncated:
@@ -216,6 +219,7 @@ def split(
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     seed: options.Seed = None,
+    device: options.Device = DeviceName.AUTO,
     json_only: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -224,7 +228,7 @@ def split(
 
     ``--dataset lab/x-v0`` makes lab/x-train-v0, lab/x-test-v0, and so on.
     """
-    del debug
+    del debug, device
     sink = Sink(json_only=json_only, quiet=quiet)
     target = values.target_dataset(dataset)
     if fractions is None:

@@ -365,7 +365,23 @@ def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, mo
     ]
     if arrived.signed_by is not None:
         rows.insert(4, ("signed by", arrived.signed_by))
+    own = _own_id(arrived.path)
+    if own != arrived.dataset:  # its files stay as they were sent, so that their digests fit
+        sink.note(
+            f"note: its files call it {own}; stock Minari loads it as {arrived.dataset}, but lists "
+            "it only under its own id"
+        )
     sink.result(payload, rows)
+
+
+def _own_id(folder: Path) -> str:
+    """Return the id that a dataset gives itself."""
+    from pbvf_datasets.schema import METADATA_FILE
+    from pbvf_offline.strict_json import parse_json
+
+    path = folder / METADATA_FILE
+    own: str = parse_json(path.read_bytes(), path)["dataset_id"]
+    return own
 
 
 def _moved(size: int, *, already: bool) -> str:

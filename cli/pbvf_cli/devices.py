@@ -32,6 +32,6 @@ def torch_device(device: DeviceName) -> torch.device:
 
 
 def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
-    """Say that a command which only runs environments has no use for another device."""
+    """Say that a command which runs on the CPU alone has no use for another device."""
     if device is DeviceName.CUDA:
-        sink.note("note: environments run on the CPU; --device cuda changes nothing here")
+        sink.note("note: this runs on the CPU; --device cuda changes nothing here")

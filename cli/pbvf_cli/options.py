@@ -110,7 +110,11 @@ RequireManifest = Annotated[
 
 DatasetId = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="ID", help="Where to: an id such as lab/swimmer-v0."),
+    typer.Option(
+        "--dataset",
+        metavar="ID",
+        help="Where to: an id such as lab/swimmer-v0. Required.",
+    ),
 ]
 License = Annotated[
     str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from pbvf_cli.form import Setting
 
+_UNBOUNDED = 10_000
 _WIDTH = 200  # columns where no terminal says how many; a path must not be folded
 _live: list[Console] = []  # of the progress bar on screen, which redraws below what it prints
 
@@ -118,6 +120,7 @@ def _claim_stdout() -> TextIO:
     except (OSError, ValueError, AttributeError):  # replaced or closed
         return sys.stdout
     _claimed.append(data)
+    atexit.register(data.close)  # else the interpreter may complain that nobody did
     return data
 
 
@@ -229,6 +232,10 @@ def _render(renderable: RenderableType, stream: TextIO) -> str:
         width=None if terminal else _WIDTH,
         no_color=None if terminal else True,
     )
+    if terminal:
+        # A terminal breaks long lines itself, and gives back ids and digests in one piece.
+        unbounded = console.options.update(max_width=_UNBOUNDED)
+        console.width = max(console.width, console.measure(renderable, options=unbounded).maximum)
     with console.capture() as capture:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())

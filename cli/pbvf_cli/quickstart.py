@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from pbvf_cli import options
+from pbvf_cli import devices, options
 from pbvf_cli.form import Form
+from pbvf_cli.options import DeviceName
 from pbvf_cli.output import Sink, number
 from pbvf_cli.progress import Bar
 
@@ -50,6 +51,7 @@ def quickstart(
     ] = None,
     workers: options.Workers = 2,
     seed: options.Seed = 0,
+    device: options.Device = DeviceName.AUTO,
     json_only: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -60,6 +62,7 @@ def quickstart(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
+    devices.runs_on_cpu(device, sink)
 
     from pbvf_experiments.quickstart import run_quickstart
     from pbvf_offline.presets import CRITIC_PRESETS

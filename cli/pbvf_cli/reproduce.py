@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pbvf_cli import options
+from pbvf_cli import devices, options
+from pbvf_cli.options import DeviceName
 from pbvf_cli.output import Sink, number
 from pbvf_offline.errors import ConflictError
 
@@ -86,6 +87,7 @@ def reproduce(
             "--workers", "Processes at once; results do not change.", most=options.MOST_WORKERS
         ),
     ] = 1,
+    device: options.Device = DeviceName.AUTO,
     json_only: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -96,6 +98,7 @@ def reproduce(
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
+    devices.runs_on_cpu(device, sink)
     if not run:
         _check_results(out)
 

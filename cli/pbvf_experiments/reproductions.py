@@ -15,7 +15,7 @@ from pbvf_experiments.online_cells import (
     stochastic_cells,
     table_cells,
 )
-from pbvf_experiments.online_tables import agreement, as_markdown, table_rows
+from pbvf_experiments.online_tables import Row, agreement, as_markdown, table_rows
 from pbvf_experiments.online_variants import (
     Panels,
     ablation_panels,
@@ -145,7 +145,7 @@ def _ablations(request: Request) -> Reproduction:
     shown = _only(panels, wanted)
     fewest = 2 if request.cells is None else 1
     drawn = draw_curves(shown, request.out, _all_seeds(wanted), path, fewest=fewest)
-    return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
+    return Reproduction(_begun(request, wanted), (path,) if drawn else ())
 
 
 def _sensitivity(request: Request) -> Reproduction:
@@ -157,7 +157,18 @@ def _sensitivity(request: Request) -> Reproduction:
     path = request.out / "fig-sensitivity.png"
     shown = _only(panels, wanted)
     drawn = draw_sensitivity(shown, request.out, _all_seeds(wanted), path)
-    return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
+    return Reproduction(_begun(request, wanted), (path,) if drawn else ())
+
+
+def _begun(request: Request, wanted: Sequence[tuple[OnlineCell, Sequence[int]]]) -> list[Row]:
+    """Return the rows of cells; of the many that nobody ran, only how many they are."""
+    rows = table_rows(request.out, wanted)
+    if request.run:
+        return rows
+    begun = [row for row in rows if row["return"] is not None]
+    if len(begun) < len(rows):
+        request.note(f"{len(rows) - len(begun):,} cells without a finished run are left out")
+    return begun or rows[:1]
 
 
 REPRODUCTIONS: dict[str, Callable[[Request], Reproduction]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,8 +71,12 @@ class SeedJob:
         *,
         tick: Callable[[int, float | None], None] | None = None,
         stop_soon: Callable[[], None] | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> Outcome:
-        """Train one run; its error is an outcome too, so that it stops no other run."""
+        """Train one run; its error is an outcome too, so that it stops no other run.
+
+        Notes are told at once where somebody listens, else they are part of the outcome.
+        """
         notes: list[str] = []
         try:
             result = train_run(
@@ -83,7 +88,7 @@ class SeedJob:
                 overwrite=self.overwrite,
                 tick=tick,
                 stop_soon=stop_soon,
-                note=notes.append,
+                note=note or notes.append,
             )
         except PbvfError as error:
             return Outcome(run, None, error, tuple(notes))
@@ -129,14 +134,16 @@ def train_seeds(
     """
     outcomes: list[Outcome] = []
 
+    def tell(run: SeedRun, text: str) -> None:
+        if note is not None:
+            note(f"seed {run.seed}: {text}" if len(runs) > 1 else text)
+
     def take(outcome: Outcome) -> None:
         outcomes.append(outcome)
-        which = f"seed {outcome.run.seed}: " if len(runs) > 1 else ""
         for text in outcome.notes:
-            if note is not None:
-                note(which + text)
-        if outcome.error is not None and len(runs) > 1 and note is not None:
-            note(f"{which}failed: {outcome.error}")
+            tell(outcome.run, text)
+        if outcome.error is not None and len(runs) > 1:
+            tell(outcome.run, f"failed: {outcome.error}")
 
     at_once = min(workers, len(runs))
     if at_once > 1:
@@ -160,7 +167,8 @@ def train_seeds(
                 if progress is not None:
                     progress(before + step, len(runs) * job.steps, seed, last)
 
-            take(job.outcome(run, tick=tick, stop_soon=stop_soon))
+            told = functools.partial(tell, run)
+            take(job.outcome(run, tick=tick, stop_soon=stop_soon, note=told))
     return _results(outcomes)
 
 

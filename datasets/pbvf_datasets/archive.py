@@ -211,7 +211,7 @@ def pack(
         raise UsageError("is no folder", where=file.parent, remedy="name another place")
     out = outgoing(dataset, root)
     total = _archive_size(out)
-    with locked(file):
+    with locked(file, look=True) as refusal:
         if file.exists() and not overwrite:
             if not _same(file, out, total, progress):
                 raise ConflictError(
@@ -220,6 +220,8 @@ def pack(
                     remedy="choose another name, or replace it with --overwrite",
                 )
             return Packed(out.dataset, file, out.digest, total, already_complete=True)
+        if refusal is not None:
+            raise refusal
         if file.exists() and not _is_archive(file):
             raise ConflictError(
                 "is no archive of a dataset, so it is not replaced",

@@ -382,8 +382,10 @@ class Assembler:
             raise DamagedError(
                 f"its total_steps is {total_steps}, but it has {steps} rewards", where=where("")
             )
-        if seed is not None and seed < 0:
-            raise DamagedError(f"its seed is {seed}, which is negative", where=where(""))
+        if seed is not None and not 0 <= seed < 2**63:
+            raise DamagedError(
+                f"its seed is {seed}, which is not in 0 … 2**63 - 1", where=where("")
+            )
         if not self._columns:
             self._begin(arrays, spec)
         for field in _OPTIONAL:

@@ -148,7 +148,7 @@ def stands(path: Path, digest: str, *, overwrite: bool = False) -> bool:
         if not overwrite:
             if _claims(path) == digest:
                 raise type(error)(
-                    error.what, where=error.where, remedy="get it anew with --overwrite"
+                    error.what, where=error.where, remedy="replace it with --overwrite"
                 ) from error
             raise ConflictError(
                 f"it exists and is not this dataset ({error.what})",
@@ -271,7 +271,8 @@ class Landing:
             free = shutil.disk_usage(self.work).free
         if need + _ROOM > free:
             raise ResourceError(
-                f"{megabytes(need)} are to arrive and {megabytes(free)} are free",
+                f"{megabytes(need)} are to arrive, with {megabytes(_ROOM)} left beside them, and "
+                f"{megabytes(free)} are free",
                 where=self.work.parent,
                 remedy="free space or choose another disk",
             )

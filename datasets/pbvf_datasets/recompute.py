@@ -73,7 +73,7 @@ class _Networks:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._layers = split_theta(policies.spec, policies.theta)[1]  # views, nothing is copied
-        self._rooms: dict[tuple[int, np.dtype[Any]], NDArray[Any]] = {}
+        self._rooms: dict[tuple[str, np.dtype[Any]], NDArray[Any]] = {}
 
     @property
     def deep(self) -> bool:
@@ -117,28 +117,38 @@ class _Networks:
         # In order, as they nearly always are, they need not be copied.
         in_order = rows == list(range(rows[0], rows[0] + len(rows)))
         which = slice(rows[0], rows[0] + len(rows)) if in_order else rows
-        normalised = self._room(-1, obs.shape, np.float64)
-        np.subtract(obs, policies.obs_mean[which, np.newaxis], out=normalised)
-        normalised /= policies.obs_std[which, np.newaxis]
-        x: NDArray[Any] = normalised
-        for k, (weight, bias) in enumerate(self._layers):
-            if k == 1 and x.dtype != dtype:
-                room = self._room(0, x.shape, dtype)
-                room[:] = x
-                x = room
-            if k > 0:
-                np.tanh(x, out=x)
-            y = self._room(k, (*obs.shape[:2], weight.shape[1]), x.dtype)
-            np.matmul(x, weight[which].astype(x.dtype, copy=False).swapaxes(1, 2), out=y)
-            y += bias[which, np.newaxis]
-            x = y
+        # The normaliser is folded into the first layer, as an actor does.
+        weight, bias = self._layers[0]
+        folded = weight[which] / policies.obs_std[which, np.newaxis]
+        shift = np.matmul(folded, policies.obs_mean[which, :, np.newaxis])[..., 0]
+        x = self._layer(0, self._converted("observations", obs, np.float64), folded)
+        x += (bias[which] - shift)[:, np.newaxis]
+        for k, (weight, bias) in enumerate(self._layers[1:], 1):
+            x = self._converted("input", x, dtype)
+            np.tanh(x, out=x)
+            x = self._layer(k, x, self._converted("weights", weight[which], dtype))
+            x += bias[which, np.newaxis]
         return x
 
-    def _room(self, layer: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def _layer(self, k: int, x: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+        """Return x (P, n, inputs) times weights (P, outputs, inputs), in an array that stays."""
+        y = self._room(f"outputs {k}", (*x.shape[:2], weights.shape[1]), x.dtype)
+        np.matmul(x, weights.swapaxes(1, 2), out=y)
+        return y
+
+    def _converted(self, name: str, values: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+        """Return values in a dtype, themselves where they have it."""
+        if values.dtype == dtype:
+            return values
+        room = self._room(name, values.shape, dtype)
+        room[:] = values
+        return room
+
+    def _room(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return an array to write to, cut from one that stays: a new one has no pages yet,
         and to get them takes as long as the arithmetic.
         """  # noqa: D205
-        key, size = (layer, np.dtype(dtype)), math.prod(shape)
+        key, size = (name, np.dtype(dtype)), math.prod(shape)
         room = self._rooms.get(key)
         if room is None or len(room) < size:
             room = self._rooms[key] = np.empty(size, dtype)
