@@ -108,7 +108,8 @@ def fit_to_file(
         environment: The dataset's environment.
         dataset: The dataset's digest.
         overwrite: Start anew whatever is there. It stays until the new fit is finished; the
-            same call without ``overwrite`` goes on where such a fit was interrupted.
+            same call without ``overwrite`` goes on where such a fit was interrupted, unless
+            what stands there is the same fit with more updates.
         device: Where to compute; the CPU when None.
         progress: Called with updates done, updates wanted and the last loss.
 
