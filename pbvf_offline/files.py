@@ -189,23 +189,49 @@ def write_file(path: Path, image: bytes) -> None:
         ResourceError: The disk or a permission refuses.
     """
     temporary = temporary_path(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, image, temporary)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def replace_file(path: Path, image: bytes, temporary: Path) -> None:
+    """Put a file's bytes in place by one rename, after fsync; its folder is not synced.
+
+    Args:
+        path: The file.
+        image: All of its bytes.
+        temporary: Beside it, where the bytes are until then; no link there is followed.
+
+    Raises:
+        OSError: The disk refuses; ``path`` is unchanged and nothing is left of the attempt.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
         descriptor = os.open(temporary, flags, 0o666)
         try:
-            rest = memoryview(image)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            write_all(descriptor, image)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise resource_error(error, path) from error
+            temporary.unlink()  # the space it took may be what is missing
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, however few the system takes at a time.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def temporary_path(path: Path) -> Path:

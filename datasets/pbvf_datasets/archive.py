@@ -42,7 +42,6 @@ from pbvf_datasets.landing import (
     silent,
     stands,
     tidy,
-    write_all,
 )
 from pbvf_datasets.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.places import LocalPlace, MissingFileError
@@ -67,7 +66,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.files import locked, resource_error, sync_folder
+from pbvf_offline.files import locked, resource_error, sync_folder, write_all
 
 SUMS_FILE: Final = "SHA256SUMS"
 BLOCK: Final = 512

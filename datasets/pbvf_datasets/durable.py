@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pbvf_offline.errors import ResourceError
-from pbvf_offline.files import sync_folder
+from pbvf_offline.files import replace_file, sync_folder
 
 TEMPORARY: Final = ".tmp-"
 """How temporary names start; whoever holds the folder's lock may remove such files."""
@@ -27,22 +27,7 @@ def write_durably(path: Path, data: bytes, *, sync: bool = True) -> None:
     Raises:
         OSError: The disk refuses; ``path`` is unchanged.
     """
-    temporary = path.with_name(TEMPORARY + path.name)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        descriptor = os.open(temporary, flags, 0o666)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # the space it took may be what is missing
-        raise
+    replace_file(path, data, path.with_name(TEMPORARY + path.name))
     if sync:
         sync_folder(path.parent)
 

@@ -57,7 +57,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.files import sync_folder
+from pbvf_offline.files import sync_folder, write_all
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
@@ -471,13 +471,6 @@ def renew(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
             return 0
         write_durably(file, data)
     return len(data)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the bytes, however few the system takes at a time."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def silent(done: int, total: int) -> None:
