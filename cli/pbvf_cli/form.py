@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-from click.core import ParameterSource
-
 if TYPE_CHECKING:
     from pbvf_offline.envs import EnvConfig
 
@@ -81,7 +78,7 @@ class Form:
             default: What it is when not given.
             source: What to call the default's origin.
         """
-        self.show(name, value, "given" if value != default or _was_typed(name) else source)
+        self.show(name, value, source if value == default else "given")
 
     def environment(self, config: EnvConfig) -> None:
         """Remember an environment that the user named."""
@@ -113,15 +110,6 @@ class Form:
             source = "drawn" if found is None else "stored in the output"
         self.settings.append(Setting("seed", value, source))
         return value
-
-
-def _was_typed(name: str) -> bool:
-    """Return whether the command line that is being run has an option."""
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return False
-    source = context.get_parameter_source(name.replace("-", "_"))
-    return source is ParameterSource.COMMANDLINE
 
 
 def paper_source(env_id: str | None) -> str:

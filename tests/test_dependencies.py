@@ -1,0 +1,40 @@
+"""What a plain installation brings along is all that its modules import when they are loaded."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+OWN = ("pbvf_offline", "datasets/pbvf_datasets", "cli/pbvf_cli", "cli/pbvf_experiments")
+
+
+def declared() -> set[str]:
+    """Import names of the dependencies without extras; they differ from the names only in case."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[\[>=<~! ;]", line)[0] for line in project["dependencies"]]
+    return {{"pillow": "PIL", "tensorboardx": "tensorboardX"}.get(name, name) for name in names}
+
+
+def loaded_with(path: Path) -> set[str]:
+    """Packages that a module imports while it is loaded, those for type checkers left out."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_modules_load_in_a_plain_installation() -> None:
+    known = declared() | set(sys.stdlib_module_names) | {Path(folder).name for folder in OWN}
+    stray = {
+        str(path.relative_to(ROOT)): loaded_with(path) - known
+        for folder in OWN
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {path: names for path, names in stray.items() if names} == {}
