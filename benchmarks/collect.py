@@ -15,8 +15,8 @@ import gymnasium as gym
 import numpy as np
 
 from alternate import alternate, options, write
-from pbvf_datasets.collect import CollectSettings, collect
-from pbvf_offline.envs import EnvConfig
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_runs.collection import CollectSettings, collect
 
 STEPS = 100_000
 FRAGMENT = 200

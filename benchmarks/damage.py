@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 
 from pbvf_cli.__main__ import main as pbvf
-from pbvf_datasets.archive import unpack
-from pbvf_datasets.door import CardWarning
-from pbvf_datasets.reader import load_dataset
-from pbvf_datasets.verify import verify
-from pbvf_offline.critic_files import load_critic
+from pbvf_datasets.inspect.verify import verify
+from pbvf_datasets.read.dataset import load_dataset
+from pbvf_datasets.read.untrusted import CardWarning
+from pbvf_datasets.share.archive import unpack
 from pbvf_offline.errors import PbvfError
-from pbvf_offline.policy_files import load_policies
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.policies.files import load_policies
 
 FLIPS, CUTS = 1000, 200
 DATASET = "lab/damage-v0"

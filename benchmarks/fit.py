@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from alternate import alternate, options, write
-from pbvf_offline.batches import Trajectories
-from pbvf_offline.fit import FitSettings, advance, start_fit, training_set
-from pbvf_offline.policies import BoxActions, Policies, PolicySpec
+from pbvf_offline.fit.loop import FitSettings, advance, start_fit, training_set
+from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
 
 STEPS, FRAGMENT, BATCH, GAMMA, LR = 100_000, 200, 128, 0.999, 1e-3
 CPU = torch.device("cpu")

@@ -20,8 +20,8 @@ from pathlib import Path
 import h5py
 
 from alternate import alternate, write
-from pbvf_datasets.edit import merge
-from pbvf_datasets.schema import DATA_FILE
+from pbvf_datasets.format.schema import DATA_FILE
+from pbvf_datasets.write.edit import merge
 from synthetic import write_dataset
 
 INPUTS, FRAGMENTS, FRAGMENT_STEPS = 10, 5, 200

@@ -12,7 +12,7 @@ import torch
 
 from alternate import alternate, options, write
 from pbvf_offline.critics import Critic, CriticConfig, make_critic
-from pbvf_offline.policies import BoxActions, PolicySpec
+from pbvf_offline.policies.policy import BoxActions, PolicySpec
 
 STATES = 10_000
 

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from pbvf_datasets import DatasetWriter
-from pbvf_offline.batches import Episode
-from pbvf_offline.policies import BoxActions, PolicySpec
+from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.rollout.episodes import Episode
 
 OBS, ACT = 8, 2
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from alternate import alternate
 from pbvf_datasets import DatasetWriter
-from pbvf_datasets.schema import DATA_FILE
-from pbvf_datasets.verify import verify
-from pbvf_offline.batches import Episode
-from pbvf_offline.policies import BoxActions, Policies, PolicySpec
+from pbvf_datasets.format.schema import DATA_FILE
+from pbvf_datasets.inspect.verify import verify
+from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
+from pbvf_offline.rollout.episodes import Episode
 
 OBS, ACT = 8, 2
 EPISODES, STEPS, FRAGMENT = 10, 100_000, 200

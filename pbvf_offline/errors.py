@@ -17,6 +17,12 @@ def describe(error: BaseException) -> str:
         return type(error).__name__
 
 
+def printable(name: str) -> str:
+    """Return a name from a file in a form that is safe to print: ASCII, bounded."""
+    text = name if name.isascii() and name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= 120 else f"{text[:119]}…"
+
+
 class PbvfError(Exception):
     """Base of all errors caused by a user's input or surroundings.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import pbvf_offline.workers as workers_module
+import pbvf_offline.rollout.workers as workers_module
 
 # One core for each test process: results do not depend on it, running times do.
 torch.set_num_threads(1)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pbvf_offline.batches import Episode, Trajectories, stack_episodes
-from pbvf_offline.critic_files import CriticFile, finished_file, make_context
-from pbvf_offline.envs import EnvReference
-from pbvf_offline.fit import FitSettings, advance, start_fit, training_set
-from pbvf_offline.policies import Actor, BoxActions, DiscreteActions, Policies, PolicySpec
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.fit.critic_file import CriticFile, finished_file, make_context
+from pbvf_offline.fit.loop import FitSettings, advance, start_fit, training_set
+from pbvf_offline.policies.policy import Actor, BoxActions, DiscreteActions, Policies, PolicySpec
+from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
 
 def box_spec(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_offline.batches import Episode
-from pbvf_offline.policies import Actor, BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.policies.policy import Actor, BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.rollout.episodes import Episode
 
 BOX_SPEC = PolicySpec(3, (), BoxActions((-2.0,), (2.0,)))
 DISCRETE_SPEC = PolicySpec(4, (5,), DiscreteActions(2))

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pbvf_datasets.places as places
+import pbvf_datasets.share.remotes as places
 from hostile import make
-from pbvf_datasets.manifest import manifest_bytes, manifest_digest
-from pbvf_datasets.privacy import Machine
+from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
+from pbvf_datasets.share.privacy import Machine
 
 NAME = "lab/toy-v0"
 SOMEBODY = Machine(frozenset({"alice"}), frozenset({"box7"}), frozenset({"/home/alice"}))

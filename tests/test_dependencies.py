@@ -9,14 +9,25 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-OWN = ("pbvf_offline", "datasets/pbvf_datasets", "cli/pbvf_cli", "cli/pbvf_experiments")
+OWN = (
+    "pbvf_offline",
+    "datasets/pbvf_datasets",
+    "cli/pbvf_cli",
+    "cli/pbvf_experiments",
+    "cli/pbvf_runs",
+)
 
 
 def declared() -> set[str]:
     """Import names of the dependencies without extras; they differ from the names only in case."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [re.split(r"[\[>=<~! ;]", line)[0] for line in project["dependencies"]]
-    return {{"pillow": "PIL", "tensorboardx": "tensorboardX"}.get(name, name) for name in names}
+    return {
+        {"pillow": "PIL", "tensorboardx": "tensorboardX", "lazy-loader": "lazy_loader"}.get(
+            name, name
+        )
+        for name in names
+    }
 
 
 def loaded_with(path: Path) -> set[str]:

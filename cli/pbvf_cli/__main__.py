@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_standard_streams()
 
-    from pbvf_cli.errors import finish_stdout, guarded
+    from pbvf_cli.shared.errors import finish_stdout, guarded
 
     arguments = list(sys.argv[1:] if argv is None else argv)
 

@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from pbvf_cli import (
+from pbvf_cli.commands import (
     collect,
     dataset,
     evaluate,
-    fit,
     policies,
     quickstart,
     reproduce,
     synthesize,
     train_online,
 )
+from pbvf_cli.commands import fit_critic as fit
 
 app = typer.Typer(
     name="pbvf",

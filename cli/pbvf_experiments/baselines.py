@@ -21,9 +21,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.envs import Env, EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.envs.make import Env, close_env, make_env
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
-from pbvf_offline.paper_presets import (
+from pbvf_offline.exchange.stable_baselines import sb3_policies
+from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.presets.offline import default_gamma, default_reward
+from pbvf_offline.presets.paper import (
     BUFFER_SIZE,
     DDPG_POLYAK,
     DDPG_STARTING_FRACTION,
@@ -32,11 +37,8 @@ from pbvf_offline.paper_presets import (
     ars_choice,
     ddpg_choice,
 )
-from pbvf_offline.paper_presets import DDPG as PRESET
-from pbvf_offline.policies import Policies, PolicySpec
-from pbvf_offline.presets import default_gamma, default_reward
-from pbvf_offline.rollout import evaluate_policies, require_end
-from pbvf_offline.sb3_actors import sb3_policies
+from pbvf_offline.presets.paper import DDPG as PRESET
+from pbvf_offline.rollout.loop import evaluate_policies, require_end
 from pbvf_offline.seeding import check_seed
 
 if TYPE_CHECKING:
@@ -231,7 +233,7 @@ class _Protocol:
         index = len(self.points) + 1
         if index > self._count or step != index * self.steps // self._count:
             return
-        from pbvf_offline.online import evaluation_seed
+        from pbvf_offline.online.loop import evaluation_seed
 
         returns, without = evaluate_policies(
             self._config,

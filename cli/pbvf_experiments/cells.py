@@ -7,38 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pbvf_offline.errors import ConflictError, DamagedError, UsageError
-from pbvf_offline.files import read_file, write_file
-from pbvf_offline.strict_json import parse_json
+from pbvf_offline.errors import ConflictError, DamagedError
+from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.tensor_file import read_file, write_file
 
-_MOST_SEEDS = 10_000
 _MAX_CELL = 16 * 2**20
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Parse seeds as users type them.
-
-    >>> parse_seeds("0-2,7")
-    [0, 1, 2, 7]
-
-    Raises:
-        UsageError: The text is not numbers and ranges.
-    """
-    seeds: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            more = range(int(first), int(last if dash else first) + 1)
-            if not 1 <= len(more) <= _MOST_SEEDS:
-                raise ValueError
-            seeds.extend(more)
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise UsageError(
-            f"seeds {text!r} are not understood", where="--seeds", remedy="give 0-4 or 0,3,7"
-        )
-    return seeds
 
 
 def cell(path: Path, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

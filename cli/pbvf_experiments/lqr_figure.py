@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 
 from pbvf_experiments.cells import cell
 from pbvf_offline.critics import Critic
-from pbvf_offline.envs import LQR_ID, EnvConfig, close_env, make_env, spec_for_env, time_limit
+from pbvf_offline.envs.lqr import BOUND, MAX_ACTION, START
+from pbvf_offline.envs.make import LQR_ID, close_env, make_env, time_limit
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
-from pbvf_offline.lqr import BOUND, MAX_ACTION, START
-from pbvf_offline.online import Hooks, OnlineSettings, Training, start_training, train
-from pbvf_offline.online_presets import online_defaults
-from pbvf_offline.policies import PolicySpec
-from pbvf_offline.presets import env_preset
-from pbvf_offline.validation import rank_correlation
+from pbvf_offline.fit.validation import rank_correlation
+from pbvf_offline.online.defaults import online_defaults
+from pbvf_offline.online.loop import Hooks, OnlineSettings, Training, start_training, train
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.presets.offline import env_preset
 
 Note = Callable[[str], None]
 

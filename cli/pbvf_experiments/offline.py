@@ -17,19 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.collect import CollectSettings, collect
-from pbvf_datasets.reader import Dataset, load_dataset
+from pbvf_datasets.read.dataset import Dataset, load_dataset
 from pbvf_experiments.cells import cell
-from pbvf_offline.critic_files import CriticFile, load_critic
-from pbvf_offline.envs import EnvConfig, EnvReference, close_env, make_env, spec_for_env
+from pbvf_offline.envs.make import close_env, make_env
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import UsageError
-from pbvf_offline.fit import FitSettings, default_fit_settings, paper_fit_settings
-from pbvf_offline.fit_files import fit_to_file, snapshot_path
-from pbvf_offline.presets import CRITIC_PRESETS
-from pbvf_offline.rollout import evaluate_policies
-from pbvf_offline.synthesis import SynthesisSettings, default_synthesis_settings
-from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
-from pbvf_offline.targets import segment_starts
+from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.loop import FitSettings, default_fit_settings, paper_fit_settings
+from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.presets.offline import CRITIC_PRESETS
+from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.targets import segment_starts
+from pbvf_offline.synthesis.ascent import SynthesisSettings, default_synthesis_settings
+from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
+from pbvf_runs.collection import CollectSettings, collect
 
 Note = Callable[[str], None]
 

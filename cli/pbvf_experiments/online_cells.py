@@ -20,9 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pbvf_experiments.cells import cell
-from pbvf_offline.envs import EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.envs.make import close_env, make_env
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
-from pbvf_offline.paper_presets import (
+from pbvf_offline.policies.policy import PolicySpec, parse_arch
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.presets.offline import default_reward, env_preset
+from pbvf_offline.presets.paper import (
     TODAY,
     ArsChoice,
     DdpgChoice,
@@ -31,11 +35,9 @@ from pbvf_offline.paper_presets import (
     env_family,
     paper_steps,
 )
-from pbvf_offline.policies import PolicySpec, parse_arch
-from pbvf_offline.presets import default_reward, env_preset
 
 if TYPE_CHECKING:
-    from pbvf_offline.online import OnlineSettings
+    from pbvf_offline.online.loop import OnlineSettings
 
 Note = Callable[[str], None]
 OURS = ("pssvf", "psvf", "pavf")
@@ -187,7 +189,7 @@ def run_one(
         seed: The run's seed.
         out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
         tick: Called often with the environment steps done.
-        stop_soon: See :func:`pbvf_datasets.runs.train_run`.
+        stop_soon: See :func:`pbvf_runs.train.train_run`.
 
     Returns:
         ``evaluations``, ``average_return``, ``last20_return``, …; returns of the unperturbed
@@ -224,8 +226,8 @@ def _run_ours(
     tick: Callable[[int], None] | None,
     stop_soon: Callable[[], None] | None,
 ) -> dict[str, Any]:
-    from pbvf_datasets.run_records import RunConfig
-    from pbvf_datasets.runs import train_run
+    from pbvf_runs.records import RunConfig
+    from pbvf_runs.train import train_run
 
     config = EnvConfig(chosen.env)
     spec, settings, source = _settings(chosen, seed)
@@ -252,7 +254,7 @@ def _run_ours(
 
 def _settings(chosen: OnlineCell, seed: int) -> tuple[PolicySpec, OnlineSettings, str]:
     """Return the policies' spec, the settings and where the tuned ones come from."""
-    from pbvf_offline.online_presets import online_defaults
+    from pbvf_offline.online.defaults import online_defaults
 
     env = make_env(EnvConfig(chosen.env))
     squash = env_preset(chosen.env).squash
@@ -359,7 +361,7 @@ def run_cells(
         workers: Number of processes.
         note: Told of each finished run.
     """
-    from pbvf_offline.workers import ordered_map
+    from pbvf_offline.rollout.workers import ordered_map
 
     job = RunJob(out)
     if workers <= 1:

@@ -13,7 +13,7 @@ from pbvf_experiments.online_cells import (
     stored_runs,
 )
 from pbvf_experiments.paper_results import agrees, paper_result
-from pbvf_experiments.statistics import interval
+from pbvf_runs.statistics import interval
 
 Row = dict[str, float | str | None]
 

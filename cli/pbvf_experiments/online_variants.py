@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pbvf_experiments.online_cells import OURS, OnlineCell
-from pbvf_offline.online_presets import ACTOR_STATES
-from pbvf_offline.paper_presets import GRIDS, TODAY
+from pbvf_offline.online.defaults import ACTOR_STATES
+from pbvf_offline.presets.paper import GRIDS, TODAY
 
 _CONTINUOUS = tuple(e for f, e in TODAY.items() if f not in ("Acrobot", "CartPole"))
 _ARCHES = ("linear", "64,64")

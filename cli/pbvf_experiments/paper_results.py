@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pbvf_offline.errors import UsageError
-from pbvf_offline.paper_presets import env_family
+from pbvf_offline.presets.paper import env_family
 
 
 @dataclass(frozen=True)

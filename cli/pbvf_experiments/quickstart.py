@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_datasets.collect import CollectSettings, collect
-from pbvf_datasets.reader import load_dataset
+from pbvf_datasets.read.dataset import load_dataset
 from pbvf_experiments.plots import draw_synthesis
-from pbvf_offline.critic_files import load_critic
-from pbvf_offline.envs import EnvConfig, EnvReference
-from pbvf_offline.fit import default_fit_settings
-from pbvf_offline.fit_files import fit_to_file
-from pbvf_offline.presets import SYNTHESIS
-from pbvf_offline.rollout import evaluate_policies
-from pbvf_offline.synthesis import default_synthesis_settings
-from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.fit.loop import default_fit_settings
+from pbvf_offline.fit.to_file import fit_to_file
+from pbvf_offline.presets.offline import SYNTHESIS
+from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.synthesis.ascent import default_synthesis_settings
+from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
+from pbvf_runs.collection import CollectSettings, collect
 
 ENV = "Swimmer-v5"
 DATASET = "quickstart/swimmer-fragments-v0"

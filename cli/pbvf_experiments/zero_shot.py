@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from pbvf_experiments.cells import cell
-from pbvf_offline.envs import EnvConfig, close_env, make_env, spec_for_env
+from pbvf_offline.envs.make import close_env, make_env
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
-from pbvf_offline.policies import parse_arch
-from pbvf_offline.presets import env_preset
-from pbvf_offline.synthesis import default_synthesis_settings
+from pbvf_offline.policies.policy import parse_arch
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.presets.offline import env_preset
+from pbvf_offline.synthesis.ascent import default_synthesis_settings
 
 Note = Callable[[str], None]
 
@@ -127,7 +129,7 @@ def run_zero_shot(
         out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
         settings: What is measured.
         note: Told of each stage.
-        stop_soon: See :func:`pbvf_datasets.runs.train_run`.
+        stop_soon: See :func:`pbvf_runs.train.train_run`.
     """
     settings = settings or ZeroShotSettings()
     described = {"seed": seed, **dataclasses.asdict(chosen), **dataclasses.asdict(settings)}
@@ -148,9 +150,9 @@ def _run(
 ) -> dict[str, Any]:
     import torch
 
-    from pbvf_datasets.run_records import RunConfig
-    from pbvf_datasets.runs import train_run
-    from pbvf_offline.online_presets import online_defaults
+    from pbvf_offline.online.defaults import online_defaults
+    from pbvf_runs.records import RunConfig
+    from pbvf_runs.train import train_run
 
     torch.set_num_threads(1)
     config = EnvConfig(chosen.env)
@@ -197,11 +199,11 @@ def _grow(
     settings: ZeroShotSettings,
     noisy: np.ndarray[Any, np.dtype[np.float64]],
 ) -> dict[str, Any]:
-    from pbvf_datasets.run_records import snapshot_files
-    from pbvf_offline.critic_files import load_critic
-    from pbvf_offline.policy_files import load_policies
-    from pbvf_offline.rollout import evaluate_policies
-    from pbvf_offline.synthesis_files import EvaluationSettings, synthesize_to_file
+    from pbvf_offline.fit.critic_file import load_critic
+    from pbvf_offline.policies.files import load_policies
+    from pbvf_offline.rollout.loop import evaluate_policies
+    from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
+    from pbvf_runs.records import snapshot_files
 
     critic, policy = snapshot_files(folder, step)
     config = EnvConfig(chosen.env)
@@ -304,7 +306,7 @@ def run_zero_shot_seeds(
     """
     if workers <= 1:
         return {seed: run_zero_shot(chosen, seed, out, note=note) for seed in seeds}
-    from pbvf_offline.workers import ordered_map
+    from pbvf_offline.rollout.workers import ordered_map
 
     results = {}
     for seed, result in ordered_map(

@@ -5,20 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.errors import DamagedError, UsageError
-from pbvf_offline.normalization import Normaliser, column_moments
-from pbvf_offline.policies import PolicySpec
-from pbvf_offline.relabel import Relabelling
-from pbvf_offline.targets import RewardChoice
+from pbvf_offline.policies.normaliser import Normaliser, column_moments
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.rollout.targets import RewardChoice
+
+if TYPE_CHECKING:
+    from pbvf_offline.fit.augment.relabel import Relabelling
 
 _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
 

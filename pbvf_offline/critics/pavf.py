@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
-from pbvf_offline.normalization import Normaliser
-from pbvf_offline.policies import PolicySpec
-from pbvf_offline.torch_policies import to_unit, unit_action
+from pbvf_offline.policies.batch import to_unit, unit_action
+from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
 
 
 class PAVF(Critic):

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
-from pbvf_offline.normalization import Normaliser
-from pbvf_offline.targets import chosen_rewards, monte_carlo_returns
+from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.rollout.targets import chosen_rewards, monte_carlo_returns
 
 
 class PSSVF(Critic):

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.batches import Trajectories
 from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
-from pbvf_offline.normalization import Normaliser
-from pbvf_offline.policies import DiscreteActions, PolicySpec
-from pbvf_offline.torch_policies import log_prob, network_output, to_unit
+from pbvf_offline.policies.batch import log_prob, network_output, to_unit
+from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
 
 _DRAWS: Final = 16
 

@@ -28,12 +28,14 @@ import numpy as np
 
 import hostile
 import libtools
-from pbvf_datasets.archive import pack
-from pbvf_datasets.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
-from pbvf_offline.envs import EnvConfig, EnvReference, make_env, spec_for_env
-from pbvf_offline.files import decode, encode
-from pbvf_offline.policies import PolicySpec
-from pbvf_offline.policy_files import PoliciesFile
+from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
+from pbvf_datasets.share.archive import pack
+from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.io.tensor_file import decode, encode
+from pbvf_offline.policies.files import PoliciesFile
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spaces import spec_for_env
 
 UNSAFE, DAMAGED, BAD = (4,), (3,), (3, 4)
 REFUSED = (3, 4, 5)
@@ -741,7 +743,7 @@ def remotes(good: Good) -> Iterator[Attack]:
         path = folder / MANIFEST_FILE
         manifest = json.loads(path.read_bytes())
         manifest["files"][DATA_FILE]["size"] = 2**60
-        from pbvf_datasets.manifest import manifest_bytes, manifest_digest
+        from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 
         manifest["digest"] = manifest_digest(manifest)
         path.write_bytes(manifest_bytes(manifest))

@@ -1,0 +1,372 @@
+"""``pbvf dataset merge``, ``filter`` and ``split``: datasets made of the episodes of others."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pbvf_cli.shared import options, values
+from pbvf_cli.shared.form import Form
+from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
+from pbvf_cli.shared.progress import Bar
+from pbvf_offline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pbvf_datasets.write.edit import EditResult, FilterSettings
+
+MERGE_EXAMPLES = """Examples:
+
+pbvf dataset merge lab/a-v0 lab/b-v0 --dataset lab/all-v0
+
+pbvf dataset merge downloads/theirs lab/ours-v0 --dataset lab/all-v0 --license CC-BY-4.0"""
+FILTER_EXAMPLES = """Examples:
+
+pbvf dataset filter lab/a-v0 --dataset lab/best-v0 --top 0.1
+
+pbvf dataset filter lab/a-v0 --dataset lab/first-v0 --episodes 0-99,200 --no-cut"""
+SPLIT_EXAMPLES = """Examples:
+
+pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.8,0.2 --seed 0
+
+pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.5,0.5 --names one,two --by policy"""
+
+
+class SplitBy(StrEnum):
+    """What is never in two parts."""
+
+    EPISODE = "episode"
+    POLICY = "policy"
+
+
+def register(sub: typer.Typer) -> None:
+    """Add the commands to ``pbvf dataset``."""
+    sub.command("merge", epilog=MERGE_EXAMPLES)(merge)
+    sub.command("filter", epilog=FILTER_EXAMPLES)(filter_)
+    sub.command("split", epilog=SPLIT_EXAMPLES)(split)
+
+
+def merge(
+    datasets: Annotated[
+        list[str], typer.Argument(metavar="DATASET", help="Ids or folders, in order.")
+    ],
+    dataset: options.DatasetId = None,
+    license_id: Annotated[
+        str | None,
+        typer.Option(
+            "--license",
+            callback=options.licence,
+            metavar="ID",
+            help="Licence of the result.",
+            show_default="that of the inputs, where it is the same",
+        ),
+    ] = None,
+    keep_duplicates: Annotated[
+        bool,
+        typer.Option(
+            "--keep-duplicates", help="Take an episode as often as it is in different inputs."
+        ),
+    ] = False,
+    require_manifest: options.RequireManifest = False,
+    overwrite: options.Overwrite = False,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make one dataset of the episodes of several.
+
+    Policies that agree in all four parts are one, whatever dataset they are
+    from. Each episode keeps its seed, tags and normaliser, and the manifest
+    keeps where everything is from. Inputs of other environments, spaces or
+    architectures are refused. An episode that two inputs share is taken once.
+    """
+    del debug, device  # the error boundary looks for the one; nothing needs the other
+    sink = Sink(json_only=json_only, quiet=quiet)
+    target = values.target_dataset(dataset)
+    form = Form()
+    form.show("inputs", datasets)
+    form.show("dataset", target)
+    form.option("license", license_id, None, "the inputs'")
+    form.option("keep-duplicates", keep_duplicates, False)
+
+    from pbvf_datasets.write.edit import merge as merge_datasets
+
+    sink.settings("pbvf dataset merge", form.settings)
+    with Bar("merging", "episodes", sink=sink) as bar:
+        result = merge_datasets(
+            datasets,
+            target,
+            license=license_id,
+            keep_duplicates=keep_duplicates,
+            require_manifest=require_manifest,
+            overwrite=overwrite,
+            progress=bar.update,
+        )
+    _tell(sink, result)
+    # Each input that repeats another's episodes would weigh them twice in a fit.
+    _print(sink, result, {"duplicates": result.left_out}, ("duplicates left out", result.left_out))
+
+
+def filter_(
+    source: options.Dataset,
+    dataset: options.DatasetId = None,
+    min_return: Annotated[
+        float | None, typer.Option("--min-return", metavar="R", help="Least return.")
+    ] = None,
+    max_return: Annotated[
+        float | None, typer.Option("--max-return", metavar="R", help="Greatest return.")
+    ] = None,
+    top: Annotated[
+        float | None,
+        typer.Option(
+            "--top",
+            metavar="FRACTION",
+            help="Of what passes all else, this fraction with the highest returns.",
+        ),
+    ] = None,
+    min_steps: Annotated[int | None, options.counting("--min-steps", "Least steps.")] = None,
+    max_steps: Annotated[int | None, options.counting("--max-steps", "Greatest steps.")] = None,
+    terminated: Annotated[
+        bool, typer.Option("--terminated", help="Only episodes whose task ended.")
+    ] = False,
+    truncated: Annotated[
+        bool, typer.Option("--truncated", help="Only episodes that a limit or budget ended.")
+    ] = False,
+    no_cut: Annotated[
+        bool, typer.Option("--no-cut", help="No episodes that a step budget cut short.")
+    ] = False,
+    episodes: Annotated[
+        str | None,
+        typer.Option("--episodes", metavar="0-99,200", help="Only these, numbered from 0."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", metavar="0-99,200", help="Only those reset with these seeds."),
+    ] = None,
+    require_manifest: options.RequireManifest = False,
+    overwrite: options.Overwrite = False,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make a dataset of those episodes that pass every criterion given.
+
+    Returns are undiscounted. Episodes cut short by a step budget have none:
+    any criterion on returns leaves them out.
+    """
+    del debug, device
+    sink = Sink(json_only=json_only, quiet=quiet)
+    target = values.target_dataset(dataset)
+    if terminated and truncated:
+        raise UsageError(
+            "give either --terminated or --truncated, not both",
+            remedy="without them both kinds of episodes pass",
+        )
+
+    from pbvf_datasets.write.edit import FilterSettings, filter_dataset, parse_ranges
+
+    settings = FilterSettings(
+        min_return=min_return,
+        max_return=max_return,
+        top=top,
+        min_steps=min_steps,
+        max_steps=max_steps,
+        terminated=terminated if terminated or truncated else None,
+        no_cut=no_cut,
+        episodes=None if episodes is None else parse_ranges(episodes, "--episodes"),
+        seeds=None if seeds is None else parse_ranges(seeds, "--seeds"),
+    )
+    sink.settings("pbvf dataset filter", _filter_form(source, target, settings).settings)
+    with Bar("copying", "episodes", sink=sink) as bar:
+        result = filter_dataset(
+            source,
+            target,
+            settings,
+            require_manifest=require_manifest,
+            overwrite=overwrite,
+            progress=bar.update,
+        )
+    _tell(sink, result)
+    _print(sink, result, {"left_out": result.left_out}, ("episodes left out", result.left_out))
+
+
+def split(
+    source: options.Dataset,
+    dataset: options.DatasetId = None,
+    fractions: Annotated[
+        str | None,
+        typer.Option("--fractions", metavar="0.8,0.2", help="Share of each part; they sum to 1."),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--names",
+            metavar="NAME,NAME",
+            help="Names of the parts, which become part of their ids.",
+            show_default="train,test; train,validation,test; part-1,…",
+        ),
+    ] = None,
+    by: Annotated[
+        SplitBy,
+        typer.Option(
+            "--by", help="policy: episodes that share a policy stay in one part, all of them."
+        ),
+    ] = SplitBy.EPISODE,
+    require_manifest: options.RequireManifest = False,
+    overwrite: options.Overwrite = False,
+    seed: options.Seed = None,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Split a dataset into several by whole episodes, drawn by the seed.
+
+    ``--dataset lab/x-v0`` makes lab/x-train-v0, lab/x-test-v0, and so on.
+    """
+    del debug, device
+    sink = Sink(json_only=json_only, quiet=quiet)
+    target = values.target_dataset(dataset)
+    if fractions is None:
+        raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
+
+    from pbvf_datasets.format.identity import peek
+    from pbvf_datasets.write.edit import SplitSettings
+    from pbvf_datasets.write.edit import split as split_dataset
+
+    parts = () if names is None else tuple(name.strip() for name in names.split(","))
+    settings = SplitSettings(_fractions(fractions), parts, by.value)
+    first = settings.dataset_ids(target)[0]
+
+    def stored() -> int | None:
+        found = peek(first)
+        given = None if found is None else found["seed"]
+        return given if type(given) is int else None
+
+    form = Form()
+    form.show("input", source)
+    form.show("dataset", target)
+    form.show("fractions", settings.fractions)
+    form.show("names", settings.names, "default" if names is None else "given")
+    form.option("by", by.value, SplitBy.EPISODE)
+    seed = form.seed(seed, None if overwrite else stored)
+    sink.settings("pbvf dataset split", form.settings)
+    settings = SplitSettings(settings.fractions, settings.names, by.value, seed)
+    with Bar("copying", "episodes", sink=sink) as bar:
+        results = split_dataset(
+            source,
+            target,
+            settings,
+            require_manifest=require_manifest,
+            overwrite=overwrite,
+            progress=bar.update,
+        )
+    complete = all(result.already_complete for result in results)
+    if complete:
+        sink.note("already complete: " + ", ".join(result.dataset for result in results))
+    sink.result(
+        {
+            "dataset": target,
+            "parts": [
+                {"name": name, "fraction": share, **_payload(result)}
+                for name, share, result in zip(
+                    settings.names, settings.fractions, results, strict=True
+                )
+            ],
+            "by": by.value,
+            "seed": seed,
+            "seconds": sum(result.seconds for result in results),
+            "already_complete": complete,
+        },
+        [("seed", str(seed)), ("by", by.value)],
+        table=(
+            ("part", "episodes", "steps", "policies", "return", "path"),
+            [
+                (
+                    result.dataset,
+                    f"{result.episodes:,}",
+                    f"{result.steps:,}",
+                    f"{result.policies:,}",
+                    return_range(result.returns),
+                    str(result.path),
+                )
+                for result in results
+            ],
+        ),
+    )
+
+
+def _fractions(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} are not numbers", where="--fractions", remedy="give shares such as 0.8,0.2"
+        ) from error
+
+
+def _filter_form(source: str, target: str, settings: FilterSettings) -> Form:
+    form = Form()
+    form.show("input", source)
+    form.show("dataset", target)
+    for name, value in settings.to_dict().items():
+        if value is not None and value is not False:
+            form.show(name.replace("_", "-"), value)
+    if settings.terminated is False:
+        form.show("terminated", False)
+    return form
+
+
+def _tell(sink: Sink, result: EditResult) -> None:
+    if result.already_complete:
+        sink.note(f"already complete: {result.path}")
+    for note in result.notes:
+        sink.note(f"note: {note}")
+
+
+def _payload(result: EditResult) -> dict[str, Any]:
+    return {
+        "dataset": result.dataset,
+        "path": result.path,
+        "episodes": result.episodes,
+        "steps": result.steps,
+        "policies": result.policies,
+        "cut": result.cut,
+        "return": result.returns or NO_RETURN,
+        "license": result.license,
+        "authors": result.authors,
+        "sources": [
+            {
+                "dataset": source.id,
+                "digest": source.digest,
+                "verified": source.verified,
+                "episodes": source.episodes,
+                "steps": source.steps,
+            }
+            for source in result.sources
+        ],
+        "seconds": result.seconds,
+        "steps_per_second": result.steps_per_second,
+        "already_complete": result.already_complete,
+    }
+
+
+def _print(sink: Sink, result: EditResult, more: dict[str, Any], row: tuple[str, int]) -> None:
+    sink.result(
+        {**_payload(result), **more},
+        [
+            ("dataset", result.dataset),
+            ("path", str(result.path)),
+            ("episodes", f"{result.episodes:,} ({result.cut:,} cut short by a step budget)"),
+            (row[0], f"{row[1]:,}"),
+            ("steps", f"{result.steps:,}"),
+            ("policies", f"{result.policies:,}"),
+            ("return", return_range(result.returns)),
+            ("license", result.license or "none"),
+            ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
+        ],
+    )

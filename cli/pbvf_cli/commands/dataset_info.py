@@ -1,0 +1,217 @@
+"""``pbvf dataset list`` and ``pbvf dataset info``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pbvf_cli.shared import options
+from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.output import Sink, number
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pbvf_datasets.inspect.describe import Description, Histogram
+
+LIST_EXAMPLES = """Examples:
+
+pbvf dataset list
+
+MINARI_DATASETS_PATH=/data/minari pbvf dataset list --json"""
+
+INFO_EXAMPLES = """Examples:
+
+pbvf dataset info lab/swimmer-v0
+
+pbvf dataset info ./downloaded-v0 --json"""
+
+_BARS = ("return from", "to", "episodes", "")
+_BAR = 40
+_SHOWN = 12  # numbers of a normaliser; the rest is for --json
+_PREFIXES = ("B", "kB", "MB", "GB", "TB")
+
+
+def register(sub: typer.Typer) -> None:
+    """Add the commands to ``pbvf dataset``."""
+    sub.command("list", epilog=LIST_EXAMPLES)(list_all)
+    sub.command("info", epilog=INFO_EXAMPLES)(info)
+
+
+def list_all(
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """List the datasets under MINARI_DATASETS_PATH (else Minari's own folder).
+
+    Those of other programs are marked foreign, those begun and not finished unfinished. Only
+    small files are read; 'pbvf dataset verify' checks a dataset.
+    """
+    del debug, device  # the error boundary looks for one; nothing is computed
+    sink = Sink(json_only=json_only, quiet=quiet)
+
+    from pbvf_datasets.format.schema import datasets_root
+    from pbvf_datasets.inspect.describe import list_datasets
+
+    root = datasets_root()
+    found = list_datasets(root)
+    payload = {"root": root, "datasets": [one.to_dict() for one in found]}
+    header = ("dataset", "state", "episodes", "steps", "policies", "env", "licence", "size")
+    lines = [
+        (
+            one.dataset,
+            one.state,
+            *(number(count) for count in (one.episodes, one.steps, one.policies)),
+            one.env or "-",
+            one.license or "-",
+            "-" if one.size is None else size_text(one.size),
+        )
+        for one in found
+    ]
+    rows = [("datasets in", str(root)), ("found", number(len(found)))]
+    rows += [(one.state, one.problem) for one in found if one.problem is not None]
+    sink.result(payload, rows, table=(header, lines) if lines else None)
+
+
+def info(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="An id, or the folder of a dataset.")
+    ],
+    require_manifest: options.RequireManifest = False,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Show what is in a dataset and where it came from.
+
+    Digests and the form of everything are checked, values are not: see 'pbvf dataset verify'.
+    """
+    del debug, device
+    sink = Sink(json_only=json_only, quiet=quiet)
+
+    from pbvf_datasets.inspect.describe import describe
+
+    found = describe(dataset, require_manifest=require_manifest)
+    histogram = found.histogram
+    sink.result(
+        found.to_dict(),
+        _rows(found),
+        table=None if histogram is None else (_BARS, _bars(histogram)),
+    )
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> size_text(999), size_text(12_345_678)
+    ('999 B', '12.3 MB')
+    """
+    value, prefix = float(size), 0
+    while value >= 999.95 and prefix < len(_PREFIXES) - 1:
+        value, prefix = value / 1000, prefix + 1
+    return f"{size} B" if prefix == 0 else f"{value:.1f} {_PREFIXES[prefix]}"
+
+
+def _rows(found: Description) -> list[tuple[str, str]]:
+    provenance = found.provenance or {}
+    ends = (("terminated", found.terminated), ("truncated", found.truncated), ("cut", found.cut))
+    sizes = sorted(found.sizes.items())
+    rows = [
+        ("dataset", found.dataset),
+        ("path", str(found.path)),
+        ("verified", "yes: its manifest fits" if found.verified else "no: it has no manifest"),
+        ("digest", found.digest),
+        ("licence", found.license or "none given: others may not use it without asking"),
+        ("authors", ", ".join(provenance.get("authors", ())) or "none given"),
+        ("episodes", number(found.episodes)),
+        ("episodes ended", ", ".join(f"{count:,} {name}" for name, count in ends)),
+        ("steps", number(found.steps)),
+        ("steps an episode", _range(found.lengths)),
+        ("return of whole episodes", _range(found.returns)),
+        ("policies", number(found.policies)),
+        ("segments", f"{found.segments:,} ({found.segments / found.episodes:.3g} an episode)"),
+        ("policy", _policy(found)),
+        ("normaliser", _normaliser(found)),
+        ("observations", found.observation_space),
+        ("actions", found.action_space),
+        ("env", found.env or "not named"),
+    ]
+    environment = found.environment or {}
+    if environment.get("kwargs"):
+        rows.append(("env arguments", json.dumps(environment["kwargs"])))
+    if environment.get("withheld"):
+        rows.append(("arguments not stored", ", ".join(environment["withheld"])))
+    if found.provenance is not None:
+        seed = provenance["seed"]
+        rows += [
+            ("made by", str(provenance["tool"])),
+            ("versions", _pairs(provenance["versions"])),
+            ("seed", "not known" if seed is None else str(seed)),
+            ("warm-up steps", f"{provenance['warmup_steps']:,}, not stored"),
+            ("settings", _settings(provenance["settings"])),
+            ("command", provenance.get("command") or "-"),
+        ]
+        sources = [f"{s['id']} ({s['episodes']:,} episodes)" for s in provenance.get("sources", ())]
+        if sources:
+            rows.append(("made from", ", ".join(sources)))
+    elif isinstance(found.metadata.get("minari_version"), str):
+        rows.append(("written by", f"Minari {found.metadata['minari_version']}"))
+    files = ", ".join(f"{name} {size_text(size)}" for name, size in sizes)
+    return [*rows, ("size", f"{size_text(sum(found.sizes.values()))} ({files})")]
+
+
+def _range(values: NDArray[Any]) -> str:
+    if not values.size:
+        return "-"
+    low, high = values.min().item(), values.max().item()
+    mean = float((values / 2).mean()) * 2
+    return f"mean {number(mean)}, {number(low)} to {number(high)}"
+
+
+def _policy(found: Description) -> str:
+    spec = found.spec
+    if spec is None:
+        return "-"
+    kind = "stochastic" if spec.stochastic else "deterministic"
+    return f"{kind}, {spec.arch}, {spec.size:,} parameters, squash {spec.squash}"
+
+
+def _normaliser(found: Description) -> str:
+    if found.obs_mean is None or found.obs_std is None:
+        return f"{found.normalisers:,} different ones"
+    if not found.obs_mean.any() and (found.obs_std == 1).all():
+        return "none (mean 0, std 1)"
+    return f"mean {_numbers(found.obs_mean)}; std {_numbers(found.obs_std)}"
+
+
+def _numbers(values: NDArray[Any]) -> str:
+    text = " ".join(number(value, 4) for value in values[:_SHOWN].tolist())
+    return f"{text} … ({len(values)})" if len(values) > _SHOWN else text
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    """Return what was chosen; the environment and the sources have lines of their own."""
+    left_out = ("env", "sources")
+    return _pairs({k: v for k, v in settings.items() if v is not None and k not in left_out}) or "-"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in sorted(values.items())
+    )
+
+
+def _bars(histogram: Histogram) -> list[tuple[str, str, str, str]]:
+    edges = [number(edge, 4) for edge in histogram.edges]
+    most = max(histogram.counts)
+    return [
+        (edges[k], edges[k + 1], f"{count:,}", "#" * -(-count * _BAR // most))
+        for k, count in enumerate(histogram.counts)
+    ]

@@ -1,0 +1,110 @@
+"""``pbvf dataset verify``: check datasets, critics, policies and checkpoints of runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pbvf_cli.shared import options
+from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.output import Sink, number
+from pbvf_cli.shared.progress import Bar
+from pbvf_offline.errors import PbvfError, UnsafeError
+
+if TYPE_CHECKING:
+    from pbvf_datasets.inspect.verify import Verification
+
+EXAMPLES = """Examples:
+
+pbvf dataset verify lab/swimmer-v0
+
+pbvf dataset verify ./downloaded-v0 --require-manifest --json
+
+pbvf dataset verify critic.safetensors"""
+
+
+def register(sub: typer.Typer) -> None:
+    """Add the command to ``pbvf dataset``."""
+    sub.command("verify", epilog=EXAMPLES)(verify_path)
+
+
+def verify_path(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="An id or folder of a dataset, or a critic, policies or checkpoint file.",
+        ),
+    ],
+    require_manifest: options.RequireManifest = False,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Check that a file is whole, true to itself and safe; report all that is wrong.
+
+    Digests, structure, links, sizes, shapes, finite values, tags, and for deterministic
+    policies that every stored action is the one that its policy gives. Ends with 0 when it is
+    intact or only unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked.
+    """
+    del debug, device
+    sink = Sink(json_only=json_only, quiet=quiet)
+
+    from pbvf_datasets.inspect.verify import verify
+
+    with Bar("verifying", "steps", sink=sink) as bar:
+        found = verify(path, progress=bar.update)
+    for warning in found.warnings:
+        sink.note(f"warning: {warning}")
+    table = None
+    if found.problems:
+        table = ("problem", "where", "what"), [_line(problem) for problem in found.problems]
+    sink.result(found.to_dict(), _rows(found), table=table)
+    if require_manifest and found.manifest is False:
+        raise UnsafeError(
+            "it has no manifest.json, so nothing vouches for its content",
+            where=found.path,
+            remedy="get it with its manifest, or check it without --require-manifest",
+        )
+    error = found.error
+    if error is not None:
+        raise _with_others(error, len(found.problems) - 1)
+
+
+def _with_others(error: PbvfError, others: int) -> PbvfError:
+    """Return an error that also tells how many other problems there are."""
+    if others == 0:
+        return error
+    what = f"{error.what} (and {others:,} more {'problem' if others == 1 else 'problems'})"
+    return type(error)(what, where=error.where, remedy=error.remedy)
+
+
+def _line(problem: PbvfError) -> tuple[str, str, str]:
+    kind = type(problem).__name__.removesuffix("Error").lower()
+    return kind, problem.where or "-", problem.what
+
+
+def _rows(found: Verification) -> list[tuple[str, str]]:
+    meanings = {
+        "intact": "all checks passed",
+        "damaged": "something is not as it should be",
+        "unsafe": "do not open it with other tools",
+        "unverified": "nothing vouches for its content",
+    }
+    if found.status == "unverified" and found.problems:
+        meanings["unverified"] = "it could not be checked to the end"
+    rows = [
+        ("path", str(found.path)),
+        ("kind", found.kind),
+        ("status", f"{found.status}: {meanings[found.status]}"),
+        ("problems", number(len(found.problems))),
+    ]
+    if found.digest is not None:
+        rows.append(("digest", found.digest))
+    rows += [(name, number(count)) for name, count in found.counts.items()]
+    if found.safe_for_minari is not None:
+        answer = "yes" if found.safe_for_minari else "no"
+        rows.append(("safe for Minari", f"{answer}: {found.minari_reason}"))
+    return rows

@@ -1,0 +1,180 @@
+"""What online training came to: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pbvf_cli.shared.output import Sink, number
+
+if TYPE_CHECKING:
+    from pbvf_runs.records import Evaluation, RunConfig, RunResult
+    from pbvf_runs.statistics import Interval
+
+_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of a run, for the table that people read
+_RETURNS = {
+    "average_return": "average return",
+    "last20_return": "return over the last fifth",
+    "perturbed_return": "return of the perturbed policies",
+    "average_return_without_survival": "average without survival",
+    "last20_return_without_survival": "last fifth without survival",
+}
+
+
+def _payload(result: RunResult, source: str) -> dict[str, Any]:
+    """Return what one run came to, as ``--json`` has it."""
+    from pbvf_runs.records import snapshot_files
+
+    config = result.config
+    bonus = any(e.returns_without_survival is not None for e in result.evaluations)
+    trained = [total for _, total in result.training_returns]
+    steps = [int(path.stem.rpartition("-")[2]) for path in result.snapshots]
+    files = [(step, *snapshot_files(result.folder, step)) for step in steps]
+    return {
+        "run": result.folder,
+        **_setup(config, source),
+        "seed": config.settings.seed,
+        "steps": result.steps,
+        "episodes": result.episodes,
+        "evaluations": [e.to_dict() for e in result.evaluations],
+        "average_return": result.average_return(),
+        "last20_return": result.average_return(last=0.2),
+        "average_return_without_survival": (
+            result.average_return(without_survival=True) if bonus else None
+        ),
+        "last20_return_without_survival": (
+            result.average_return(last=0.2, without_survival=True) if bonus else None
+        ),
+        "perturbed_return": sum(trained) / len(trained) if trained else None,
+        "seconds": result.seconds,
+        "critic": result.critic,
+        "policy": result.policy,
+        "snapshots": [{"step": s, "critic": c, "policy": p} for s, c, p in files],
+        "dataset": result.exported,
+        "already_complete": result.already_complete,
+    }
+
+
+def _setup(config: RunConfig, source: str) -> dict[str, Any]:
+    settings = config.settings.to_dict()
+    del settings["seed"]
+    return {
+        "environment": config.env.name,
+        "kind": config.settings.kind,
+        "architecture": config.spec.arch,
+        "stochastic": config.spec.stochastic,
+        "preset": source,
+        "settings": settings,
+    }
+
+
+def print_run(sink: Sink, result: RunResult, source: str) -> None:
+    """Print one run; ``source`` names the origin of its tuned hyperparameters."""
+    payload = _payload(result, source)
+    rows = [
+        ("run", str(result.folder)),
+        ("steps", f"{result.steps:,} in {result.episodes:,} whole episodes"),
+        *_return_rows(payload, number),
+        ("hyperparameters", source),
+        ("seed", str(payload["seed"])),
+        ("time", "nothing to do" if result.already_complete else f"{result.seconds:.1f} s"),
+        ("critic", str(result.critic)),
+        ("policy", str(result.policy)),
+    ]
+    rows += [("snapshot", str(path)) for path in result.snapshots]
+    if result.exported is not None:
+        rows.append(("dataset", str(result.exported)))
+    lines = [
+        [f"{e.step:,}", number(sum(e.returns) / len(e.returns)), *map(number, _span(e.returns))]
+        for e in _milestones(result)
+    ]
+    table = (("step", "mean return", "min", "max"), lines) if lines else None
+    sink.result(payload, rows, table=table)
+
+
+def _return_rows(values: Mapping[str, Any], shown: Callable[[Any], str]) -> list[tuple[str, str]]:
+    """Return rows of returns; those without a survival bonus only where there is one."""
+    bonus = values["average_return_without_survival"] is not None
+    return [
+        (label, shown(values[name]))
+        for name, label in _RETURNS.items()
+        if bonus or not name.endswith("without_survival")
+    ]
+
+
+def _span(returns: Sequence[float]) -> tuple[float, float]:
+    return min(returns), max(returns)
+
+
+def _milestones(result: RunResult) -> list[Evaluation]:
+    """Return the last evaluations within each fifth of a run."""
+    found: dict[int, Evaluation] = {}
+    for share in _SHARES:
+        until = [e for e in result.evaluations if e.step <= share * result.steps]
+        if until:
+            found[until[-1].step] = until[-1]
+    return list(found.values())
+
+
+def print_seeds(
+    sink: Sink, run: Path, results: Sequence[RunResult], source: str, seconds: float
+) -> None:
+    """Print runs that differ in their seed, and what they say together."""
+    parts = [_payload(result, source) for result in results]
+    over = {name: _over([part[name] for part in parts]) for name in _RETURNS}
+    curve = [
+        (step, [sum(r.evaluations[k].returns) / len(r.evaluations[k].returns) for r in results])
+        for k, step in enumerate(e.step for e in results[0].evaluations)
+    ]
+    payload: dict[str, Any] = {
+        "run": run,
+        **_setup(results[0].config, source),
+        "seeds": [part["seed"] for part in parts],
+        "steps": results[0].steps,
+        "episodes": [part["episodes"] for part in parts],
+        "evaluations": [{"step": step, "returns": means} for step, means in curve],
+    }
+    for name in _RETURNS:
+        found = over[name]
+        payload[name] = None if found is None else found.mean
+        payload[f"{name}_interval"] = None if found is None else found.to_dict()
+    payload |= {
+        "seconds": seconds,
+        "critic": [part["critic"] for part in parts],
+        "policy": [part["policy"] for part in parts],
+        "already_complete": all(part["already_complete"] for part in parts),
+        "runs": parts,
+    }
+    complete = payload["already_complete"]
+    rows = [
+        ("run", str(run)),
+        ("seeds", ",".join(str(part["seed"]) for part in parts)),
+        ("steps", f"{results[0].steps:,} each"),
+        *_return_rows(over, _shown),
+        ("hyperparameters", source),
+        ("time", "nothing to do" if complete else f"{seconds:.1f} s"),
+    ]
+    shown = {e.step for e in _milestones(results[0])}
+    lines = [
+        [f"{step:,}", _shown(_over(means)), *map(number, _span(means))]
+        for step, means in curve
+        if step in shown
+    ]
+    header = ("step", "mean return over seeds", "min", "max")
+    sink.result(payload, rows, table=(header, lines) if lines else None)
+
+
+def _over(values: Sequence[float | None]) -> Interval | None:
+    """Return what seeds say together; None where one of them has no value."""
+    from pbvf_runs.statistics import interval
+
+    numbers = [value for value in values if value is not None]
+    return interval(numbers) if len(numbers) == len(values) else None
+
+
+def _shown(found: Interval | None) -> str:
+    if found is None or found.std is None:
+        return number(None if found is None else found.mean)
+    span = f"{number(found.low)} to {number(found.high)}"
+    return f"{number(found.mean)} ± {number(found.std, 4)} (95 % of the mean: {span})"

@@ -1,0 +1,142 @@
+"""``pbvf reproduce``: the paper's figures and tables, measured again."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pbvf_cli.shared import devices, options
+from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.output import Sink, number
+from pbvf_offline.errors import ConflictError
+
+EXAMPLES = """Examples:
+
+pbvf reproduce fig-offline --seeds 0-9 --out docs/results/fig-offline
+
+pbvf reproduce fig-zero-shot --workers 2 --out docs/results/fig-zero-shot
+
+pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 --out docs/results/table
+
+pbvf reproduce table --no-run --out docs/results/table"""
+
+_OF_RESULTS = {"raw", "work", "table.md"}
+
+
+class Name(StrEnum):
+    """What can be reproduced."""
+
+    FIG_LQR = "fig-lqr"
+    FIG_LEARNING_CURVES = "fig-learning-curves"
+    FIG_ZERO_SHOT = "fig-zero-shot"
+    FIG_OFFLINE = "fig-offline"
+    FIG_ABLATIONS = "fig-ablations"
+    FIG_SENSITIVITY = "fig-sensitivity"
+    TABLE = "table"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("reproduce", epilog=EXAMPLES)(reproduce)
+
+
+def reproduce(
+    name: Annotated[
+        Name, typer.Argument(metavar="NAME", help=f"One of {', '.join(n.value for n in Name)}.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder of results and figures; runs, datasets and critics go to its 'work' "
+            "folder. The table and the learning curves can share one.",
+        ),
+    ],
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            metavar="0-4",
+            help="Seeds of each cell.",
+            show_default="10 for fig-offline and fig-zero-shot, else 5 or 3 a cell",
+        ),
+    ] = None,
+    cells: Annotated[
+        str | None,
+        typer.Option(
+            "--cells",
+            metavar="NAMES",
+            help="Which cells, by name, separated by commas; * stands for anything. "
+            "fig-offline: default, paper. fig-lqr: pssvf, psvf, pavf.",
+            show_default="those of the results page; all of the ablations and the grid",
+        ),
+    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run/--no-run", help="Run what is missing, or show what is there (runs of a table)."
+        ),
+    ] = True,
+    workers: Annotated[
+        int,
+        options.counting(
+            "--workers", "Processes at once; results do not change.", most=options.MOST_WORKERS
+        ),
+    ] = 1,
+    device: options.Device = DeviceName.AUTO,
+    json_only: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Run an experiment cell by cell; finished cells are read back, others continue.
+
+    Every random number of a cell comes from its seed.
+    """
+    del debug  # the error boundary looks for it
+    sink = Sink(json_only=json_only, quiet=quiet)
+    devices.runs_on_cpu(device, sink)
+    if not run:
+        _check_results(out)
+
+    from pbvf_experiments.reproductions import REPRODUCTIONS, Request
+    from pbvf_runs.seeds import parse_seeds
+
+    chosen = None if seeds is None else tuple(parse_seeds(seeds))
+    done = REPRODUCTIONS[name.value](Request(out, chosen, cells, workers, run, sink.note))
+    header = list(done.rows[0])
+
+    def shown(value: float | str | None) -> str:
+        return value if isinstance(value, str) else number(value, 4)
+
+    figures = [str(path) for path in done.figures]
+    sink.result(
+        {
+            "results": out,
+            "figure": figures[0] if figures else None,
+            "figures": figures,
+            "table": list(done.rows),
+        },
+        [("results", str(out)), *(("figure", path) for path in figures or ["-"])],
+        table=(header, [[shown(row[column]) for column in header] for row in done.rows]),
+    )
+
+
+def _check_results(out: Path) -> None:
+    """Check that a folder which is only to be looked at is one of results.
+
+    Raises:
+        ConflictError: It holds other things and no results.
+    """
+    if not out.is_dir():
+        return
+    names = {path.name for path in out.iterdir()}
+    if names and not names & _OF_RESULTS:
+        raise ConflictError(
+            "holds other things and no results",
+            where=out,
+            remedy="give the --out of an earlier 'pbvf reproduce'",
+        )

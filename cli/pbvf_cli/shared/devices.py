@@ -1,0 +1,37 @@
+"""Where tensors live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.options import DeviceName
+from pbvf_offline.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from pbvf_cli.shared.output import Sink
+
+
+def torch_device(device: DeviceName) -> torch.device:
+    """Return the device to compute on; imports torch.
+
+    Raises:
+        UsageError: CUDA is asked for and not there.
+    """
+    with signals.held():  # an exception raised while torch loads would abort the process
+        import torch
+
+    available = torch.cuda.is_available()
+    if device is DeviceName.CUDA and not available:
+        raise UsageError(
+            "CUDA is not available here", where="--device", remedy="give --device cpu or auto"
+        )
+    return torch.device("cpu" if device is DeviceName.CPU or not available else "cuda")
+
+
+def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
+    """Say that a command which runs on the CPU alone has no use for another device."""
+    if device is DeviceName.CUDA:
+        sink.note("note: this runs on the CPU; --device cuda changes nothing here")

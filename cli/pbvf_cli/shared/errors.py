@@ -1,0 +1,229 @@
+"""The one error boundary: every way a command can end, as one line and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import typer
+
+from pbvf_cli.shared.output import note_line, one_line, say
+from pbvf_offline.errors import PbvfError
+
+BUG = 1
+RESOURCES = 6
+
+_REFUSALS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+}
+"""What the machine refuses; any other OSError that gets this far is a bug."""
+
+_REPEAT_SECONDS = 1.0
+_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "not enough memory")
+
+
+class Stopped(BaseException):
+    """SIGINT or SIGTERM arrived; unwinds through ``finally``, so that work is saved.
+
+    Not an Exception: nothing that handles errors may take it for one.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class Signals:
+    """Turns SIGINT and SIGTERM into :class:`Stopped` while its ``with`` block runs."""
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._first = -math.inf
+        self._pending: int | None = None
+        self._holding = False
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def __enter__(self) -> Signals:
+        """Install the handlers; only a main thread can, elsewhere this does nothing."""
+        self._owner, self._first, self._pending = os.getpid(), -math.inf, None
+        with contextlib.suppress(ValueError):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._arrive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Put the earlier handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _arrive(self, number: int, _: FrameType | None) -> None:
+        if os.getpid() != self._owner:
+            # A fresh worker before it set its own handlers: the parent decides on Ctrl-C.
+            if number != signal.SIGINT:
+                os._exit(128 + number)
+            return
+        now = time.monotonic()
+        again = self._first > 0
+        if now - self._first < _REPEAT_SECONDS:
+            return  # a wrapper and the terminal both sent it; one unwinding is under way
+        self._first = now
+        if self._holding and not again:
+            self._pending = number
+            return
+        raise Stopped(number)
+
+    def check(self) -> None:
+        """Stop here if a signal arrived while :meth:`held`.
+
+        Raises:
+            Stopped: One did.
+        """
+        if self._pending is not None:
+            number, self._pending = self._pending, None
+            raise Stopped(number)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold a first signal back until :meth:`check`, where stopping leaves things whole.
+
+        A second signal stops at once.
+        """
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+        self.check()
+
+
+signals = Signals()
+"""The handlers of this process; :func:`guarded` installs them."""
+
+
+def guarded(run: Callable[[], int | None], argv: Sequence[str]) -> int:
+    """Run a command and return its exit code; errors become one line on stderr.
+
+    Args:
+        run: The command; returns an exit code, or None for 0.
+        argv: Its arguments. ``--debug`` among them adds tracebacks.
+    """
+    debug = "--debug" in argv
+    unraisable = sys.unraisablehook
+    if not debug:
+        # A renderer or file that failed half-way may fail again when it is swept up.
+        sys.unraisablehook = lambda _: None
+    try:
+        return _ended(run, debug=debug)
+    finally:
+        sys.unraisablehook = unraisable
+
+
+def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
+    try:
+        with _warnings_as_lines(), signals:
+            return run() or 0
+    except BaseException as error:
+        text, code = describe(error)
+        if text is not None:
+            if debug or code == BUG:
+                say("".join(traceback.format_exception(error)).rstrip())
+            stopped = isinstance(error, Stopped | KeyboardInterrupt | typer.Abort)
+            say(one_line(text) if stopped else f"error: {one_line(text)}")
+        return code
+
+
+def describe(error: BaseException) -> tuple[str | None, int]:
+    """Return an error's line (None: nothing to say) and exit code. This is the error table."""
+    if isinstance(error, PbvfError):
+        return str(error), error.exit_code
+    if isinstance(error, Stopped):
+        how = "interrupted" if error.exit_code == 130 else "terminated"
+        return f"{how}; what was finished is safe, the same command continues", error.exit_code
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted; what was finished is safe, the same command continues", 130
+    if isinstance(error, typer.TyperException):
+        message = error.format_message().rstrip(".")
+        # Without arguments the help was printed already, and there is nothing to add.
+        return message + _help_hint(error) if message else None, error.exit_code
+    if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError):
+            return None, 0  # rich's answer to a reader of the help that left early
+        return None, error.code if isinstance(error.code, int) else BUG
+    if _is_memory(error):
+        return "there is not enough memory; close other programs, or ask for less", RESOURCES
+    if isinstance(error, OSError) and error.errno in _REFUSALS:
+        from pbvf_offline.io.tensor_file import resource_error
+
+        place = Path(os.fsdecode(error.filename)) if error.filename else Path.cwd()
+        return str(resource_error(error, place)), RESOURCES
+    return f"this is a bug in pbvf: {type(error).__name__}: {error}", BUG
+
+
+def _help_hint(error: BaseException) -> str:
+    context = getattr(error, "ctx", None)
+    return "" if context is None else f"; see '{context.command_path} --help'"
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    # torch reports a failed allocation as a plain RuntimeError.
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in text for part in _MEMORY_TEXTS)
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Show Python warnings as single lines; errors-as-warnings settings stay in force."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: object = None,
+        line: str | None = None,
+    ) -> None:
+        del category, filename, lineno, file, line
+        note_line(f"warning: {one_line(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def finish_stdout() -> None:
+    """Flush stdout; a reader that left early (``| head``) is no error."""
+    try:
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError):  # left early, or closed by someone else's code
+        # Python flushes once more at exit, and would complain.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,215 @@
+"""How the texts and numbers of options are read and checked."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pbvf_offline.errors import DamagedError, UsageError
+
+if TYPE_CHECKING:
+    from pbvf_offline.envs.reference import EnvConfig
+
+MOST: Final = 10**12
+"""Most steps, episodes or updates of anything; the dataset format has the same limit."""
+_LONGEST_LICENCE = 200
+
+
+def count(value: int | None, option: str, *, least: int = 1, most: int | None = MOST) -> int | None:
+    """Check that a number of things is in its range, where given.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if value is None or (least <= value and (most is None or value <= most)):
+        return value
+    wanted = f"at least {least}" if most is None else f"in {least} … {most:,}"
+    raise UsageError(f"{value} is not {wanted}", where=option)
+
+
+def positive(value: float | None, option: str) -> float | None:
+    """Check that a number is finite and above 0, where given.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{value} is not a finite number above 0", where=option)
+    return value
+
+
+def fraction(value: float | None, option: str, *, below_one: bool = False) -> float | None:
+    """Check that a number lies in [0, 1], or [0, 1), where given.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if value is not None and not (0.0 <= value < 1.0 or (value == 1.0 and not below_one)):
+        end = ")" if below_one else "]"
+        raise UsageError(f"{value} is not in [0, 1{end}", where=option)
+    return value
+
+
+def parse_sizes(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Read ``linear`` or sizes such as ``64,64``, where given.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    from pbvf_offline.policies.policy import parse_arch
+
+    if text is None:
+        return None
+    try:
+        return parse_arch(text)
+    except UsageError as error:
+        raise UsageError(error.what, where=option, remedy=error.remedy) from error
+
+
+def parse_hidden(text: str | None, option: str = "--hidden") -> tuple[int, ...] | None:
+    """Read a critic's hidden sizes such as ``64,64``, where given.
+
+    Raises:
+        UsageError: It is something else, or there is no hidden layer.
+    """
+    sizes = parse_sizes(text, option)
+    if sizes == ():
+        raise UsageError(
+            "a critic has at least one hidden layer", where=option, remedy="give sizes as 64,64"
+        )
+    return sizes
+
+
+def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Read whole numbers from 1 such as ``500,1000``, sorted and each once, where given.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if text is None:
+        return None
+    try:
+        numbers = {int(part) for part in text.split(",")}
+    except ValueError:
+        numbers = {0}
+    if min(numbers) < 1 or max(numbers) > MOST:
+        raise UsageError(
+            f"{text!r} is not a list of whole numbers from 1",
+            where=option,
+            remedy="give numbers such as 500,1000",
+        )
+    return tuple(sorted(numbers))
+
+
+def steps_or_episode(text: str, option: str) -> int | None:
+    """Read a number of steps; None for ``episode``.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if text == "episode":
+        return None
+    try:
+        steps = int(text)
+    except ValueError:
+        steps = 0
+    if not 1 <= steps <= MOST:
+        raise UsageError(f"{text!r} is neither a whole number from 1 nor 'episode'", where=option)
+    return steps
+
+
+def parse_kwargs(text: str | None) -> dict[str, Any]:
+    """Read ``--env-kwargs``: a JSON object, empty when absent.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    from pbvf_offline.io.strict_json import parse_json
+
+    if text is None:
+        return {}
+    try:
+        value = parse_json(text, "--env-kwargs")
+    except DamagedError as error:
+        raise UsageError(
+            error.what, where="--env-kwargs", remedy="""give an object such as '{"a": 1}'"""
+        ) from error
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{text!r} is not a JSON object",
+            where="--env-kwargs",
+            remedy="""give an object such as '{"a": 1}'""",
+        )
+    return value
+
+
+def licence(value: str | None, option: str) -> str | None:
+    """Check that a licence is a short printable text on one line, where given.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if value is not None and not (
+        value.strip() and value.isprintable() and len(value) <= _LONGEST_LICENCE
+    ):
+        raise UsageError(
+            f"{value[:40]!r} is not the name of a licence",
+            where=option,
+            remedy="give an identifier such as CC-BY-4.0",
+        )
+    return value
+
+
+def target_dataset(dataset: str | None) -> str:
+    """Return the id of the dataset to make, which every such command needs.
+
+    Raises:
+        UsageError: It is missing, or not a dataset id.
+    """
+    from pbvf_datasets.format.schema import check_dataset_id
+
+    if dataset is None:
+        raise UsageError("is missing", where="--dataset", remedy="give an id such as lab/name-v0")
+    check_dataset_id(dataset)
+    return dataset
+
+
+def output_file(path: Path) -> Path:
+    """Check where a file is to be written.
+
+    Raises:
+        UsageError: It is a folder.
+    """
+    if path.is_dir():
+        raise UsageError(
+            "is a folder", where=path, remedy="name a file, such as critic.safetensors"
+        )
+    return path
+
+
+def output_folder(path: Path) -> Path:
+    """Check where a folder is to be written; returns it by a name that has a folder above it.
+
+    Raises:
+        UsageError: It is a file, or the root of a file system.
+    """
+    if path.exists() and not path.is_dir():
+        raise UsageError("is a file", where=path, remedy="name a folder")
+    if path.name not in ("", ".."):
+        return path
+    full = path.resolve()
+    if full.name == "":
+        raise UsageError("has no folder above it", where=path, remedy="name another folder")
+    return full
+
+
+def env_config(name: str, kwargs: str | None, max_episode_steps: int | None) -> EnvConfig:
+    """Return the environment that a user named.
+
+    Raises:
+        UsageError: The arguments are no JSON object.
+    """
+    from pbvf_offline.envs.reference import EnvConfig
+
+    return EnvConfig(name, parse_kwargs(kwargs), max_episode_steps)

@@ -1,0 +1,169 @@
+"""Filming one episode with the environment's own renderer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from pbvf_offline.envs.make import Env, make_env
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, UsageError
+from pbvf_offline.io.tensor_file import resource_error
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.loop import GivenPlan, run_episode
+
+_RENDER_MODE = "rgb_array"
+_SUFFIXES = (".mp4", ".gif")
+_DEFAULT_FPS = 30
+
+
+def check_video(path: Path, *, overwrite: bool) -> None:
+    """Check what can be checked of a video before anything runs.
+
+    Raises:
+        UsageError: Its name has another ending, or what writes it is not installed.
+        ConflictError: It exists.
+    """
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(
+            f"videos end in {' or '.join(_SUFFIXES)}", where=path, remedy="choose such a name"
+        )
+    needed = ["imageio"] + (["imageio_ffmpeg"] if path.suffix.lower() == ".mp4" else [])
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"{missing[0]} is not installed, which writes videos",
+            where="--video",
+            remedy="pip install 'pbvf-offline[video]'",
+        )
+    if path.exists() and not overwrite:
+        raise ConflictError(
+            "exists", where=path, remedy="choose another name, or replace it with --overwrite"
+        )
+
+
+class _Camera(gym.Wrapper[Any, Any, Any, Any]):
+    """Hands every frame of an environment on as it is rendered."""
+
+    def __init__(self, env: gym.Env[Any, Any], writer: Any) -> None:
+        super().__init__(env)
+        self.frames = 0
+        self._writer = writer
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        answer = self.env.reset(**kwargs)
+        self._shoot()
+        return answer
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        answer = self.env.step(action)
+        self._shoot()
+        return answer
+
+    def _shoot(self) -> None:
+        try:
+            frame = self.env.render()
+        except Exception as error:
+            raise _cannot_render(error) from error
+        self._writer.append_data(frame)
+        self.frames += 1
+
+
+def film(config: EnvConfig, policies: Policies, path: Path, *, seed: int, episodes: int) -> int:
+    """Write the first episode that an evaluation runs of the first policy, whole or not at all.
+
+    Args:
+        config: The environment.
+        policies: The policies.
+        path: The video, ``.mp4`` or ``.gif``.
+        seed: The evaluation's seed.
+        episodes: The evaluation's episodes of each policy.
+
+    Returns:
+        The number of frames.
+
+    Raises:
+        UsageError: The environment offers no images.
+        ResourceError: The machine cannot render, or the file cannot be written.
+    """
+    plain = make_env(config)
+    modes, fps = plain.metadata.get("render_modes") or [], plain.metadata.get("render_fps")
+    plain.close()
+    if _RENDER_MODE not in modes:
+        raise UsageError(
+            f"the environment has no render mode {_RENDER_MODE}, so it cannot be filmed",
+            where=config.name,
+        )
+    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            _headless(),
+            _rendering(config) as env,
+            _writer(temporary, fps or _DEFAULT_FPS) as writer,
+        ):
+            camera = _Camera(env, writer)
+            run_episode(camera, GivenPlan(policies, seed, repeat=episodes), 0)
+        temporary.replace(path)
+    except OSError as error:
+        raise resource_error(error, path) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return camera.frames
+
+
+@contextlib.contextmanager
+def _headless() -> Iterator[None]:
+    """Have MuJoCo draw through EGL where there is no screen and nothing else was asked for."""
+    screens = ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY")
+    chosen = sys.platform == "linux" and not any(name in os.environ for name in screens)
+    if chosen:
+        os.environ["MUJOCO_GL"] = "egl"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a failed attempt ends in one error, not in remarks
+            yield
+    finally:
+        if chosen:
+            del os.environ["MUJOCO_GL"]
+
+
+@contextlib.contextmanager
+def _rendering(config: EnvConfig) -> Iterator[Env]:
+    try:
+        env = make_env(config, render_mode=_RENDER_MODE)
+    except PbvfError:
+        raise
+    except Exception as error:
+        raise _cannot_render(error) from error
+    try:
+        yield env
+    finally:
+        with contextlib.suppress(Exception):  # a renderer that failed may fail to close too
+            env.close()
+
+
+def _writer(path: Path, fps: float) -> Any:
+    import imageio.v2 as imageio
+
+    if path.suffix.lower() == ".gif":
+        return imageio.get_writer(path, mode="I", duration=1000 / fps, loop=0)
+    # Two is what H.264 needs; the default of 16 would rescale most images.
+    return imageio.get_writer(path, fps=fps, macro_block_size=2)
+
+
+def _cannot_render(error: Exception) -> ResourceError:
+    return ResourceError(
+        f"this machine cannot render the environment: {type(error).__name__}: {error}",
+        where="--video",
+        remedy="set MUJOCO_GL=egl (or osmesa) where there is no screen",
+    )

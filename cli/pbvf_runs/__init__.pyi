@@ -1,0 +1,2 @@
+from .collection import collect as collect
+from .train import train_run as train_run

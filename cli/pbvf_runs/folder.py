@@ -1,0 +1,203 @@
+"""Whose folder it is: claiming, clearing and recognising the folder of a training run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from pbvf_offline.errors import ConflictError, DamagedError
+from pbvf_offline.io.durable import make_folders, remove_tree, write_durably
+from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.tensor_file import MAX_SMALL, file_digest, read_file, refuse_difference
+from pbvf_runs.log import EVENTS_FOLDER, METRICS_FILE
+from pbvf_runs.records import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    CRITIC_FILE,
+    EPISODES_FOLDER,
+    PENDING_FILE,
+    POLICY_FILE,
+    RESULT_FILE,
+    TAIL_FILE,
+    Evaluation,
+    RunConfig,
+    RunResult,
+    snapshot_files,
+)
+
+BRING_BACK: Final = "bring it back, or start anew with --overwrite"
+_SNAPSHOT = re.compile(r"(critic|policy)-\d{7,}\.safetensors")
+_CUT_OFF = re.compile(r"\.(?:tmp-(.+)|(.+)\.tmp)")
+_OURS: Final = (
+    CONFIG_FILE,
+    PENDING_FILE,
+    TAIL_FILE,
+    EPISODES_FOLDER,
+    CRITIC_FILE,
+    POLICY_FILE,
+    METRICS_FILE,
+    EVENTS_FOLDER,
+    RESULT_FILE,
+    CHECKPOINT_FILE,  # removed from here backwards: what names other files goes before them
+)
+
+
+def stored_run_seed(folder: Path) -> int | None:
+    """Return the seed of the run in a folder, if there is one."""
+    try:
+        config = parse_json(read_file(folder / CONFIG_FILE, MAX_SMALL), str(folder))
+        seed = config["settings"]["seed"]
+    except Exception:
+        return None
+    return seed if type(seed) is int else None
+
+
+def claim(config: RunConfig, folder: Path, *, shared: bool = False) -> bool:
+    """Make the folder this run's, or refuse one that is not; return whether it was free.
+
+    Raises:
+        ConflictError: It is another run's, or no run's.
+    """
+    if not shared and is_of(config, folder):
+        return False
+    if not shared:
+        refuse_foreign(folder)
+    make_folders(folder / EPISODES_FOLDER)
+    text = json.dumps(config.to_dict(), indent=1, allow_nan=False)
+    write_durably(folder / CONFIG_FILE, text.encode() + b"\n")
+    return True
+
+
+def is_of(config: RunConfig, folder: Path) -> bool:
+    """Return whether a folder holds this run; False when it holds none.
+
+    Raises:
+        ConflictError: It holds another one.
+    """
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        return False
+    there = parse_json(read_file(path, MAX_SMALL), str(path))
+    if not isinstance(there, dict):
+        raise DamagedError("is not a run's configuration", where=path)
+    refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
+    return True
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that is no run's and holds something.
+
+    Raises:
+        ConflictError: It is one.
+    """
+    if folder.exists() and not _is_free(folder):
+        raise ConflictError(
+            "is a folder with other things in it", where=folder, remedy="choose another --run"
+        )
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether a folder is empty, or as a first call that was killed leaves it."""
+    if not folder.is_dir() or any(path.name != EPISODES_FOLDER for path in folder.iterdir()):
+        return False
+    episodes = folder / EPISODES_FOLDER
+    return not episodes.exists() or (episodes.is_dir() and not any(episodes.iterdir()))
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with its settings side by side, for comparing and naming them."""
+    flat: dict[str, Any] = json.loads(json.dumps(config))
+    for part in ("settings", "spec", "environment"):
+        inner = flat.pop(part, None)
+        if isinstance(inner, dict):
+            flat |= {f"{part} {key}" if part != "settings" else key: inner[key] for key in inner}
+    return flat
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writes that were cut off left beside their targets."""
+    for path in folder.glob(".*"):
+        cut = _CUT_OFF.fullmatch(path.name)
+        name = None if cut is None else cut[1] or cut[2]
+        if name is not None and (name in _OURS or _SNAPSHOT.fullmatch(name)):
+            remove_tree(path)
+
+
+def clear(folder: Path, *, keep_config: bool = False) -> None:
+    """Remove what a run left in its folder, and nothing else; the configuration goes last."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if _SNAPSHOT.fullmatch(path.name):
+                path.unlink()
+    for name in reversed(_OURS):
+        if name != CONFIG_FILE or not keep_config:
+            remove_tree(folder / name)
+
+
+def finished_run(
+    config: RunConfig, folder: Path, steps: int, snapshots: tuple[int, ...]
+) -> RunResult | None:
+    """Return the result of a run that is complete.
+
+    Raises:
+        ConflictError: It has more steps than are asked for.
+        DamagedError: Its result file is malformed.
+    """
+    path = folder / RESULT_FILE
+    if not path.exists():
+        return None
+    stored = parse_json(read_file(path, MAX_SMALL), str(path))
+    try:
+        done = int(stored["steps"])
+        if done > steps:
+            raise longer(folder, done, steps)
+        files = [path for step in snapshots for path in snapshot_files(folder, step)]
+        files += [folder / CRITIC_FILE, folder / POLICY_FILE]
+        if done < steps or not all(path.exists() for path in files):
+            return None
+        # What was damaged since is made again from the checkpoint.
+        if any(file_digest(folder / n) != d for n, d in stored.get("files", {}).items()):
+            return None
+        return RunResult(
+            folder,
+            config,
+            done,
+            int(stored["episodes"]),
+            tuple(Evaluation.from_dict(e) for e in stored["evaluations"]),
+            tuple((int(s), float(r)) for s, r in stored["training_returns"]),
+            tuple(snapshot_files(folder, step)[0] for step in snapshots),
+            already_complete=True,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(
+            f"is not a run's result: {error}", where=path, remedy="remove it and run again"
+        ) from error
+
+
+def longer(folder: Path, done: int, steps: int) -> ConflictError:
+    """Return the refusal to shorten a run."""
+    return ConflictError(
+        f"the run has {done:,} steps, {steps:,} were asked for",
+        where=folder,
+        remedy="choose another --run, or start anew with --overwrite",
+    )
+
+
+def missing_file(path: Path) -> DamagedError:
+    """Return the complaint about a file that the run lost."""
+    return DamagedError(
+        "is missing, and another file of the run needs it", where=path, remedy=BRING_BACK
+    )
+
+
+def read_kept(path: Path) -> bytes:
+    """Read a file that another file of the run names.
+
+    Raises:
+        DamagedError: It is missing.
+    """
+    if not path.exists():
+        raise missing_file(path)
+    return read_file(path)

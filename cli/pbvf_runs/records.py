@@ -1,0 +1,164 @@
+"""What decides a training run, what it comes to, and the names of its files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import UsageError
+from pbvf_offline.io.strict_json import canonical_json
+from pbvf_offline.policies.policy import PolicySpec
+
+if TYPE_CHECKING:
+    from pbvf_offline.online.loop import OnlineSettings
+
+CONFIG_FILE: Final = "config.json"
+CHECKPOINT_FILE: Final = "checkpoint.safetensors"
+PENDING_FILE: Final = "pending.safetensors"
+TAIL_FILE: Final = "tail.safetensors"
+EPISODES_FOLDER: Final = "episodes"
+CRITIC_FILE: Final = "critic.safetensors"
+POLICY_FILE: Final = "policy.safetensors"
+RESULT_FILE: Final = "result.json"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What decides a run, apart from its length.
+
+    Attributes:
+        env: The environment.
+        spec: Architecture of the policies.
+        settings: The training.
+        evaluations: Number of evaluations of the learned policy in a run.
+        evaluation_episodes: Episodes of each.
+    """
+
+    env: EnvConfig
+    spec: PolicySpec
+    settings: OnlineSettings
+    evaluations: int = 100
+    evaluation_episodes: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.evaluations <= 1_000_000:
+            raise UsageError(f"{self.evaluations} is not 0 or more", where="--evaluations")
+        if self.evaluation_episodes < 1:
+            raise UsageError(
+                f"{self.evaluation_episodes} is not at least 1", where="--evaluation-episodes"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, as ``config.json`` holds it."""
+        return {
+            "environment": self.env.reference().to_dict(),
+            "spec": self.spec.to_dict(),
+            "settings": self.settings.to_dict(),
+            "evaluations": self.evaluations,
+            "evaluation_episodes": self.evaluation_episodes,
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the JSON form, in hex."""
+        return hashlib.sha256(canonical_json(self.to_dict())).hexdigest()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of the unperturbed learned policy at one step, its statistics frozen.
+
+    Attributes:
+        step: Environment steps of the run.
+        returns: Undiscounted returns, one an episode.
+        returns_without_survival: The same without the bonus, where there is one.
+    """
+
+    step: int
+    returns: tuple[float, ...]
+    returns_without_survival: tuple[float, ...] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        without = self.returns_without_survival
+        return {
+            "step": self.step,
+            "returns": list(self.returns),
+            "returns_without_survival": None if without is None else list(without),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Evaluation:
+        """Read the JSON form."""
+        without = data["returns_without_survival"]
+        return cls(
+            int(data["step"]),
+            tuple(float(r) for r in data["returns"]),
+            None if without is None else tuple(float(r) for r in without),
+        )
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        folder: Its folder.
+        config: What decided it.
+        steps: Environment steps.
+        episodes: Finished training episodes.
+        evaluations: At i N / count.
+        training_returns: ``(step, raw return)`` of every finished training episode: what the
+            perturbed policies got.
+        snapshots: Critic files of the snapshots.
+        seconds: Time spent now; 0 when it was complete before.
+        already_complete: Whether nothing had to be done.
+        exported: Folder of the exported dataset, if one was asked for.
+    """
+
+    folder: Path
+    config: RunConfig
+    steps: int
+    episodes: int
+    evaluations: tuple[Evaluation, ...]
+    training_returns: tuple[tuple[int, float], ...]
+    snapshots: tuple[Path, ...] = ()
+    seconds: float = 0.0
+    already_complete: bool = False
+    exported: Path | None = None
+
+    @property
+    def critic(self) -> Path:
+        """The critic's file."""
+        return self.folder / CRITIC_FILE
+
+    @property
+    def policy(self) -> Path:
+        """The learned policy's file."""
+        return self.folder / POLICY_FILE
+
+    def average_return(self, *, last: float = 1.0, without_survival: bool = False) -> float | None:
+        """Return the mean over evaluations of the mean return.
+
+        Args:
+            last: Only evaluations in the last such fraction of the run's steps.
+            without_survival: Leave the survival bonus out.
+        """
+        values = []
+        for evaluation in self.evaluations:
+            if evaluation.step > (1.0 - last) * self.steps:
+                returns = evaluation.returns
+                if without_survival and evaluation.returns_without_survival is not None:
+                    returns = evaluation.returns_without_survival
+                values.append(float(np.mean(returns)))
+        return float(np.mean(values)) if values else None
+
+
+def snapshot_files(folder: Path, step: int) -> tuple[Path, Path]:
+    """Return where a snapshot's critic and policy go."""
+    return folder / f"critic-{step:07d}.safetensors", folder / f"policy-{step:07d}.safetensors"

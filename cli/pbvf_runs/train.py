@@ -1,0 +1,491 @@
+"""Training runs as folders: safe to kill, resumable, extendable, exportable as datasets.
+
+A run's folder holds
+
+- ``config.json``: what decides the run; compared before anything is touched,
+- ``checkpoint.safetensors``: the state at the end of an episode,
+- ``episodes/``: every finished training episode, in immutable shards; what is not yet in
+  one is in ``pending.safetensors`` beside the last checkpoint, and an episode that the
+  step budget cut is in ``tail.safetensors``,
+- ``critic.safetensors`` and ``policy.safetensors`` of the finished run, and of snapshots,
+- ``result.json``: the evaluations of the finished run,
+- ``metrics.jsonl`` and ``tensorboard/``, derived and never read back.
+
+Shards and checkpoints are written at steps that the run alone decides, so a run that was
+killed ends with the bytes of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pbvf_datasets.format.columns import (
+    columns_to_image,
+    image_to_columns,
+    pack_columns,
+    unpack_columns,
+)
+from pbvf_offline.envs.make import close_env, make_env, time_limit
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.io.durable import remove_tree, resource_errors, write_durably
+from pbvf_offline.io.tensor_file import locked, read_tensor_file
+from pbvf_offline.policies.files import PoliciesFile
+from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_runs.folder import (
+    claim,
+    clear,
+    finished_run,
+    is_of,
+    longer,
+    missing_file,
+    read_kept,
+    refuse_foreign,
+    sweep,
+)
+from pbvf_runs.log import RunLog
+from pbvf_runs.records import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    CRITIC_FILE,
+    EPISODES_FOLDER,
+    PENDING_FILE,
+    POLICY_FILE,
+    RESULT_FILE,
+    TAIL_FILE,
+    Evaluation,
+    RunConfig,
+    RunResult,
+    snapshot_files,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from pbvf_offline.online.loop import EpisodeRecord, Training
+
+SHARD_STEPS: Final = 20_000
+
+
+def train_run(
+    config: RunConfig,
+    folder: Path,
+    steps: int,
+    *,
+    snapshots: Sequence[int] = (),
+    device: torch.device | None = None,
+    overwrite: bool = False,
+    tick: Callable[[int, float | None], None] | None = None,
+    stop_soon: Callable[[], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Train in a folder; the same call continues, and finds a finished run complete.
+
+    More steps extend a run, with the result of an uninterrupted one. Where that one's
+    evaluations or snapshots lie at steps which this one has passed, the way is gone over
+    again.
+
+    Args:
+        config: What decides the run.
+        folder: The run's folder.
+        steps: Environment steps in all.
+        snapshots: Steps at which the critic and the policy are kept too.
+        device: Where tensors are; the CPU when None.
+        overwrite: Start anew whatever is there.
+        tick: Called often with the environment steps done and the mean return of the last
+            evaluation made now, for progress. What it raises
+            stops the run at its last checkpoint.
+        stop_soon: Called at the end of each episode. What it raises stops the run there,
+            after a checkpoint.
+        note: Told what the user should know.
+
+    Raises:
+        UsageError: A number is out of range, or an episode may never end.
+        IncompatibleError: The critic cannot evaluate such policies.
+        ConflictError: The folder holds a run with other settings or more steps, or
+            something else; or another process writes it.
+        DamagedError: A file in it is damaged, or one that another names is missing.
+        DivergedError: Training diverged; the last checkpoint is kept.
+        ResourceError: The disk or a permission refuses.
+    """
+    if steps < 1:
+        raise UsageError(f"{steps} is not at least 1", where="--steps")
+    wanted = tuple(sorted(set(snapshots)))
+    if wanted and not 1 <= wanted[0] <= wanted[-1] <= steps:
+        raise UsageError(f"snapshots {list(wanted)} are not in 1 … {steps}", where="--snapshots")
+    with (
+        locked(folder, look=True) as refusal,
+        resource_errors(folder, lambda: "make room and run the command again"),
+    ):
+        claimed = False
+        # Making the runner refuses settings, before anything is cleared or claimed for them.
+        runner = _Runner(config, folder, steps, wanted, device, tick, stop_soon, note)
+        try:
+            with contextlib.closing(runner):
+                if refusal is not None:  # no lock, so nothing may be written
+                    done = None
+                    if not overwrite and is_of(config, folder):
+                        done = finished_run(config, folder, steps, wanted)
+                    if done is None:
+                        raise refusal
+                    return done
+                sweep(folder)
+                # A run may share its folder with its user's notes; they stay beside the new one.
+                shared = overwrite and (folder / CONFIG_FILE).exists()
+                if overwrite:
+                    if not shared:
+                        refuse_foreign(folder)
+                    clear(folder, keep_config=shared)  # what says that the folder is a run's
+                claimed = claim(config, folder, shared=shared)
+                return finished_run(config, folder, steps, wanted) or runner.run()
+        except (UsageError, IncompatibleError):
+            # Only the first steps showed that the settings do not fit; others may have the folder.
+            if claimed and not (folder / CHECKPOINT_FILE).exists():
+                clear(folder)
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
+
+
+@dataclass
+class _Kept:
+    """Episodes that are on disk, and those that wait for the next shard."""
+
+    shards: list[str] = field(default_factory=list)
+    waiting: list[Episode] = field(default_factory=list)
+
+    @property
+    def waiting_steps(self) -> int:
+        return sum(len(episode) for episode in self.waiting)
+
+
+class _Runner:
+    """One call of :func:`train_run`.
+
+    Raises:
+        UsageError: The environment cannot be built, or an episode may never end.
+        IncompatibleError: The critic cannot evaluate such policies.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        steps: int,
+        snapshots: tuple[int, ...],
+        device: torch.device | None,
+        tick: Callable[[int, float | None], None] | None,
+        stop_soon: Callable[[], None] | None,
+        note: Callable[[str], None] | None,
+    ) -> None:
+        import torch
+
+        from pbvf_offline.online.loop import evaluation_steps, fresh_critic
+
+        fresh_critic(config.spec, config.settings)
+        self.config, self.folder, self.steps, self.snapshots = config, folder, steps, snapshots
+        self.device = torch.device("cpu") if device is None else device
+        self.tick, self.stop_soon, self.note = tick, stop_soon, note
+        self.env = make_env(config.env)
+        limit = time_limit(self.env)
+        if limit is None:
+            close_env(self.env)
+            raise UsageError(
+                "this environment has no time limit, so an episode may never end",
+                where=config.env.name,
+                remedy="give --max-episode-steps",
+            )
+        self.limit = limit
+        count = config.evaluations
+        self.evaluate_at = evaluation_steps(steps, count) if count else ()
+        # Per-step statistics cannot be told from the stored episodes, so none are stored.
+        self.keep = config.settings.normalization != "per-step"
+        self.evaluations: dict[int, Evaluation] = {}
+        self.returns: list[tuple[int, float]] = []
+        self.kept = _Kept()
+        self.last: bytes | None = None
+        self.log: RunLog | None = None
+        self.last_return: float | None = None
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
+        close_env(self.env)
+
+    # --------------------------------------------------------------------------- going on
+
+    def run(self) -> RunResult:
+        """Train to the end and leave the folder complete."""
+        from pbvf_offline.online.loop import Hooks, train
+
+        started = time.perf_counter()
+        training = self._resume()
+        if training is None:
+            # First of all: a checkpoint must not outlive the episodes that it names.
+            remove_tree(self.folder / CHECKPOINT_FILE)
+            training = self._fresh()
+        self._tidy()
+        self.log = RunLog(self.folder, training.steps)
+        hooks = Hooks(
+            watch=self._watch,
+            at=(*self.evaluate_at, *self.snapshots),
+            episode=self._episode,
+            keep=self.keep,
+            tick=self._tick,
+        )
+        tail = train(training, self.env, self.steps, hooks)
+        seconds = time.perf_counter() - started
+        return self._complete(training, tail, seconds)
+
+    def _fresh(self) -> Training:
+        from pbvf_offline.online.loop import start_training
+
+        self.evaluations, self.returns, self.kept, self.last = {}, [], _Kept(), None
+        return start_training(
+            self.config.spec,
+            self.config.settings,
+            obs_dtype=self.env.observation_space.dtype,
+            device=self.device,
+        )
+
+    def _resume(self) -> Training | None:
+        """Return the run as its last checkpoint has it; None where it must start anew."""
+        from pbvf_offline.online.checkpoint import decode_checkpoint
+
+        path = self.folder / CHECKPOINT_FILE
+        if not path.exists():
+            return None
+        image = read_tensor_file(path)
+        training, extra = decode_checkpoint(
+            image,
+            self.config.settings,
+            self.config.spec,
+            obs_dtype=self.env.observation_space.dtype,
+            device=self.device,
+            where=str(path),
+        )
+        if training.steps > self.steps:
+            raise longer(self.folder, training.steps, self.steps)
+        self.evaluations = {e["step"]: Evaluation.from_dict(e) for e in extra["evaluations"]}
+        passed = [step for step in self.evaluate_at if step <= training.steps]
+        taken = [step for step in self.snapshots if step <= training.steps]
+        missing = [step for step in passed if step not in self.evaluations] + [
+            step
+            for step in taken
+            if not all(path.exists() for path in snapshot_files(self.folder, step))
+        ]
+        if missing:
+            if self.note is not None:
+                self.note(
+                    "note: this asks for steps that the run has passed already; it is gone over "
+                    "again from its start"
+                )
+            return None
+        self.returns = [(int(s), float(r)) for s, r in extra["training_returns"]]
+        self.kept = _Kept(list(extra["shards"]), self._pending(extra["pending"]))
+        for name in self.kept.shards:
+            if not (self.folder / EPISODES_FOLDER / name).exists():
+                raise missing_file(self.folder / EPISODES_FOLDER / name)
+        self.last = image
+        return training
+
+    def _pending(self, digest: str | None) -> list[Episode]:
+        if digest is None:
+            return []
+        path = self.folder / PENDING_FILE
+        data = read_kept(path)
+        episodes = unpack_columns(image_to_columns(data, path)[0], path)
+        if hashlib.sha256(data).hexdigest() == digest:
+            return episodes
+        # A call that was killed before its checkpoint may have added episodes to these.
+        for count in range(len(episodes) - 1, 0, -1):
+            if hashlib.sha256(_episodes_image(episodes[:count])).hexdigest() == digest:
+                return episodes[:count]
+        raise DamagedError(
+            "does not belong to the checkpoint beside it",
+            where=path,
+            remedy="start anew with --overwrite",
+        )
+
+    def _tidy(self) -> None:
+        """Remove what an interrupted call or a shorter run left and this one makes again."""
+        known = set(self.kept.shards)
+        for path in sorted((self.folder / EPISODES_FOLDER).glob("*")):
+            if path.name not in known:
+                remove_tree(path)
+        for name in (RESULT_FILE, CRITIC_FILE, POLICY_FILE, TAIL_FILE):
+            remove_tree(self.folder / name)
+
+    # -------------------------------------------------------------------------- watching
+
+    def _tick(self, step: int) -> None:
+        if self.tick is not None:
+            self.tick(step, self.last_return)
+
+    def _watch(self, training: Training) -> None:
+        step = training.steps
+        if step in self.evaluate_at:
+            self.evaluations[step] = self._evaluate(training, step)
+            self.last_return = float(np.mean(self.evaluations[step].returns))
+        if step in self.snapshots:
+            critic, policy = snapshot_files(self.folder, step)
+            write_durably(critic, self._critic_image(training))
+            write_durably(policy, self._policy_image(training))
+
+    def _evaluate(self, training: Training, step: int) -> Evaluation:
+        from pbvf_offline.online.loop import evaluation_seed
+
+        returns, without = evaluate_policies(
+            self.config.env,
+            training.policy,
+            episodes=self.config.evaluation_episodes,
+            seed=evaluation_seed(self.config.settings.seed, step),
+            without_survival=True,
+        )
+        # The two are added up in different ways: only more than rounding is a bonus.
+        bonus = not np.allclose(returns, without, rtol=1e-9, atol=1e-9)
+        result = Evaluation(
+            step,
+            tuple(returns[0].tolist()),
+            tuple(without[0].tolist()) if bonus else None,
+        )
+        if self.log is not None:
+            values: dict[str, Any] = {"mean_return": float(returns.mean()), **result.to_dict()}
+            if bonus:
+                values["mean_return_without_survival"] = float(without.mean())
+            del values["step"]
+            self.log.add("evaluation", step, values)
+            self.log.flush()
+        return result
+
+    def _episode(self, training: Training, record: EpisodeRecord, episode: Episode | None) -> None:
+        self.returns.append((record.end, record.total))
+        if self.log is not None:
+            self.log.add(
+                "episode",
+                record.end,
+                {
+                    "episode": record.index,
+                    "length": record.steps,
+                    "return": record.total,
+                    "return_learned_from": record.learned,
+                    "critic_loss": record.loss,
+                    "actor_objective": record.objective,
+                    "effective_sample_fraction": record.effective_samples,
+                },
+            )
+        if episode is not None:
+            self.kept.waiting.append(episode)
+        if training.steps // SHARD_STEPS > (training.steps - record.steps) // SHARD_STEPS:
+            self._shard(training)
+        elif self.steps - training.steps < self.limit:
+            # Perhaps the last finished episode: what an extension goes on from.
+            self.last = self._checkpoint_image(training)
+        if self.stop_soon is not None:
+            try:
+                self.stop_soon()
+            except BaseException:
+                self._save_checkpoint(self._checkpoint_image(training))
+                raise
+
+    def _shard(self, training: Training) -> None:
+        """Put the waiting episodes on disk as one immutable shard, then the state after them."""
+        if self.kept.waiting:
+            index = len(self.kept.shards)
+            image = _episodes_image(self.kept.waiting)
+            digest = hashlib.sha256(image).hexdigest()[:16]
+            name = f"shard-{index:06d}-{digest}.safetensors"
+            write_durably(self.folder / EPISODES_FOLDER / name, image)
+            self.kept = _Kept([*self.kept.shards, name])
+        self.last = self._checkpoint_image(training)
+        self._save_checkpoint(self.last)
+        if self.log is not None:
+            self.log.flush()
+
+    def _checkpoint_image(self, training: Training) -> bytes:
+        from pbvf_offline.online.checkpoint import encode_checkpoint
+
+        waiting = self.kept.waiting
+        digest = hashlib.sha256(_episodes_image(waiting)).hexdigest() if waiting else None
+        done = [s for s in self.evaluate_at if s <= training.steps]
+        extra = {
+            "evaluations": [self.evaluations[step].to_dict() for step in done],
+            "training_returns": [[step, total] for step, total in self.returns],
+            "shards": self.kept.shards,
+            "pending": digest,
+        }
+        return encode_checkpoint(training, extra)
+
+    def _save_checkpoint(self, image: bytes) -> None:
+        # The pending episodes first: a checkpoint that is there can be gone on from.
+        path = self.folder / PENDING_FILE
+        if self.kept.waiting:
+            write_durably(path, _episodes_image(self.kept.waiting))
+        write_durably(self.folder / CHECKPOINT_FILE, image)
+        if not self.kept.waiting:
+            remove_tree(path)
+
+    # ------------------------------------------------------------------------- finishing
+
+    def _complete(self, training: Training, tail: Episode | None, seconds: float) -> RunResult:
+        """Leave the last checkpoint, the critic, the policy and the result."""
+        if self.last is not None:
+            self._save_checkpoint(self.last)
+        tail_digest = None
+        if tail is not None:
+            image = _episodes_image([tail])
+            tail_digest = hashlib.sha256(image).hexdigest()
+            write_durably(self.folder / TAIL_FILE, image)
+        images = {
+            CRITIC_FILE: self._critic_image(training),
+            POLICY_FILE: self._policy_image(training),
+        }
+        for name, image in images.items():
+            write_durably(self.folder / name, image)
+        evaluations = tuple(self.evaluations[step] for step in self.evaluate_at)
+        content = {
+            "steps": self.steps,
+            "episodes": training.episodes,
+            "evaluations": [e.to_dict() for e in evaluations],
+            "training_returns": [[step, total] for step, total in self.returns],
+            "tail": tail_digest,
+            "files": {name: hashlib.sha256(i).hexdigest() for name, i in images.items()},
+        }
+        text = json.dumps(content, allow_nan=False)
+        write_durably(self.folder / RESULT_FILE, text.encode() + b"\n")
+        return RunResult(
+            self.folder,
+            self.config,
+            self.steps,
+            training.episodes,
+            evaluations,
+            tuple(self.returns),
+            tuple(snapshot_files(self.folder, step)[0] for step in self.snapshots),
+            seconds,
+        )
+
+    def _critic_image(self, training: Training) -> bytes:
+        from pbvf_offline.online.checkpoint import critic_file
+
+        return critic_file(training, self.config.env.reference(), self._source(training)).encode()
+
+    def _policy_image(self, training: Training) -> bytes:
+        origin = {"run": self._source(training), "steps": training.steps, **self.config.to_dict()}
+        return PoliciesFile(training.policy, self.config.env.reference(), origin).encode()
+
+    def _source(self, training: Training) -> str:
+        text = f"{self.config.digest} {training.steps}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _episodes_image(episodes: Sequence[Episode]) -> bytes:
+    return columns_to_image(pack_columns(episodes), {"episodes": len(episodes)})

@@ -1,0 +1,12 @@
+from .inspect.describe import list_datasets as list_datasets
+from .read.dataset import Dataset as Dataset
+from .read.dataset import load_dataset as load_dataset
+from .read.minari_bridge import from_minari as from_minari
+from .share.archive import pack as pack
+from .share.archive import unpack as unpack
+from .share.transfer import pull as pull
+from .share.transfer import push as push
+from .write.edit import filter_dataset as filter_dataset
+from .write.edit import merge as merge
+from .write.edit import split as split
+from .write.writer import DatasetWriter as DatasetWriter

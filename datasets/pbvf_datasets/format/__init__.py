@@ -1,0 +1,1 @@
+"""The dataset format: schema, rules, manifest and card."""

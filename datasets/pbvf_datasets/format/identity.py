@@ -1,0 +1,126 @@
+"""What a dataset is made from: compared before anything is resumed or kept.
+
+The *identity* of a dataset is all that must be equal for it to be the same one. It stands
+in the manifest of a finished dataset and in the plan (``plan.json``) of an unfinished one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pbvf_datasets.format.checks import show
+from pbvf_datasets.format.manifest import parse_manifest, read_plain
+from pbvf_datasets.format.schema import MANIFEST_FILE, check_version, dataset_path
+from pbvf_offline.errors import ConflictError, DamagedError, PbvfError
+from pbvf_offline.io.strict_json import canonical_json, parse_json
+
+PLAN_VERSION: Final = 1
+PLAN_FILE: Final = "plan.json"
+START_ANEW: Final = "give another dataset id, or --overwrite to start anew"
+
+_IDENTITY = ("settings", "environment", "spec", "seed", "license", "authors")
+
+
+def work_folder(path: Path) -> Path:
+    """Return the folder in which the dataset at ``path`` is made."""
+    return path.with_name(f".{path.name}.collecting")
+
+
+def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity inside a manifest's provenance."""
+    return {key: provenance[key] for key in _IDENTITY}
+
+
+def same_identity(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two identities mean the same dataset."""
+    return canonical_json(dict(one)) == canonical_json(dict(other))
+
+
+def check_identity(found: Mapping[str, Any], given: Mapping[str, Any], where: Path) -> None:
+    """Compare what exists with what is wanted.
+
+    Raises:
+        ConflictError: They differ; the message names each setting with both values.
+    """
+    stored, wanted = _labels(found), _labels(given)
+    texts = [
+        f"{label} is {show(stored.get(label, 'absent'))} there and "
+        f"{show(wanted.get(label, 'absent'))} here"
+        for label in dict.fromkeys([*stored, *wanted])
+        if stored.get(label) != wanted.get(label)
+    ]
+    if texts:
+        raise ConflictError(
+            f"it exists with other settings: {'; '.join(texts)}", where=where, remedy=START_ANEW
+        )
+
+
+def parse_plan(data: bytes, where: Path) -> dict[str, Any]:
+    """Read the bytes of ``plan.json``.
+
+    Returns:
+        ``version``, ``identity``, ``command``, ``overwrite`` and ``state``.
+
+    Raises:
+        DamagedError: They are not what was written there.
+        IncompatibleError: A newer version wrote them.
+    """
+    try:
+        plan = parse_json(data, where)
+        check_version(plan.get("version") if isinstance(plan, dict) else None, where)
+        if (
+            set(plan) != {"version", "identity", "command", "overwrite", "state"}
+            or not isinstance(plan["identity"], dict)
+            or set(plan["identity"]) != set(_IDENTITY)
+        ):
+            raise DamagedError("the plan of an unfinished dataset is malformed", where=where)
+    except DamagedError as error:
+        raise DamagedError(error.what, where=where, remedy=START_ANEW) from error
+    result: dict[str, Any] = plan
+    return result
+
+
+def peek(dataset_id: str, root: Path | None = None) -> dict[str, Any] | None:
+    """Return with what settings a complete or partial dataset of this id was made.
+
+    Only a small file is read and nothing else checked; :class:`DatasetWriter` does that.
+
+    Args:
+        dataset_id: ``namespace/name-vN``.
+        root: Folder of datasets; default as for :class:`DatasetWriter`.
+
+    Returns:
+        ``{"complete": bool, "settings", "environment", "spec", "seed", "license",
+        "authors"}`` of the dataset, else of the work folder; None when neither can be read.
+
+    Raises:
+        UsageError: The id is malformed.
+    """
+    path = dataset_path(dataset_id, root)
+    where = path / MANIFEST_FILE
+    with contextlib.suppress(PbvfError, OSError):
+        manifest = parse_manifest(read_plain(where), where)
+        return {"complete": True, **identity_of(manifest["provenance"])}
+    where = work_folder(path) / PLAN_FILE
+    with contextlib.suppress(PbvfError, OSError):
+        return {"complete": False, **parse_plan(read_plain(where), where)["identity"]}
+    return None
+
+
+def _labels(identity: Mapping[str, Any]) -> dict[str, str]:
+    """Flatten to ``name -> canonical JSON``; settings come under their own names."""
+    labels: dict[str, str] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), inner)
+        elif prefix:
+            labels[prefix] = canonical_json(value).decode("ascii")
+
+    walk("", identity["settings"])
+    walk("", {key: value for key, value in identity.items() if key != "settings"})
+    return labels

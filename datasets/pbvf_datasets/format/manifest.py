@@ -1,0 +1,315 @@
+"""The manifest: size and sha256 of each file, where the data came from, a closing digest.
+
+The manifest holds no clock time, host, user, process id or absolute path, so equal
+settings give equal bytes. Its own digest is the dataset's digest.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import stat
+from collections.abc import Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final
+
+from pbvf_datasets.format.schema import (
+    CARD_FILE,
+    CROISSANT_FILE,
+    DATA_FILE,
+    FORMAT,
+    FORMAT_VERSION,
+    METADATA_FILE,
+    check_version,
+)
+from pbvf_offline import __version__
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, printable
+from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.io.tensor_file import open_regular
+
+MAX_MANIFEST_BYTES: Final = 16 * 2**20
+
+_KEYS = {"format", "version", "files", "card", "provenance", "digest"}
+_PROVENANCE: Mapping[str, tuple[type, ...]] = {
+    "tool": (str,),
+    "settings": (dict,),
+    "environment": (dict, type(None)),
+    "spec": (dict,),
+    "versions": (dict,),
+    "seed": (int, type(None)),
+    "license": (str, type(None)),
+    "authors": (list,),
+    "warmup_steps": (int,),
+    "stats": (dict,),
+}
+_ENVIRONMENT: Mapping[str, tuple[type, ...]] = {
+    "id": (str,),
+    "module": (str, type(None)),
+    "kwargs": (dict,),
+    "withheld": (list,),
+}
+_STATS: Mapping[str, tuple[type, ...]] = {
+    "episodes": (int,),
+    "steps": (int,),
+    "policies": (int,),
+    "cut": (int,),
+    "return": (dict, type(None)),
+}
+_SOURCE: Mapping[str, tuple[type, ...]] = {
+    "id": (str,),
+    "digest": (str,),
+    "verified": (bool,),
+    "episodes": (int,),
+    "steps": (int,),
+    "from": (list,),
+    "provenance": (dict, type(None)),
+}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """Return ``{"size", "sha256"}`` of a file.
+
+    Raises:
+        UnsafeError: It is a link, something else than a regular file, or nearly all holes.
+        OSError: It cannot be read.
+    """
+    with _open_plain(path) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def read_plain(path: Path, limit: int = MAX_MANIFEST_BYTES) -> bytes:
+    """Read a small file of a dataset or of a work folder.
+
+    Raises:
+        UnsafeError: It is a link, something else than a regular file, or too long.
+        OSError: It cannot be read.
+    """
+    with _open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise UnsafeError(f"it has {size:,} bytes; at most {limit:,} are read", where=path)
+        return file.read(size + 1)
+
+
+def _open_plain(path: Path) -> BufferedReader:
+    try:
+        return open_regular(path, follow=False)
+    except UsageError as error:
+        raise UnsafeError("this is not a regular file", where=path) from error
+
+
+def build_manifest(
+    folder: Path, provenance: Mapping[str, Any], *, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the manifest of a dataset folder whose other files are all in place.
+
+    Args:
+        folder: The folder.
+        provenance: Where the data came from.
+        known: :func:`file_entry` of files that need not be read again, by name.
+    """
+    names = [DATA_FILE, METADATA_FILE]
+    if (folder / CROISSANT_FILE).is_file():
+        names.append(CROISSANT_FILE)
+    known = known or {}
+    body = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "files": {name: known.get(name) or file_entry(folder / name) for name in names},
+        "card": file_entry(folder / CARD_FILE),
+        "provenance": dict(provenance),
+    }
+    return {**body, "digest": manifest_digest(body)}
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the sha256 of a manifest's canonical JSON without its ``digest`` entry."""
+    body = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(canonical_json(body)).hexdigest()
+
+
+def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    """Return the bytes of ``manifest.json``."""
+    return canonical_json(dict(manifest)) + b"\n"
+
+
+def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the bytes of ``manifest.json`` strictly.
+
+    Args:
+        data: The file's bytes.
+        where: The file, for messages.
+
+    Returns:
+        The manifest; every key this module writes is there with the right type.
+
+    Raises:
+        UnsafeError: It lists a file outside the dataset's folder.
+        DamagedError: It is malformed or its digest does not fit.
+        IncompatibleError: A newer version of the format wrote it.
+    """
+    manifest = parse_json(data, where, max_bytes=MAX_MANIFEST_BYTES)
+    _refuse_escapes(manifest, where)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DamagedError(f"it is not a {FORMAT} manifest", where=where)
+    check_version(manifest.get("version"), where)
+    if set(manifest) != _KEYS:
+        raise DamagedError(
+            f"the manifest has the keys {sorted(manifest)}; {sorted(_KEYS)} are expected",
+            where=where,
+        )
+    if manifest["digest"] != manifest_digest(manifest):
+        raise DamagedError("the manifest does not fit its own digest", where=where)
+    files = manifest["files"]
+    # Datasets made before there was a croissant.json have none.
+    if not isinstance(files, dict) or set(files) - {CROISSANT_FILE} != {DATA_FILE, METADATA_FILE}:
+        raise DamagedError(
+            f"the manifest must list the files {DATA_FILE} and {METADATA_FILE}, may list "
+            f"{CROISSANT_FILE}, and no other",
+            where=where,
+        )
+    for name, entry in (*files.items(), (CARD_FILE, manifest["card"])):
+        if (
+            not isinstance(entry, dict)
+            or set(entry) != {"size", "sha256"}
+            or type(entry["size"]) is not int
+            or not isinstance(entry["sha256"], str)
+            or _SHA256.fullmatch(entry["sha256"]) is None
+        ):
+            raise DamagedError(f"the manifest's entry for {name} is malformed", where=where)
+    _check_provenance(manifest["provenance"], where)
+    return manifest
+
+
+def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    for name in files if isinstance(files, dict) else ():
+        parts = name.replace("\\", "/").split("/")
+        if name.startswith(("/", "~")) or ".." in parts or ":" in parts[0] or "\0" in name:
+            raise UnsafeError(
+                f"it lists {printable(name)!r}, which is outside the dataset's folder", where=where
+            )
+
+
+def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
+    provenance = _typed(value, _PROVENANCE, "provenance", where)
+    _check_origin(provenance, where)
+    sources = provenance.get("sources", [])
+    if not isinstance(sources, list):
+        raise DamagedError("provenance.sources is no list", where=where)
+    for source in sources:
+        entry = _typed(source, _SOURCE, "provenance.sources", where)
+        if any(
+            not isinstance(digest, str) or _SHA256.fullmatch(digest) is None
+            for digest in (entry["digest"], *entry["from"])
+        ):
+            raise DamagedError("provenance.sources holds a malformed digest", where=where)
+        if entry["provenance"] is not None:
+            table = {key: kinds for key, kinds in _PROVENANCE.items() if key != "spec"}
+            inner = _typed(entry["provenance"], table, "provenance.sources.provenance", where)
+            _check_origin(inner, where)
+
+
+def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> None:
+    """Check what is inside a provenance, but for what it says of its sources."""
+    if provenance["environment"] is not None:
+        environment = _typed(
+            provenance["environment"], _ENVIRONMENT, "provenance.environment", where
+        )
+        if any(not isinstance(name, str) for name in environment["withheld"]):
+            raise DamagedError("provenance.environment.withheld is malformed", where=where)
+    if any(not isinstance(name, str) for name in provenance["authors"]):
+        raise DamagedError("provenance.authors is malformed", where=where)
+    if type(provenance.get("command")) not in (str, type(None)):
+        raise DamagedError("provenance.command is malformed", where=where)
+    returns = _typed(provenance["stats"], _STATS, "provenance.stats", where)["return"]
+    if returns is not None and (
+        set(returns) != {"mean", "min", "max"}
+        or any(type(number) not in (int, float) for number in returns.values())
+    ):
+        raise DamagedError("provenance.stats.return is malformed", where=where)
+
+
+def _typed(
+    value: object,
+    table: Mapping[str, tuple[type, ...]],
+    name: str,
+    where: str | os.PathLike[str],
+) -> dict[str, Any]:
+    if not isinstance(value, dict) or not set(table) <= set(value):
+        raise DamagedError(f"{name} lacks some of the keys {sorted(table)}", where=where)
+    for key, kinds in table.items():
+        if type(value[key]) not in kinds:
+            raise DamagedError(f"{name}.{key} is a {type(value[key]).__name__}", where=where)
+    return value
+
+
+def verify_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Compare the files of a folder with its manifest.
+
+    Returns:
+        Warnings: what differs without harm (an edited card).
+
+    Raises:
+        DamagedError: A data file is missing or differs.
+        UnsafeError: One is a link, or no regular file.
+    """
+    for name, expected in manifest["files"].items():
+        path = folder / name
+        if path.parent.is_symlink():
+            raise UnsafeError(
+                "this is a symbolic link, which could lead anywhere", where=path.parent
+            )
+        try:
+            status = path.lstat()
+            other = stat.S_ISREG(status.st_mode) and status.st_size != expected["size"]
+            found = {"size": status.st_size} if other else file_entry(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DamagedError("the file is missing", where=path) from error
+        if found["size"] != expected["size"]:
+            raise DamagedError(
+                f"it has {found['size']:,} bytes; the manifest says {expected['size']:,}",
+                where=path,
+            )
+        if found != expected:
+            raise DamagedError("its sha256 is not the one in the manifest", where=path)
+    card = folder / CARD_FILE
+    try:
+        status = card.lstat()
+        other = stat.S_ISREG(status.st_mode) and status.st_size != manifest["card"]["size"]
+        edited = other or file_entry(card) != manifest["card"]
+    except FileNotFoundError:
+        edited = True
+    if edited:
+        return [f"{card}: the card was edited after the dataset was written"]
+    return []
+
+
+def tool_version() -> str:
+    """Return ``pbvf-offline VERSION`` as provenance names it."""
+    return f"pbvf-offline {__version__}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what the bytes of a dataset depend on."""
+    found = {"python": platform.python_version()}
+    for package in ("gymnasium", "h5py", "minari", "mujoco", "numpy"):
+        version = _version(package)
+        if version is not None:
+            found[package] = version
+    return found
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

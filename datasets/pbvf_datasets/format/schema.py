@@ -1,0 +1,389 @@
+"""The dataset format as data: names, shapes, dtypes, JSON and spaces.
+
+Writer and reader both work from the one table :data:`FIELDS`, so that they cannot
+disagree. Nothing in here opens a data file or runs anything that a file names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.policies.policy import BoxActions, PolicySpec
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from pbvf_offline.rollout.episodes import Cut
+
+FORMAT: Final = "pbvf-dataset"
+FORMAT_VERSION: Final = 1
+
+DATA_FILE: Final = "data/main_data.hdf5"
+METADATA_FILE: Final = "data/metadata.json"
+MANIFEST_FILE: Final = "manifest.json"
+CARD_FILE: Final = "README.md"
+CROISSANT_FILE: Final = "croissant.json"
+
+OBS_DTYPES: Final = (
+    *("float64", "float32", "float16"),
+    *("int64", "int32", "int16", "int8"),
+    *("uint64", "uint32", "uint16", "uint8"),
+)
+"""Observation dtypes that are stored; the environment's own is kept."""
+
+MAX_SPACE_DIM: Final = 250_000
+MAX_BLOB_BYTES: Final = 16 * 2**20
+
+# ------------------------------------------------------------------ the episode table
+
+Rows = Literal["T", "T+1", "S"]
+Columns = Literal["obs_dim", "action", "act_dim", "D"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of an episode.
+
+    Attributes:
+        name: Path inside the HDF5 group of the episode.
+        attribute: The same array in :class:`pbvf_offline.rollout.episodes.Episode`.
+        rows: Length of the first axis: T steps, T + 1 observations or S segments.
+        columns: Length of the second axis, or None for a flat array; ``action`` is act_dim
+            for boxes and nothing for discrete actions.
+        dtype: A dtype name, ``obs`` (any of :data:`OBS_DTYPES`, one for the whole dataset)
+            or ``action`` (the box's own, int64 for discrete actions).
+        required: Whether every episode has it. The others are in all episodes or in none.
+    """
+
+    name: str
+    attribute: str
+    rows: Rows
+    columns: Columns | None
+    dtype: str
+    required: bool = True
+
+
+FIELDS: Final = (
+    Field("observations", "observations", "T+1", "obs_dim", "obs"),
+    Field("actions", "actions", "T", "action", "action"),
+    Field("rewards", "rewards", "T", None, "float64"),
+    Field("terminations", "terminated", "T", None, "bool"),
+    Field("truncations", "truncated", "T", None, "bool"),
+    Field("infos/theta", "theta", "S", "D", "float32"),
+    Field("infos/segment", "segment", "T+1", None, "int32"),
+    Field("infos/obs_mean", "obs_mean", "S", "obs_dim", "float64"),
+    Field("infos/obs_std", "obs_std", "S", "obs_dim", "float64"),
+    Field("infos/reward_survive", "reward_survive", "T+1", None, "float64", required=False),
+    Field("infos/pre_action", "pre_action", "T+1", "act_dim", "float64", required=False),
+)
+"""Every array of an episode but :data:`BLOB`."""
+
+BLOB: Final = "infos/pbvf"
+"""uint8 (n,): canonical JSON of the format version, the spec and ``cut``."""
+
+
+def field_dtype(field: Field, spec: PolicySpec) -> np.dtype[Any] | None:
+    """Return the dtype that a field must have, or None for one of :data:`OBS_DTYPES`."""
+    if field.dtype == "obs":
+        return None
+    if field.dtype == "action":
+        actions = spec.actions
+        return np.dtype(actions.dtype if isinstance(actions, BoxActions) else "int64")
+    return np.dtype(field.dtype)
+
+
+def field_shape(field: Field, spec: PolicySpec, steps: int, segments: int) -> tuple[int, ...]:
+    """Return the shape that a field must have in an episode of T steps and S segments."""
+    rows = {"T": steps, "T+1": steps + 1, "S": segments}[field.rows]
+    if field.columns is None or (field.columns == "action" and not spec.is_continuous):
+        return (rows,)
+    if field.columns == "obs_dim":
+        return (rows, spec.obs_dim)
+    return (rows, spec.size if field.columns == "D" else spec.actions.dim)
+
+
+def episode_blob(spec: PolicySpec, cut: Cut) -> bytes:
+    """Return what ``infos/pbvf`` holds: format version, spec and ``cut`` of an episode."""
+    return canonical_json({"version": FORMAT_VERSION, "spec": spec.to_dict(), "cut": cut})
+
+
+def parse_episode_blob(data: bytes, where: str | os.PathLike[str]) -> tuple[PolicySpec, Cut]:
+    """Read what ``infos/pbvf`` holds.
+
+    Raises:
+        DamagedError: It is not what :func:`episode_blob` writes.
+        IncompatibleError: A newer version of the format wrote it.
+    """
+    value = parse_json(data, where, max_bytes=MAX_BLOB_BYTES)
+    if not isinstance(value, dict):
+        raise DamagedError("the policy tag is not a JSON object", where=where)
+    check_version(value.get("version"), where)
+    if set(value) != {"version", "spec", "cut"}:
+        raise DamagedError(
+            f"the policy tag has the keys {sorted(value)}; cut, spec, version are expected",
+            where=where,
+        )
+    cut = value["cut"]
+    if cut not in ("none", "budget"):
+        raise DamagedError(f"cut is {cut!r}, neither 'none' nor 'budget'", where=where)
+    try:
+        spec = PolicySpec.from_dict(value["spec"])
+    except DamagedError as error:
+        raise DamagedError(error.what, where=where) from error
+    return spec, cut
+
+
+def check_version(version: object, where: str | os.PathLike[str]) -> None:
+    """Check the format version found in a file.
+
+    Raises:
+        DamagedError: There is none.
+        IncompatibleError: It is newer than :data:`FORMAT_VERSION`.
+    """
+    if type(version) is not int or version < 1:
+        raise DamagedError(
+            f"the format version is {version!r}, not a positive integer", where=where
+        )
+    if version > FORMAT_VERSION:
+        raise IncompatibleError(
+            f"it has format version {version}; this program reads up to {FORMAT_VERSION}",
+            where=where,
+            remedy=f"upgrade to a pbvf-offline that reads version {version} "
+            "(pip install --upgrade pbvf-offline)",
+        )
+
+
+# ----------------------------------------------------------------------------- spaces
+
+
+def check_spaces(
+    observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> tuple[gym.spaces.Box, gym.spaces.Box | gym.spaces.Discrete]:
+    """Return the spaces when datasets can hold them.
+
+    Raises:
+        UsageError: One is of a kind that is not supported.
+    """
+    from gymnasium import spaces
+
+    supported = (
+        "supported are observations in a one-dimensional Box of numbers and actions in a "
+        f"one-dimensional floating-point Box or Discrete, of at most {MAX_SPACE_DIM:,} dimensions"
+    )
+    if not isinstance(observation_space, spaces.Box) or (
+        len(observation_space.shape) != 1
+        or not 1 <= observation_space.shape[0] <= MAX_SPACE_DIM
+        or str(observation_space.dtype) not in OBS_DTYPES
+    ):
+        raise UsageError(
+            f"the observation space {_short(observation_space)} is not supported", remedy=supported
+        )
+    if isinstance(action_space, spaces.Discrete):
+        return observation_space, action_space
+    if (
+        isinstance(action_space, spaces.Box)
+        and len(action_space.shape) == 1
+        and 1 <= action_space.shape[0] <= MAX_SPACE_DIM
+        and np.issubdtype(action_space.dtype, np.floating)
+        and str(action_space.dtype) in OBS_DTYPES
+    ):
+        return observation_space, action_space
+    raise UsageError(f"the action space {_short(action_space)} is not supported", remedy=supported)
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def serialize_space(space: gym.Space[Any]) -> str:
+    """Return a one-dimensional Box or a Discrete in the text form that Minari reads.
+
+    Raises:
+        UsageError: It is another kind of space.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return json.dumps(
+            {
+                "type": "Box",
+                "dtype": str(space.dtype),
+                "shape": list(space.shape),
+                "low": space.low.tolist(),
+                "high": space.high.tolist(),
+            }
+        )
+    if isinstance(space, spaces.Discrete):
+        return json.dumps(
+            {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
+        )
+    raise UsageError(f"the space {_short(space)} is not supported")
+
+
+def parse_space(
+    text: object, where: str | os.PathLike[str]
+) -> gym.spaces.Box | gym.spaces.Discrete:
+    """Read a space in Minari's text form, strictly, without running anything.
+
+    Raises:
+        DamagedError: The text is malformed or contradicts itself.
+        IncompatibleError: It is a space of a kind that this format does not hold.
+    """
+    from gymnasium import spaces
+
+    if not isinstance(text, str):
+        raise DamagedError(f"a space is {type(text).__name__}, not text", where=where)
+    value = parse_json(text, where, allow_infinity=True)
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "Discrete":
+        if set(value) != {"type", "dtype", "start", "n"}:
+            raise DamagedError(f"a Discrete space has the keys {sorted(value)}", where=where)
+        start, n = value["start"], value["n"]
+        if (
+            type(start) is not int
+            or type(n) is not int
+            or not 1 <= n <= 2**31
+            or not -(2**62) <= start <= 2**62
+        ):
+            raise DamagedError(
+                f"a Discrete space has n={_short(n, 40)}, start={_short(start, 40)}", where=where
+            )
+        return spaces.Discrete(n, start=start)
+    if kind != "Box":
+        raise IncompatibleError(
+            f"a space of type {_short(kind, 40)!r} is not supported",
+            where=where,
+            remedy="use a dataset with Box observations and Box or Discrete actions",
+        )
+    if set(value) != {"type", "dtype", "shape", "low", "high"}:
+        raise DamagedError(f"a Box space has the keys {sorted(value)}", where=where)
+    dtype, shape = value["dtype"], value["shape"]
+    if not isinstance(shape, list) or any(type(n) is not int for n in shape):
+        raise DamagedError(f"a Box has the shape {_short(shape, 60)}", where=where)
+    if dtype not in OBS_DTYPES or len(shape) != 1 or not 1 <= shape[0] <= MAX_SPACE_DIM:
+        raise IncompatibleError(
+            f"a Box of shape {shape} and dtype {_short(dtype, 40)} is not supported; "
+            f"one dimension of 1 … {MAX_SPACE_DIM:,} numbers is",
+            where=where,
+        )
+    low, high = (_bounds(value[side], shape[0], dtype, where) for side in ("low", "high"))
+    if not bool(np.all(low <= high)):
+        raise DamagedError("a Box has a lower bound above its upper bound", where=where)
+    return spaces.Box(low=low, high=high, dtype=np.dtype(dtype).type)
+
+
+def _bounds(
+    values: object, length: int, dtype: str, where: str | os.PathLike[str]
+) -> np.ndarray[Any, np.dtype[Any]]:
+    kinds = (int, float) if dtype.startswith("float") else (int,)
+    if (
+        not isinstance(values, list)
+        or len(values) != length
+        or any(type(v) not in kinds for v in values)
+    ):
+        raise DamagedError(f"a Box of {length} values has malformed bounds", where=where)
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(values, dtype=dtype)
+    except OverflowError as error:
+        raise DamagedError(f"a Box has bounds out of range for {dtype}", where=where) from error
+
+
+# ------------------------------------------------------------------------ names, paths
+
+# Minari's own pattern for ids, but with a version, and each component by itself.
+_COMPONENT = re.compile(r"[-_\w]+")
+_NAME = re.compile(r"(?P<name>[-_\w]+?)-v(?P<version>0|[1-9][0-9]{0,8})")
+_ID_REMEDY = "give an id such as 'lab/swimmer-fragments-v0'"
+
+
+def datasets_root() -> Path:
+    """Return the folder of local datasets: ``MINARI_DATASETS_PATH`` or Minari's default."""
+    given = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(given) if given else Path.home() / ".minari" / "datasets"
+
+
+def check_dataset_id(dataset_id: str) -> tuple[str, str, int]:
+    """Split ``namespace/name-vN`` into namespace (may be empty), name and version.
+
+    Raises:
+        UsageError: It is not such an id, or one that Minari's listing would trip over.
+    """
+    *namespace, last = dataset_id.split("/")
+    match = _NAME.fullmatch(last)
+    if match is None or any(_COMPONENT.fullmatch(part) is None for part in namespace):
+        raise UsageError(f"{dataset_id!r} is not a dataset id", remedy=_ID_REMEDY)
+    if namespace and len("/".join(namespace)) < 2:
+        raise UsageError(
+            f"the namespace of {dataset_id!r} is shorter than the two letters Minari wants",
+            remedy=_ID_REMEDY,
+        )
+    if "data" in namespace:
+        # Minari takes every folder with a 'data' inside for a dataset.
+        raise UsageError(
+            f"the namespace of {dataset_id!r} contains 'data', which hides its neighbours "
+            "from Minari",
+            remedy="choose another namespace",
+        )
+    if any(len(os.fsencode(part)) > 200 for part in (*namespace, last)):
+        raise UsageError(f"{dataset_id[:60]!r}… is too long", remedy=_ID_REMEDY)
+    return "/".join(namespace), match["name"], int(match["version"])
+
+
+def dataset_path(dataset_id: str, root: Path | None = None) -> Path:
+    """Return where a dataset of this id lives, whether it exists or not.
+
+    Raises:
+        UsageError: It is not an id.
+    """
+    check_dataset_id(dataset_id)
+    return (datasets_root() if root is None else root).joinpath(*dataset_id.split("/"))
+
+
+def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = None) -> Path:
+    """Return the folder of a dataset given by id (under ``root``) or by path.
+
+    Args:
+        name_or_path: ``namespace/name-v0``, or the path of a folder.
+        root: Folder of local datasets; default :func:`datasets_root`.
+
+    Raises:
+        UsageError: There is no such dataset, or the name is malformed.
+    """
+    text = os.fspath(name_or_path)
+    root = datasets_root() if root is None else root
+    is_id = False
+    malformed: UsageError | None = None
+    if isinstance(name_or_path, str):
+        try:
+            path = dataset_path(text, root)
+            is_id = True
+        except UsageError as error:
+            malformed = error
+        if is_id and path.is_dir():
+            return path
+    if "\0" in text or not text:
+        raise UsageError(f"{text!r} is neither a dataset id nor a folder", remedy=_ID_REMEDY)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    if is_id:
+        raise UsageError(
+            f"there is no dataset {text} under {root}",
+            remedy="check the name, or set MINARI_DATASETS_PATH",
+        )
+    if path.exists():
+        raise UsageError("this is a file; a dataset is a folder", where=path)
+    raise UsageError(
+        f"{text!r} is neither a dataset id nor an existing folder", remedy=_ID_REMEDY
+    ) from malformed

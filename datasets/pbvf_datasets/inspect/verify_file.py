@@ -1,0 +1,148 @@
+"""Tensor files under the loupe: critics, policies, and checkpoints of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from pbvf_datasets.format.schema import DATA_FILE
+from pbvf_datasets.inspect.findings import FOUND, Findings, Verification, check_environment
+from pbvf_offline.errors import (
+    DamagedError,
+    IncompatibleError,
+    ResourceError,
+    UsageError,
+    printable,
+)
+from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.tensor_file import (
+    decode,
+    open_regular,
+    read_header,
+    read_tensor_file,
+    resource_error,
+)
+from pbvf_offline.policies.policy import PolicySpec
+
+
+def verify_file(path: Path) -> Verification:
+    """Check a critic file, a policies file or the checkpoint of a run; see :func:`verify`.
+
+    Raises:
+        UsageError: It does not exist, or is a file of another sort that has a better place.
+        ResourceError: It cannot be read, or memory is short.
+    """
+    found = Findings()
+    kind, digest = "file", None
+    try:
+        kind, digest = _peek(path)
+        check = _KINDS.get(kind)
+        if check is None:
+            raise IncompatibleError(
+                f"is a file of kind {printable(kind)[:40]!r}, which this program does not know",
+                where=path,
+                remedy="upgrade pbvf-offline",
+            )
+        check(path)
+    except FOUND as error:
+        found.add(error)
+    except MemoryError as error:
+        raise ResourceError("there is not enough memory to check it", where=path) from error
+    return Verification(
+        path=path,
+        kind=kind if kind in _KINDS else "file",
+        status=found.status(verified=True),
+        problems=tuple(found.problems),
+        digest=digest if not found.problems else None,
+    )
+
+
+def _peek(path: Path) -> tuple[str, str]:
+    """Return kind and digest as a tensor file names them, reading only its header.
+
+    Whether they are true is for the decoder to say. The size that the header declares is
+    compared with the file's, so that a long file of nothing is not read into memory.
+
+    Raises:
+        UnsafeError: It is a pickle or an archive of one.
+        DamagedError: It is no tensor file.
+        IncompatibleError: It is one of somebody else.
+        UsageError: It is a part or an archive of a dataset.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            _refuse_others(file.read(1024), path)
+            file.seek(0)
+            header = read_header(file, path)
+    except OSError as error:
+        raise resource_error(error, path) from error
+    metadata = header.get("__metadata__")
+    text = metadata.get("pbvf") if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise IncompatibleError(
+            "has no pbvf header entry: it is not a file of this project", where=path
+        )
+    entry = parse_json(text, path)
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    digest = entry.get("sha256") if isinstance(entry, dict) else None
+    if not isinstance(kind, str) or not isinstance(digest, str):
+        raise DamagedError("its pbvf header entry is malformed", where=path)
+    return kind, digest
+
+
+def _refuse_others(start: bytes, path: Path) -> None:
+    """Say what to do with files that people are likely to give by mistake."""
+    if start.startswith(b"\x89HDF\r\n\x1a\n"):
+        raise UsageError(
+            "is an HDF5 file; a dataset is the folder around it",
+            where=path,
+            remedy=f"give the folder that holds {DATA_FILE}",
+        )
+    if start[257:262] == b"ustar":
+        raise UsageError(
+            "is an archive", where=path, remedy="unpack it first with 'pbvf dataset unpack'"
+        )
+
+
+def _check_policies(path: Path) -> None:
+    from pbvf_offline.policies.files import load_policies
+
+    loaded = load_policies(path)
+    if loaded.environment is not None:
+        check_environment(loaded.environment.to_dict(), f"{path}: environment")
+
+
+def _check_critic(path: Path) -> None:
+    from pbvf_offline.fit.critic_file import load_critic
+
+    loaded = load_critic(path)
+    if loaded.context.environment is not None:
+        check_environment(loaded.context.environment.to_dict(), f"{path}: environment")
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Check the parts of a checkpoint that can be judged without its run's configuration."""
+    content, tensors = decode("checkpoint", read_tensor_file(path), str(path))
+    try:
+        spec = PolicySpec.from_dict(content.get("spec"))
+    except DamagedError as error:
+        raise DamagedError(error.what, where=path) from error
+    for name, shape in (
+        ("theta", (1, spec.size)),
+        ("obs_mean", (spec.obs_dim,)),
+        ("obs_std", (spec.obs_dim,)),
+    ):
+        array = tensors.get(name)
+        if array is None or array.shape != shape or not np.isfinite(array).all():
+            raise DamagedError(f"{name} is missing, misshapen or not finite", where=path)
+
+
+_KINDS: Final[Mapping[str, Callable[[Path], None]]] = {
+    "policies": _check_policies,
+    "critic": _check_critic,
+    "checkpoint": _check_checkpoint,
+}

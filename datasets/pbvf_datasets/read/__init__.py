@@ -1,0 +1,1 @@
+"""Reading datasets: untrusted folders, checked episodes, flat arrays, Minari."""

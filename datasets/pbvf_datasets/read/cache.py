@@ -1,0 +1,280 @@
+"""The training cache: a dataset's flat arrays in one file, so that loading costs no episode.
+
+The cache is derived from a dataset that was checked, keyed by the dataset's digest, and
+never trusted: it lives in the user's own folder (never inside a dataset), carries its
+own sha256, and whatever is wrong with it only means that it is built anew. A file
+belongs to the user who reads it, or it is not read. Failing to write it is no error.
+
+Layout: magic, sha256 of all that follows, length of the header, header (JSON: the spec,
+and name, dtype, shape and offset of each array), arrays at multiples of 64 bytes. The
+file is mapped, not copied: arrays are backed by the file, and changing them changes
+only the process's own pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import mmap
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_datasets.format.schema import OBS_DTYPES
+from pbvf_offline.errors import PbvfError
+from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
+
+_MAGIC: Final = b"pbvfcach"
+_VERSION: Final = 1
+"""Part of the file name: raise it when the layout, or what the reader checks, changes."""
+
+_SUFFIX: Final = f".v{_VERSION}.cache"
+_ALIGN: Final = 64
+_START: Final = len(_MAGIC) + 32 + 8
+_MAX_HEADER: Final = 16 * 2**20
+
+KEEP_FILES: Final = 8
+KEEP_BYTES: Final = 20 * 10**9
+
+_DTYPES: Final = frozenset(np.dtype(name).str for name in (*OBS_DTYPES, "bool"))
+_POLICIES: Final = ("theta", "obs_mean", "obs_std")
+_REQUIRED: Final = (
+    *("observations", "actions", "rewards", "terminated", "truncated"),
+    *("policy", "start", "cut", "seeds"),
+)
+_OPTIONAL: Final = ("reward_survive", "pre_action")
+_FIXED: Final[Mapping[str, str]] = {
+    "theta": "<f4",
+    "obs_mean": "<f8",
+    "obs_std": "<f8",
+    "rewards": "<f8",
+    "terminated": "|b1",
+    "truncated": "|b1",
+    "policy": "<i4",
+    "start": "<i8",
+    "cut": "|b1",
+    "seeds": "<i8",
+    "reward_survive": "<f8",
+    "pre_action": "<f8",
+}
+
+
+class _CacheError(Exception):
+    """The cache file is of no use."""
+
+
+def cache_folder() -> Path:
+    """Return where caches live: PBVF_CACHE, else XDG_CACHE_HOME or ~/.cache."""
+    given = os.environ.get("PBVF_CACHE")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "pbvf-offline"
+
+
+def cache_file(digest: str) -> Path:
+    """Return the cache file of the dataset with this digest, whether it exists or not."""
+    return cache_folder() / f"{digest}{_SUFFIX}"
+
+
+def load_cache(digest: str) -> Trajectories | None:
+    """Return the flat arrays of a dataset, or None when there is no good cache.
+
+    Args:
+        digest: The dataset's digest (hex), which the caller has just checked.
+    """
+    try:
+        path = cache_file(digest)
+        image = _map(path)
+        trajectories = _unpack(image, digest)
+        with contextlib.suppress(OSError):
+            os.utime(path)  # the most recently used files are kept
+    except (OSError, RuntimeError, _CacheError, PbvfError):
+        return None
+    return trajectories
+
+
+def store_cache(digest: str, trajectories: Trajectories) -> bool:
+    """Write the flat arrays of a dataset; whole or not at all.
+
+    Returns:
+        Whether it was written: a full disk or a read-only home is no error.
+    """
+    try:
+        path = cache_file(digest)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(path, digest, trajectories)
+        _prune(path)
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def _arrays(trajectories: Trajectories) -> dict[str, NDArray[Any]]:
+    policies = trajectories.policies
+    arrays = {name: getattr(policies, name) for name in _POLICIES}
+    for name in (*_REQUIRED, *_OPTIONAL):
+        value = getattr(trajectories, name)
+        if value is not None:
+            arrays[name] = value
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+
+
+def _align(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+def _write(path: Path, digest: str, trajectories: Trajectories) -> None:
+    arrays = _arrays(trajectories)
+    table = []
+    offset = 0
+    for name, array in arrays.items():
+        table.append([name, array.dtype.str, list(array.shape), offset])
+        offset = _align(offset + array.nbytes)
+    header = canonical_json(
+        {"digest": digest, "spec": trajectories.policies.spec.to_dict(), "arrays": table}
+    )
+    header = header.ljust(_align(_START + len(header)) - _START)
+    descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bytes(_START - 8))
+            total = hashlib.sha256()
+            for part in _parts(header, arrays):
+                file.write(part)
+                total.update(part)
+            file.seek(0)
+            file.write(_MAGIC + total.digest())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _parts(header: bytes, arrays: Mapping[str, NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for array in arrays.values():
+        yield array.reshape(-1).view(np.uint8).data
+        yield bytes(_align(array.nbytes) - array.nbytes)
+
+
+def _map(path: Path) -> mmap.mmap:
+    """Map a cache file privately: writing to its arrays never reaches the file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+            raise _CacheError("not a file of this user")
+        if info.st_size < _START:
+            raise _CacheError("too short")
+        return mmap.mmap(descriptor, info.st_size, access=mmap.ACCESS_COPY)
+    except ValueError as error:
+        raise _CacheError("it cannot be mapped") from error
+    finally:
+        os.close(descriptor)
+
+
+def _unpack(image: mmap.mmap, digest: str) -> Trajectories:
+    if image[: len(_MAGIC)] != _MAGIC:
+        raise _CacheError("another kind of file")
+    with memoryview(image) as view, view[_START - 8 :] as rest:
+        if hashlib.sha256(rest).digest() != image[len(_MAGIC) : _START - 8]:
+            raise _CacheError("damaged")
+    length = int.from_bytes(image[_START - 8 : _START], "little")
+    if length > min(_MAX_HEADER, len(image) - _START):
+        raise _CacheError("its header is cut off")
+    header = parse_json(image[_START : _START + length], "cache")
+    try:
+        if header["digest"] != digest:
+            raise _CacheError("it is of another dataset")
+        arrays = {
+            name: _array(image, _START + length, dtype, shape, offset)
+            for name, dtype, shape, offset in header["arrays"]
+        }
+        spec = PolicySpec.from_dict(header["spec"])
+        policies = Policies(spec, *(arrays.pop(name) for name in _POLICIES))
+        trajectories = Trajectories(policies=policies, **arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _CacheError("its header is malformed") from error
+    _check(trajectories)
+    return trajectories
+
+
+def _array(image: mmap.mmap, base: int, dtype: str, shape: list[int], offset: int) -> NDArray[Any]:
+    if dtype not in _DTYPES or any(type(n) is not int or n < 0 for n in shape):
+        raise _CacheError("its header is malformed")
+    count = math.prod(shape)
+    end = base + offset + count * np.dtype(dtype).itemsize
+    if type(offset) is not int or offset < 0 or offset % _ALIGN or end > len(image):
+        raise _CacheError("its header is malformed")
+    # The array keeps the mapping alive.
+    return np.frombuffer(image, dtype, count, base + offset).reshape(shape)
+
+
+def _check(t: Trajectories) -> None:
+    """Check shapes and indices: a wrong one would read beyond the arrays."""
+    arrays = _arrays(t)
+    start = t.start
+    if any(name in arrays and arrays[name].dtype.str != kind for name, kind in _FIXED.items()):
+        raise _CacheError("an array has another dtype")
+    if (
+        start.ndim != 1
+        or start.shape[0] < 2
+        or start[0] != 0
+        or not bool(np.all(np.diff(start) > 0))
+    ):
+        raise _CacheError("its episodes do not add up")
+    steps, episodes = int(start[-1]), t.episodes
+    spec = t.policies.spec
+    act = (steps, spec.actions.dim) if spec.is_continuous else (steps,)
+    shapes: dict[str, tuple[int, ...]] = {
+        "observations": (steps + episodes, spec.obs_dim),
+        "actions": act,
+        "rewards": (steps,),
+        "terminated": (steps,),
+        "truncated": (steps,),
+        "policy": (steps,),
+        "cut": (episodes,),
+        "seeds": (episodes,),
+        "reward_survive": (steps,),
+        "pre_action": act,
+    }
+    if any(name in arrays and arrays[name].shape != shape for name, shape in shapes.items()):
+        raise _CacheError("an array has another shape")
+    if t.policy.min() < 0 or t.policy.max() >= len(t.policies):
+        raise _CacheError("a policy is out of range")
+
+
+def _prune(newest: Path) -> None:
+    """Remove caches that were not used for long, of any version, and files left by a crash."""
+    found = []
+    for path in newest.parent.iterdir():
+        is_cache = path.name.endswith(".cache")
+        if path == newest or not (is_cache or path.name.startswith(".tmp-")):
+            continue
+        with contextlib.suppress(OSError):
+            info = path.lstat()
+            if stat.S_ISREG(info.st_mode):
+                found.append((is_cache, info.st_mtime_ns, info.st_size, path))
+    found.sort(key=lambda entry: entry[1], reverse=True)
+    newest_time = newest.stat().st_mtime_ns
+    total, kept = newest.stat().st_size, 1
+    for is_cache, used, size, path in found:
+        if is_cache and kept < KEEP_FILES and total + size <= KEEP_BYTES:
+            total, kept = total + size, kept + 1
+        elif is_cache or newest_time - used > 3600 * 10**9:
+            # A temporary file may be another process's, unless it is an hour old.
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -1,0 +1,1 @@
+"""Sharing datasets: remotes, archives, signatures and privacy."""

@@ -1,0 +1,1 @@
+"""Writing datasets: from episodes, or from the episodes of other datasets."""

@@ -1,0 +1,792 @@
+"""Write a dataset so that a crash at any moment loses at most the last few episodes.
+
+Work goes on in the dot-folder ``.<name>-vN.collecting`` beside the dataset (Minari's
+listing skips dot-folders): ``plan.json`` says what is being made, immutable shards hold
+the finished episodes, ``lock`` keeps other processes out. :meth:`DatasetWriter.finish`
+lays the dataset out in ``build`` in there and moves it to its name with one rename. A
+kill at any point leaves either a folder that the same call resumes or the dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pbvf_datasets.format.checks import EpisodeChecker, check_spec
+from pbvf_datasets.format.columns import (
+    columns_to_image,
+    image_to_columns,
+    pack_columns,
+    unpack_columns,
+)
+from pbvf_datasets.format.environment import (
+    env_reference,
+    env_spec_text,
+    safe_env_spec,
+    safe_environment,
+)
+from pbvf_datasets.format.identity import (
+    PLAN_FILE,
+    PLAN_VERSION,
+    START_ANEW,
+    check_identity,
+    identity_of,
+    parse_plan,
+    peek,
+    same_identity,
+    work_folder,
+)
+from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
+from pbvf_datasets.format.schema import (
+    FIELDS,
+    MANIFEST_FILE,
+    check_dataset_id,
+    check_spaces,
+    dataset_path,
+    datasets_root,
+)
+from pbvf_datasets.write.build import DatasetFacts, lay_out, total_reward
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    PbvfError,
+    ResourceError,
+    UnsafeError,
+    UsageError,
+)
+from pbvf_offline.io.durable import (
+    TEMPORARY,
+    make_folders,
+    megabytes,
+    path_exists,
+    remove_tree,
+    resource_errors,
+    write_durably,
+)
+from pbvf_offline.io.lock import LOCK_FILE, FolderLock
+from pbvf_offline.io.strict_json import canonical_json
+from pbvf_offline.io.tensor_file import MAX_FILE, sync_folder
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.rollout.episodes import Cut, Episode
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+DEFAULT_SHARD_STEPS: Final = 20_000
+MAX_SHARD_BYTES: Final = 64 * 2**20
+"""A shard is also closed at this size: wide policies fill memory before 20,000 steps do."""
+
+_BUILD_FOLDER = "build"
+_SHARD = re.compile(r"shard-([0-9]{6,})-([0-9a-f]{16})\.safetensors")
+
+
+@dataclass
+class _Entry:
+    """What is remembered of an episode; its arrays only until they are on disk."""
+
+    steps: int
+    total: float
+    cut: bool
+    nbytes: int
+    episode: Episode | None
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over the first ``count`` entries, brought up to date when asked for."""
+
+    count: int = 0
+    steps: int = 0
+    nbytes: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What is on disk. Replaced as a whole: an interrupt cannot fall inside a change."""
+
+    shards: tuple[str, ...] = ()
+    sums: _Sums = _Sums()
+
+
+__all__ = ["DEFAULT_SHARD_STEPS", "DatasetWriter", "peek"]
+
+
+class DatasetWriter:
+    """Writes one dataset, episode by episode; safe to kill, resumes where it stopped.
+
+    With only an id, a spec and an environment:
+
+    >>> with DatasetWriter("lab/mine-v0", spec, env=env) as writer:  # doctest: +SKIP
+    ...     for i in range(writer.episodes_done, 100):
+    ...         writer.add(my_episode(env, i))
+    ...     writer.finish()
+
+    Leaving the ``with`` block without :meth:`finish` keeps what is done; the same call
+    goes on from there. If the dataset is there already, made with equal settings,
+    :attr:`complete` is True and nothing is changed.
+
+    With ``overwrite`` work starts anew, and a dataset of that name stays until the new
+    one replaces it in :meth:`finish`. The same call without ``overwrite`` goes on where
+    such a replacement was interrupted.
+
+    Args:
+        dataset_id: ``namespace/name-vN``.
+        spec: Architecture of all policies in the dataset.
+        env: Environment to take spaces, spec and reference from, where not given below.
+        observation_space: A one-dimensional Box.
+        action_space: A one-dimensional Box or Discrete.
+        environment: ``{"id", "module", "kwargs", "withheld"}``: what a reader may rebuild.
+            Arguments that are not scalars or look like paths are withheld.
+        env_spec_json: ``EnvSpec.to_json()`` for stock Minari; stored without path-like
+            arguments.
+        settings: All that must be equal for the same dataset, as JSON.
+        seed: Seed of the whole collection, or None when there is none.
+        warmup_steps: Steps run for the normaliser and not stored. An integer
+            ``warmup_steps`` in the state (:meth:`set_state`) goes before it.
+        license: SPDX identifier, or None.
+        authors: Names.
+        command: A command line that makes the same dataset, for the card and the manifest.
+        sources: The datasets that this one is made of, as the manifest holds them; equal
+            settings must mean equal sources.
+        root: Folder of datasets; default ``MINARI_DATASETS_PATH``, else Minari's own.
+        overwrite: Start anew.
+        shard_steps: Steps after which finished episodes are put on disk.
+        expected_bytes: Rough size of the dataset, to find a full disk before the first step.
+
+    Attributes:
+        dataset_id: As given.
+        spec: As given.
+        path: The dataset's folder, whether it exists yet or not.
+        manifest: The manifest of the complete dataset, else None.
+
+    Raises:
+        UsageError: A malformed id, unsupported spaces, or a spec that does not fit them.
+        ConflictError: The dataset exists, or was begun, with other settings; or another
+            process is writing it.
+        DamagedError: The existing dataset is damaged.
+        UnsafeError: It holds a link, or its manifest names files elsewhere.
+        ResourceError: The folder cannot be written, or the disk is too full.
+    """
+
+    def __init__(
+        self,
+        dataset_id: str,
+        spec: PolicySpec,
+        *,
+        env: gym.Env[Any, Any] | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
+        env_spec_json: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        warmup_steps: int = 0,
+        license: str | None = None,
+        authors: Sequence[str] = (),
+        command: str | None = None,
+        sources: Sequence[Mapping[str, Any]] = (),
+        root: Path | None = None,
+        overwrite: bool = False,
+        shard_steps: int = DEFAULT_SHARD_STEPS,
+        expected_bytes: int | None = None,
+    ) -> None:
+        if env is not None:
+            if observation_space is None:
+                observation_space = env.observation_space
+            if action_space is None:
+                action_space = env.action_space
+            if env.spec is not None:
+                environment = environment or env_reference(env.spec)
+                env_spec_json = env_spec_json or env_spec_text(env)
+        if observation_space is None or action_space is None:
+            raise UsageError("spaces are missing", remedy="give env=, or both spaces")
+        root = datasets_root() if root is None else root
+        self.dataset_id = dataset_id
+        self.spec = spec
+        self.path = dataset_path(dataset_id, root)
+        self.manifest: dict[str, Any] | None = None
+        self._spaces = check_spaces(observation_space, action_space)
+        check_spec(spec, self._spaces)
+        _check_neighbours(root, dataset_id)
+        self._checker = EpisodeChecker(spec, self._spaces)
+        self._env_spec = None if env_spec_json is None else safe_env_spec(env_spec_json)
+        identity = {
+            "settings": dict(settings or {}),
+            "environment": None if environment is None else safe_environment(environment),
+            "spec": spec.to_dict(),
+            "seed": seed,
+            "license": license,
+            "authors": list(authors),
+        }
+        self._identity: dict[str, Any] = json.loads(canonical_json(identity))
+        self._warmup_steps = warmup_steps
+        self._sources: list[Any] = json.loads(canonical_json(list(sources)))
+        self._shard_steps = shard_steps
+        self._work = work_folder(self.path)
+        self._aside = self.path.with_name(f".{self.path.name}.replaced")
+        self._lock: FolderLock | None = None
+        self._fresh = False
+        self._plan: dict[str, Any] = {}
+        self._entries: list[_Entry] = []
+        self._stored = _Stored()
+        self._sums_so_far = _Sums()
+        plan = {
+            "version": PLAN_VERSION,
+            "identity": self._identity,
+            "command": command,
+            "overwrite": overwrite,
+            "state": None,
+        }
+        if not overwrite and path_exists(self.path) and not self._was_replacing():
+            self._take_complete()
+            self._tidy()
+        else:
+            self._begin(plan, expected_bytes)
+
+    # ------------------------------------------------------------------ what is there
+
+    @property
+    def complete(self) -> bool:
+        """Whether the dataset stands under its own name."""
+        return self.manifest is not None
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """What :meth:`set_state` stored, also in an earlier process; None if nothing."""
+        state: dict[str, Any] | None = self._plan.get("state")
+        return state
+
+    @property
+    def episodes_done(self) -> int:
+        """Number of episodes added so far, those of earlier processes included."""
+        if self.manifest is not None:
+            done: int = self.manifest["provenance"]["stats"]["episodes"]
+            return done
+        return len(self._entries)
+
+    @property
+    def episodes_safe(self) -> int:
+        """Number of episodes on disk: what a kill right now would leave."""
+        return self._stored.sums.count
+
+    @property
+    def steps_done(self) -> int:
+        """Number of steps added so far."""
+        return self._sums().steps
+
+    @property
+    def cut_done(self) -> int:
+        """Number of episodes added so far that a step budget cut short."""
+        return self._sums().cut
+
+    @property
+    def lengths_done(self) -> list[int]:
+        """Steps of each episode added so far."""
+        return [entry.steps for entry in self._entries]
+
+    @property
+    def returns_done(self) -> list[float]:
+        """Undiscounted return of each whole episode added so far (cut ones left out)."""
+        return [entry.total for entry in self._entries if not entry.cut]
+
+    @property
+    def where_safe(self) -> str:
+        """One sentence for a user who interrupts: what is safe, and how to go on."""
+        again = "run the same command again"
+        if self._plan.get("overwrite"):
+            again += " without --overwrite"
+        if not self.episodes_safe:
+            return again
+        return f"{self.episodes_safe} finished episodes are safe in {self._work}; {again}"
+
+    # ------------------------------------------------------------------------ writing
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Store once, before the first episode, what later processes must know.
+
+        Floats come back exactly. Storing the same again does nothing.
+
+        Raises:
+            UsageError: Another state is stored, or episodes are, or the dataset is complete.
+            ResourceError: The disk refuses.
+        """
+        given = json.loads(canonical_json(dict(state)))
+        if self.state is not None and canonical_json(self.state) == canonical_json(given):
+            return
+        self._check_open()
+        if self.state is not None or self._entries:
+            raise UsageError(
+                "the state can be set only once and before the first episode",
+                where=self.dataset_id,
+            )
+        with self._resources():
+            self._write_plan({**self._plan, "state": given})
+
+    def add(self, episode: Episode) -> None:
+        """Take in one finished episode; it is on disk after a few more, or :meth:`flush`.
+
+        Arrays are copied. Values are cast to the format's dtypes where that loses nothing.
+
+        Raises:
+            UsageError: Shapes, dtypes or values contradict the spec or the spaces.
+            DivergedError: Values are NaN or infinite.
+            ResourceError: The disk refuses; the message says what is safe.
+        """
+        self._check_open()
+        checked = self._checker.check(episode, f"{self.dataset_id} episode {self.episodes_done}")
+        self._entries.append(_entry(checked, keep=True))
+        sums, stored = self._sums(), self._stored.sums
+        if (
+            sums.steps - stored.steps >= self._shard_steps
+            or sums.nbytes - stored.nbytes >= MAX_SHARD_BYTES
+        ):
+            self.flush()
+
+    def add_arrays(
+        self,
+        *,
+        observations: ArrayLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        terminated: bool,
+        theta: ArrayLike,
+        segment: ArrayLike | None = None,
+        obs_mean: ArrayLike | None = None,
+        obs_std: ArrayLike | None = None,
+        seed: int | None = None,
+        cut: Cut = "none",
+        reward_survive: ArrayLike | None = None,
+        pre_action: ArrayLike | None = None,
+    ) -> None:
+        """Take in one finished episode from plain arrays or lists.
+
+        Args:
+            observations: (T + 1, obs_dim), the final one included.
+            actions: (T, act_dim), or (T,) for discrete actions.
+            rewards: (T,).
+            terminated: Whether the task ended at the last step; else it was truncated.
+            theta: (D,) for one policy, or (S, D) with ``segment``.
+            segment: (T,) or (T + 1,), the row of theta that acted.
+            obs_mean: (obs_dim,) or (S, obs_dim); default zeros.
+            obs_std: (obs_dim,) or (S, obs_dim); default ones.
+            seed: What ``env.reset`` was seeded with.
+            cut: ``budget`` when a step budget ended the episode early.
+            reward_survive: (T + 1,), see :class:`pbvf_offline.rollout.episodes.Episode`.
+            pre_action: (T + 1, act_dim), stochastic continuous policies only.
+
+        Raises:
+            UsageError: As :meth:`add`.
+            DivergedError: As :meth:`add`.
+            ResourceError: As :meth:`add`.
+        """
+        steps = np.asarray(rewards).size
+        rows = np.atleast_2d(np.asarray(theta))
+        row: NDArray[Any] = np.zeros(steps, np.int32) if segment is None else np.asarray(segment)
+        if row.shape == (steps,) and steps:
+            row = np.append(row, row[-1])
+        shape = (rows.shape[0], self.spec.obs_dim)
+        try:
+            mean = np.broadcast_to(np.asarray(0.0 if obs_mean is None else obs_mean), shape)
+            std = np.broadcast_to(np.asarray(1.0 if obs_std is None else obs_std), shape)
+        except ValueError as error:
+            raise UsageError(
+                f"the normaliser does not fit {shape[0]} policies of {shape[1]} observations",
+                where=f"{self.dataset_id} episode {self.episodes_done}",
+            ) from error
+        last = np.arange(steps) == steps - 1
+        self.add(
+            Episode(
+                observations=np.asarray(observations),
+                actions=np.asarray(actions),
+                rewards=np.asarray(rewards),
+                terminated=last & terminated,
+                truncated=last & (not terminated),
+                theta=rows,
+                segment=row,
+                obs_mean=mean,
+                obs_std=std,
+                seed=seed,
+                cut=cut,
+                reward_survive=None if reward_survive is None else np.asarray(reward_survive),
+                pre_action=None if pre_action is None else np.asarray(pre_action),
+            )
+        )
+
+    def flush(self) -> None:
+        """Put all episodes added so far on disk, as one immutable shard.
+
+        Raises:
+            UsageError: The writer is closed.
+            ResourceError: The disk refuses; the episodes stay in memory.
+        """
+        sums, stored = self._sums(), self._stored
+        if self.complete or sums.count == stored.sums.count:
+            return
+        self._check_open()
+        waiting = self._entries[stored.sums.count : sums.count]
+        index = len(stored.shards)
+        meta = {"shard": index, "first": stored.sums.count, "episodes": len(waiting)}
+        with self._resources():
+            columns = pack_columns([e.episode for e in waiting if e.episode is not None])
+            image = columns_to_image(columns, meta)
+            digest = hashlib.sha256(image).hexdigest()[:16]
+            name = f"shard-{index:06d}-{digest}.safetensors"
+            for other in self._work.glob(f"shard-{index:06d}-*.safetensors"):
+                # An interrupt fell between an earlier rename and this object's memory of it.
+                if other.name != name:
+                    other.unlink()
+            write_durably(self._work / name, image)
+        self._stored = _Stored((*stored.shards, name), sums)
+        for entry in waiting:
+            entry.episode = None
+
+    def finish(self) -> dict[str, Any]:
+        """Make the dataset from all episodes added, by one rename, and return its manifest.
+
+        Raises:
+            UsageError: There is no episode, or the writer is closed.
+            ConflictError: Something else has taken the dataset's name meanwhile.
+            ResourceError: The disk refuses; the episodes are safe and finish can be repeated.
+            DamagedError: A shard was changed on disk since it was written.
+        """
+        if self.manifest is not None:
+            return self.manifest
+        self._check_open()
+        if not self._entries:
+            raise UsageError("there are no episodes to make a dataset of", where=self.dataset_id)
+        self.flush()
+        build = self._work / _BUILD_FOLDER
+        try:
+            with self._resources():
+                manifest = lay_out(build, self._facts(), self._episodes())
+        except ResourceError:
+            with contextlib.suppress(OSError):
+                remove_tree(build)  # so that the space it took is free again
+            raise
+        with self._resources():
+            self._publish(build)
+        self.manifest = manifest
+        # The dataset stands; what cannot be removed now is tidied the next time.
+        with contextlib.suppress(OSError):
+            self._remove_work()
+        self._unlock()
+        return manifest
+
+    def discard(self) -> None:
+        """Forget the episodes added so far, on disk too, and close: they are of no use.
+
+        Raises:
+            UsageError: The writer is closed, or the dataset complete.
+            ResourceError: The disk refuses.
+        """
+        self._check_open()
+        with self._resources():
+            self._remove_work()
+        self._unlock()
+
+    def close(self) -> None:
+        """Release the lock. A work folder that this object made and never used is removed."""
+        if self._lock is None:
+            return
+        try:
+            if self._fresh and not self._stored.shards and self.state is None:
+                with contextlib.suppress(OSError):
+                    self._remove_work()
+        finally:
+            self._unlock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._lock is not None and error is None:
+                self.flush()
+            elif self._lock is not None:
+                # The first error is the one worth reporting.
+                with contextlib.suppress(PbvfError, OSError):
+                    self.flush()
+        finally:
+            self.close()
+
+    # ---------------------------------------------------------------- opening, resuming
+
+    def _begin(self, plan: dict[str, Any], expected_bytes: int | None) -> None:
+        def choose() -> str:
+            return "choose a folder that can be written, with MINARI_DATASETS_PATH"
+
+        with resource_errors(self._work, choose):
+            make_folders(self._work.parent)
+            self._lock = FolderLock(self._work, self.dataset_id)
+        overwrite = plan["overwrite"]
+        try:
+            with resource_errors(self._work, choose):
+                self._recover()
+                if not overwrite and path_exists(self.path) and not self._was_replacing():
+                    self._take_complete()
+                    self._remove_work()
+                    self._unlock()
+                    return
+                if overwrite:
+                    remove_tree(self._work, keep=LOCK_FILE)
+                if not self._resume():
+                    remove_tree(self._work, keep=LOCK_FILE)
+                    self._fresh = True
+                    self._write_plan(plan)
+                _check_space(self._work, expected_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _was_replacing(self) -> bool:
+        """Whether an interrupted run with these settings has yet to replace the dataset."""
+        if path_exists(self._aside):
+            return False  # it has: only the old one's removal was cut off
+        where = self._work / PLAN_FILE
+        try:
+            plan = parse_plan(read_plain(where), where)
+        except (PbvfError, OSError):
+            return False
+        return plan["overwrite"] is True and same_identity(plan["identity"], self._identity)
+
+    def _recover(self) -> None:
+        """Complete or undo a replacement that was killed between its two renames."""
+        if not path_exists(self._aside):
+            return
+        if not path_exists(self.path):
+            build = self._work / _BUILD_FOLDER
+            where = build / MANIFEST_FILE
+            try:
+                verify_files(build, parse_manifest(read_plain(where), where))
+            except (PbvfError, OSError):
+                self._aside.rename(self.path)
+                sync_folder(self.path.parent)
+                return
+            build.rename(self.path)
+            sync_folder(self.path.parent)
+            (self._work / PLAN_FILE).unlink(missing_ok=True)
+        remove_tree(self._aside)
+
+    def _take_complete(self) -> None:
+        """Accept the dataset that stands under the name, if it is intact and the same."""
+        where = self.path / MANIFEST_FILE
+        try:
+            manifest = parse_manifest(read_plain(where), where)
+            check_identity(identity_of(manifest["provenance"]), self._identity, self.path)
+            verify_files(self.path, manifest)
+        except DamagedError as error:
+            raise DamagedError(error.what, where=error.where, remedy=START_ANEW) from error
+        except UnsafeError as error:
+            remedy = error.remedy or START_ANEW
+            raise UnsafeError(error.what, where=error.where, remedy=remedy) from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConflictError(
+                "it exists and has no manifest, so this program did not write it",
+                where=self.path,
+                remedy=START_ANEW,
+            ) from error
+        except OSError as error:
+            raise ResourceError(
+                f"cannot read: {error.strerror}", where=where, remedy="check its permissions"
+            ) from error
+        self.manifest = manifest
+
+    def _tidy(self) -> None:
+        """Remove what a kill after the final rename left behind; never essential."""
+        if not path_exists(self._work) and not path_exists(self._aside):
+            return
+        with contextlib.suppress(OSError, PbvfError):
+            self._lock = FolderLock(self._work, self.dataset_id)
+            where = self._work / PLAN_FILE
+            # The work folder may also be another, interrupted attempt: that one stays.
+            if not where.exists() or same_identity(
+                parse_plan(read_plain(where), where)["identity"], self._identity
+            ):
+                remove_tree(self._aside)
+                self._remove_work()
+        self._unlock()
+
+    def _resume(self) -> bool:
+        """Take up the work found in the folder; False when there is none."""
+        for entry in self._work.iterdir():
+            if entry.name.startswith(TEMPORARY):
+                entry.unlink()
+        where = self._work / PLAN_FILE
+        if not where.exists():
+            return False
+        plan = parse_plan(read_plain(where), where)
+        check_identity(plan["identity"], self._identity, self._work)
+        self._plan = plan
+        remove_tree(self._work / _BUILD_FOLDER)
+        found = sorted(p.name for p in self._work.iterdir() if _SHARD.fullmatch(p.name))
+        shards: list[str] = []
+        for name in found:
+            episodes = self._intact(name, len(shards), len(self._entries))
+            if episodes is None:
+                break
+            for episode in episodes:
+                self._checker.hold(episode, name)
+                self._entries.append(_entry(episode, keep=False))
+            shards.append(name)
+        for name in found[len(shards) :]:
+            # Damaged, or after a damaged one: no longer the next episodes in order.
+            (self._work / name).unlink()
+        self._stored = _Stored(tuple(shards), self._sums())
+        return True
+
+    def _intact(self, name: str, index: int, first: int) -> list[Episode] | None:
+        """Return the episodes of a shard, or None when it is not what its name says."""
+        match = _SHARD.fullmatch(name)
+        path = self._work / name
+        data = read_plain(path, MAX_FILE)
+        if match is None or int(match[1]) != index:
+            return None
+        if hashlib.sha256(data).hexdigest()[:16] != match[2]:
+            return None
+        try:
+            columns, meta = image_to_columns(data, path)
+            episodes = unpack_columns(columns, path)
+        except DamagedError:
+            return None
+        expected = {"shard": index, "first": first, "episodes": len(episodes)}
+        return episodes if meta == expected else None
+
+    def _check_open(self) -> None:
+        if self.complete:
+            raise UsageError("the dataset is complete; nothing can be added", where=self.dataset_id)
+        if self._lock is None:
+            raise UsageError("the writer is closed", where=self.dataset_id)
+
+    def _sums(self) -> _Sums:
+        sums, entries = self._sums_so_far, self._entries
+        if sums.count < len(entries):
+            new = entries[sums.count :]
+            sums = self._sums_so_far = _Sums(
+                count=sums.count + len(new),
+                steps=sums.steps + sum(e.steps for e in new),
+                nbytes=sums.nbytes + sum(e.nbytes for e in new),
+                cut=sums.cut + sum(e.cut for e in new),
+            )
+        return sums
+
+    # ------------------------------------------------------------------------ finishing
+
+    def _facts(self) -> DatasetFacts:
+        warmup = (self.state or {}).get("warmup_steps")
+        return DatasetFacts(
+            dataset_id=self.dataset_id,
+            spec=self.spec,
+            spaces=self._spaces,
+            identity=self._identity,
+            env_spec=self._env_spec,
+            sources=self._sources,
+            warmup_steps=warmup if type(warmup) is int else self._warmup_steps,
+            command=self._plan["command"],
+        )
+
+    def _episodes(self) -> Iterator[Episode]:
+        """Yield all episodes from the shards, one shard in memory at a time."""
+        first = 0
+        for index, name in enumerate(self._stored.shards):
+            episodes = self._intact(name, index, first)
+            if episodes is None:
+                raise DamagedError(
+                    "this shard changed after it was written",
+                    where=self._work / name,
+                    remedy="run the same command again: it makes those episodes anew",
+                )
+            first += len(episodes)
+            yield from episodes
+
+    def _publish(self, build: Path) -> None:
+        replacing = bool(self._plan["overwrite"]) and path_exists(self.path)
+        if replacing:
+            remove_tree(self._aside)
+            self.path.rename(self._aside)
+        elif path_exists(self.path):
+            raise ConflictError(
+                "something else took this name while the dataset was being made",
+                where=self.path,
+                remedy="move it away and run the same command again",
+            )
+        build.rename(self.path)
+        sync_folder(self.path.parent)
+        if replacing:
+            with contextlib.suppress(OSError):
+                remove_tree(self._aside)
+
+    def _remove_work(self) -> None:
+        """Remove the work folder: the plan first, so that the rest is no work to resume;
+        the lock last, so that no other process slips in before.
+        """  # noqa: D205
+        (self._work / PLAN_FILE).unlink(missing_ok=True)
+        remove_tree(self._work, keep=LOCK_FILE)
+        (self._work / LOCK_FILE).unlink()
+        self._work.rmdir()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _write_plan(self, plan: dict[str, Any]) -> None:
+        write_durably(self._work / PLAN_FILE, canonical_json(plan) + b"\n")
+        self._plan = plan
+
+    def _resources(self) -> contextlib.AbstractContextManager[None]:
+        return resource_errors(self._work, lambda: f"free space; {self.where_safe}")
+
+
+# ------------------------------------------------------------------------------- helpers
+
+
+def _entry(episode: Episode, *, keep: bool) -> _Entry:
+    arrays = (getattr(episode, field.attribute) for field in FIELDS)
+    return _Entry(
+        steps=len(episode),
+        total=total_reward(episode.rewards),
+        cut=episode.cut != "none",
+        nbytes=sum(a.nbytes for a in arrays if a is not None),
+        episode=episode if keep else None,
+    )
+
+
+def _check_neighbours(root: Path, dataset_id: str) -> None:
+    folder = root
+    for part in check_dataset_id(dataset_id)[0].split("/"):
+        folder = folder / part
+        if part and (folder / "data").exists():
+            raise UsageError(
+                f"{dataset_id} would lie inside the dataset {folder}",
+                remedy="choose another namespace",
+            )
+
+
+def _check_space(folder: Path, expected_bytes: int | None) -> None:
+    if expected_bytes is None:
+        return
+    # Shards and the finished file are on disk together for a moment.
+    free, need = shutil.disk_usage(folder).free, 2 * expected_bytes
+    if free < need:
+        raise ResourceError(
+            f"about {megabytes(need)} are needed and {megabytes(free)} are free",
+            where=folder.parent,
+            remedy="free space or choose another disk with MINARI_DATASETS_PATH",
+        )

@@ -1,0 +1,33 @@
+from .envs.make import make_env as make_env
+from .envs.reference import EnvConfig as EnvConfig
+from .exchange.convert import export_policies as export_policies
+from .exchange.convert import from_state_dict as from_state_dict
+from .exchange.convert import to_module as to_module
+from .exchange.stable_baselines import from_sb3 as from_sb3
+from .fit.critic_file import CriticFile as CriticFile
+from .fit.critic_file import load_critic as load_critic
+from .fit.loop import FitSettings as FitSettings
+from .fit.loop import default_fit_settings as default_fit_settings
+from .fit.to_file import fit_to_file as fit_to_file
+from .online.defaults import online_defaults as online_defaults
+from .online.loop import Hooks as Hooks
+from .online.loop import OnlineSettings as OnlineSettings
+from .online.loop import start_training as start_training
+from .online.loop import train as train
+from .policies.files import PoliciesFile as PoliciesFile
+from .policies.files import load_policies as load_policies
+from .policies.policy import Actor as Actor
+from .policies.policy import BoxActions as BoxActions
+from .policies.policy import DiscreteActions as DiscreteActions
+from .policies.policy import Policies as Policies
+from .policies.policy import PolicySpec as PolicySpec
+from .policies.policy import init_theta as init_theta
+from .policies.policy import perturb as perturb
+from .policies.spaces import spec_for_env as spec_for_env
+from .rollout.loop import evaluate_policies as evaluate_policies
+from .synthesis.ascent import SynthesisSettings as SynthesisSettings
+from .synthesis.ascent import default_synthesis_settings as default_synthesis_settings
+from .synthesis.ascent import synthesize as synthesize
+from .synthesis.to_file import synthesize_to_file as synthesize_to_file
+
+__version__: str

@@ -1,0 +1,1 @@
+"""Environments: references to them, building them, and the ones this project brings along."""

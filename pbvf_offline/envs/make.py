@@ -1,0 +1,166 @@
+"""Environments: building them from a user's words, or from a file's without trusting it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import registry
+
+from pbvf_offline.envs.portable import is_portable
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, describe
+
+LQR_ID = "LQR-v0"
+_ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
+_MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
+Env = gym.Env[Any, Any]
+
+
+def register_environments() -> None:
+    """Register this project's own environments (the LQR) once."""
+    if LQR_ID not in registry:
+        gym.register(LQR_ID, entry_point="pbvf_offline.envs.lqr:LQREnv", max_episode_steps=50)
+
+
+def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
+    """Build an environment that a user asked for.
+
+    Args:
+        config: What the user named. A ``module:`` prefix is imported, also from the
+            current folder.
+        render_mode: Passed on when given.
+
+    Raises:
+        UsageError: Unknown id, missing module, bad arguments; the paper's v2/v3 MuJoCo
+            names point to their v5 successors.
+    """
+    register_environments()
+    module, _, env_id = config.name.rpartition(":")
+    if not _ENV_ID.match(env_id) or (module and not _MODULE.match(module)):
+        raise UsageError(
+            f"environment name {config.name!r} is malformed",
+            remedy="give a Gymnasium id such as Swimmer-v5, or module:Name-v0",
+        )
+    if module:
+        _import_for_user(module, config.name)
+    kwargs = dict(config.kwargs)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns of every older version; whether one may be used is the user's choice.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return gym.make(env_id, disable_env_checker=True, **kwargs)
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(
+            f"a dependency is missing: {error}", where=config.name, remedy="install it with pip"
+        ) from error
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.Error) as error:
+        what = str(error).rstrip(".")
+        raise UsageError(what, where=config.name, remedy=_successor(env_id)) from error
+    except ImportError as error:
+        # Gymnasium answers the old MuJoCo ids (v2, v3) with an ImportError.
+        raise UsageError(
+            "this environment cannot be imported: " + str(error).split("\n", maxsplit=1)[0],
+            where=config.name,
+            remedy=_successor(env_id),
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"the environment refused its arguments {dict(config.kwargs)}: {describe(error)}",
+            where=config.name,
+            remedy="check --env-kwargs",
+        ) from error
+
+
+def make_trusted_env(reference: EnvReference, where: str) -> Env:
+    """Build an environment that a *file* names, only if that can do no harm.
+
+    The id must be registered here already, and every argument must be a scalar that
+    names no path. Nothing is imported because a file says so.
+
+    Raises:
+        UnsafeError: Anything else; the user is asked to name the environment.
+    """
+    remedy = "name the environment yourself with --env"
+    register_environments()
+    if not _ENV_ID.match(reference.id) or reference.id not in registry:
+        raise UnsafeError(
+            f"names the environment {reference.name!r}, which is not registered here",
+            where=where,
+            remedy=remedy,
+        )
+    unsafe = [key for key, value in reference.kwargs.items() if not is_portable(key, value)]
+    if unsafe or reference.withheld:
+        names = ", ".join(sorted(map(str, [*unsafe, *reference.withheld])))
+        raise UnsafeError(
+            f"the environment {reference.id} needs arguments that a file may not set ({names})",
+            where=where,
+            remedy=remedy,
+        )
+    kwargs = dict(reference.kwargs)
+    limit = kwargs.pop("max_episode_steps", None)
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise DamagedError(f"max_episode_steps is {limit!r}", where=where)
+    return make_env(EnvConfig(reference.id, kwargs, limit))
+
+
+def trusted_config(reference: EnvReference, where: str) -> EnvConfig:
+    """Return a file's environment as a config after :func:`make_trusted_env` accepted it."""
+    close_env(make_trusted_env(reference, where))
+    kwargs = dict(reference.kwargs)
+    limit = kwargs.pop("max_episode_steps", None)
+    return EnvConfig(reference.id, kwargs, limit)
+
+
+def close_env(env: Env) -> None:
+    """Close an environment; one that cannot even do that has done its work all the same."""
+    with contextlib.suppress(Exception, SystemExit):
+        env.close()
+
+
+def time_limit(env: Env) -> int | None:
+    """Return the number of steps after which the environment truncates, if it does."""
+    return None if env.spec is None else env.spec.max_episode_steps
+
+
+def _import_for_user(module: str, name: str) -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # a console script does not look in the current folder
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"module {error.name!r} was not found",
+            where=name,
+            remedy="run from the folder that holds it, or install it",
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"module {module!r} cannot be imported: {describe(error)}",
+            where=name,
+            remedy="mend the module",
+        ) from error
+
+
+def _successor(env_id: str) -> str:
+    """Name today's version of an environment of the paper, or ask to check the name."""
+    family = re.sub(r"-v\d+$", "", env_id)
+    versions = sorted(
+        spec.version for spec in registry.values() if spec.name == family and spec.version
+    )
+    current = f"{family}-v{versions[-1]}" if versions else None
+    if current is not None and current != env_id:
+        old = env_id.rsplit("-", 1)[-1]
+        return f"the paper's {family} {old} is v{versions[-1]} now: use {current}"
+    return "check the id (`gymnasium.pprint_registry()` lists all), or give module:Name-v0"

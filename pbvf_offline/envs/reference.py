@@ -1,0 +1,84 @@
+"""References to environments: what a user names, and what a file may carry of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pbvf_offline.envs.portable import is_portable
+from pbvf_offline.errors import DamagedError
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """An environment as a user names it on the command line.
+
+    Attributes:
+        name: A Gymnasium id, or ``module:Name-v0``, which imports ``module`` first.
+        kwargs: Keyword arguments for the environment.
+        max_episode_steps: A time limit in place of the registered one.
+    """
+
+    name: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+
+    def reference(self) -> EnvReference:
+        """Return what a file may carry of this environment: nothing that names a path."""
+        module, _, env_id = self.name.rpartition(":")
+        kept = {k: v for k, v in sorted(self.kwargs.items()) if is_portable(k, v)}
+        if self.max_episode_steps is not None:
+            kept["max_episode_steps"] = self.max_episode_steps
+        withheld = tuple(sorted(set(self.kwargs) - set(kept)))
+        return EnvReference(env_id, module or None, kept, withheld)
+
+
+@dataclass(frozen=True)
+class EnvReference:
+    """An environment as a file names it: data, never a reason to import anything.
+
+    Attributes:
+        id: The Gymnasium id without its module.
+        module: The module that registered it, for people to read; never imported.
+        kwargs: Scalar, path-free keyword arguments.
+        withheld: Names of arguments that were not fit for sharing.
+    """
+
+    id: str
+    module: str | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The environment as a user would type it."""
+        return self.id if self.module is None else f"{self.module}:{self.id}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "id": self.id,
+            "module": self.module,
+            "kwargs": dict(self.kwargs),
+            "withheld": list(self.withheld),
+        }
+
+    @classmethod
+    def from_dict(cls, data: object, where: str) -> EnvReference:
+        """Read the JSON form; contents are judged only when an environment is built.
+
+        Raises:
+            DamagedError: It has another form.
+        """
+        if (
+            not isinstance(data, Mapping)
+            or set(data) != {"id", "module", "kwargs", "withheld"}
+            or not isinstance(data["id"], str)
+            or not (data["module"] is None or isinstance(data["module"], str))
+            or not isinstance(data["kwargs"], Mapping)
+            or not isinstance(data["withheld"], list)
+            or not all(isinstance(name, str) for name in data["withheld"])
+        ):
+            raise DamagedError("the environment entry is malformed", where=where)
+        return cls(data["id"], data["module"], dict(data["kwargs"]), tuple(data["withheld"]))

@@ -1,0 +1,1 @@
+"""Policies from and to torch, Stable-Baselines3 and ONNX."""

@@ -1,0 +1,59 @@
+"""One policy as a torch module that needs nothing around it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pbvf_offline.exchange.tensors import policy_tensors
+from pbvf_offline.policies.policy import BoxActions, Policies
+
+
+class PolicyModule(torch.nn.Module):
+    """Raw observations in, executed actions out; see ``policy_exchange.to_module``.
+
+    Its state dict is what :func:`~pbvf_offline.exchange.tensors.policy_tensors` describes.
+
+    Args:
+        policies: One policy.
+    """
+
+    obs_mean: Tensor
+    obs_std: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    action_start: Tensor
+
+    def __init__(self, policies: Policies) -> None:
+        super().__init__()
+        spec = policies.spec
+        modules: list[torch.nn.Module] = []
+        for out, inp in spec.layers:
+            # Through meta: the default initialisation draws from torch's global generator.
+            layer = torch.nn.Linear(inp, out, device="meta", dtype=torch.float64)
+            modules += [layer.to_empty(device="cpu"), torch.nn.Tanh()]
+        self.net = torch.nn.Sequential(*modules[:-1])
+        state = {name: torch.from_numpy(array) for name, array in policy_tensors(policies).items()}
+        for name, tensor in state.items():
+            if not name.startswith("net."):
+                self.register_buffer(name, tensor.clone())
+        self.load_state_dict(state)
+        self._squashes = spec.squash == "tanh"
+        self._action: torch.dtype | None = None
+        if isinstance(spec.actions, BoxActions):
+            self._action = getattr(torch, spec.actions.dtype)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions (…, act_dim) in the action's dtype, discrete: (…) int64.
+
+        Args:
+            obs: (…, obs_dim), raw, as the environment gives them.
+        """
+        out: Tensor = self.net((obs.to(self.obs_mean.dtype) - self.obs_mean) / self.obs_std)
+        if self._action is None:
+            return self.action_start + out.argmax(-1)
+        if self._squashes:
+            half = (self.action_high - self.action_low) / 2
+            out = (torch.tanh(out) + 1) * half + self.action_low
+        low, high = self.action_low.to(self._action), self.action_high.to(self._action)
+        return out.to(self._action).clamp(low, high)

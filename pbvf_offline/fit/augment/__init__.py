@@ -1,0 +1,1 @@
+"""Fit-time augmentation: other data that a critic may learn from."""

@@ -1,0 +1,544 @@
+"""Self-describing tensor files: safetensors with one JSON entry and a digest of the whole.
+
+The header's single metadata entry ``pbvf`` holds canonical JSON with the file's kind,
+format version, content and a SHA-256 over the entire file (with the digest itself
+replaced by zeros), so damage anywhere, padding and header included, is noticed.
+Nothing is pickled, and a pickle is refused without being opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import pickletools
+import stat
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    IncompatibleError,
+    PbvfError,
+    ResourceError,
+    UnsafeError,
+    UsageError,
+)
+from pbvf_offline.io.strict_json import canonical_json, parse_json
+
+FORMAT_VERSION = 1
+MAX_HEADER = 16 * 2**20
+MAX_FILE = 16 * 2**30
+MAX_SMALL = 32 * 2**20
+"""Files of JSON are not longer."""
+_PICKLE_PROBE = 65_536
+_SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_ZEROS = "0" * 64
+_ENTRY = "pbvf"
+_DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
+Tensors = dict[str, NDArray[Any]]
+
+
+def encode(kind: str, content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the bytes of a tensor file; equal arguments give equal bytes.
+
+    Args:
+        kind: What the file is: ``critic``, ``policies``, …
+        content: JSON content of the header; no NaN.
+        tensors: float32, float64, int32, int64 or uint8 arrays of any shape.
+
+    Raises:
+        UsageError: The header would be longer than any that is read again.
+    """
+    entry = {"kind": kind, "version": FORMAT_VERSION, "content": content, "sha256": _ZEROS}
+    metadata = {_ENTRY: canonical_json(entry).decode()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    blank = safetensors.numpy.save(contiguous, metadata=metadata)
+    length = int.from_bytes(blank[:8], "little")
+    if length > MAX_HEADER:
+        raise UsageError(
+            f"the {kind} file would have a header of {length:,} bytes; at most {MAX_HEADER:,} "
+            "are read",
+            remedy="ask for less in one file: fewer policies, measurements or episodes",
+        )
+    digest = hashlib.sha256(blank).hexdigest()
+    at = _digest_position(blank)
+    return blank[:at] + digest.encode() + blank[at + 64 :]
+
+
+def _digest_position(image: bytes) -> int:
+    """Return where the 64 hex digits of the digest stand.
+
+    Canonical JSON sorts the keys, so in the header (where quotes are escaped) the
+    digest is the value of the second-last key, before ``version``.
+    """
+    header_end = 8 + int.from_bytes(image[:8], "little")
+    marker = rb"\"sha256\":\""
+    at = image.rfind(marker, 8, header_end)
+    return -1 if at < 0 else at + len(marker)
+
+
+def decode(kind: str, image: bytes, where: str) -> tuple[dict[str, Any], Tensors]:
+    """Check the bytes of a tensor file and return its content and tensors.
+
+    Tensors are read-only views into ``image``.
+
+    Raises:
+        UnsafeError: It is a pickle or an archive.
+        DamagedError: It is not safetensors, or its digest does not match.
+        IncompatibleError: It is of another kind or a newer version.
+    """
+    refuse_pickle(image, where)
+    if len(image) < 10 or int.from_bytes(image[:8], "little") > min(len(image) - 8, MAX_HEADER):
+        raise DamagedError(
+            "is not a complete safetensors file", where=where, remedy="copy or make it again"
+        )
+    header_end = 8 + int.from_bytes(image[:8], "little")
+    header = parse_json(image[8:header_end], where)
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    text = metadata.get(_ENTRY) if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise IncompatibleError(
+            f"has no pbvf header entry: it is not a {kind} file of this project", where=where
+        )
+    entry = parse_json(text, where)
+    if not isinstance(entry, dict) or set(entry) != {"kind", "version", "content", "sha256"}:
+        raise DamagedError("its pbvf header entry is malformed", where=where)
+    version = entry["version"]
+    if type(version) is not int or version < 1:
+        raise DamagedError(f"its format version is {version!r}", where=where)
+    if version > FORMAT_VERSION:
+        raise IncompatibleError(
+            f"has format version {version}, this program reads up to {FORMAT_VERSION}",
+            where=where,
+            remedy="upgrade pbvf-offline",
+        )
+    at = _digest_position(image)
+    if at < 0:
+        raise DamagedError("its header holds no digest in the place for it", where=where)
+    digest = hashlib.sha256(image[:at])
+    digest.update(_ZEROS.encode())
+    digest.update(memoryview(image)[at + 64 :])
+    if digest.hexdigest() != entry["sha256"] or image[at : at + 64] != entry["sha256"].encode():
+        raise DamagedError(
+            "its bytes do not match the digest inside it: the file is damaged",
+            where=where,
+            remedy="copy or make it again",
+        )
+    if entry["kind"] != kind:
+        raise IncompatibleError(f"is a {entry['kind']} file, not a {kind} file", where=where)
+    if not isinstance(entry["content"], dict):
+        raise DamagedError("its header content is malformed", where=where)
+    try:
+        parts = safetensors.deserialize(image)  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise DamagedError(f"is not a valid safetensors file: {error}", where=where) from error
+    tensors: Tensors = {}
+    for name, info in parts:
+        dtype = _DTYPES.get(info["dtype"])
+        if dtype is None:
+            raise DamagedError(f"tensor {name} has type {info['dtype']}", where=where)
+        try:
+            tensors[name] = np.frombuffer(info["data"], dtype=dtype).reshape(info["shape"])
+        except (ValueError, OverflowError) as error:  # no values, in a shape beyond all bounds
+            raise DamagedError(f"tensor {name[:80]} has an absurd shape", where=where) from error
+    return entry["content"], tensors
+
+
+def refuse_pickle(image: bytes, where: str) -> None:
+    """Refuse what could run code when loaded: pickles and torch archives.
+
+    Raises:
+        UnsafeError: The bytes are those of a pickle or a zip archive.
+    """
+    if image.startswith(b"PK\x03\x04") or _is_pickle(image):
+        raise UnsafeError(
+            "is a pickle or torch archive, which can run code when loaded; it was not opened",
+            where=where,
+            remedy="ask for a .safetensors file written by pbvf",
+        )
+
+
+def _is_pickle(image: bytes) -> bool:
+    if image[8:9] == b"{" and not any(image[4:8]):
+        return False  # a safetensors header: its length below 4 GiB, then its JSON
+    if image[:1] == b"\x80" and image[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    try:
+        # Protocols 0 and 1 have no mark at the start. Naming the opcodes runs none of them.
+        return sum(1 for _ in pickletools.genops(image[:_PICKLE_PROBE])) > 1
+    except Exception:
+        return False
+
+
+def write_file(path: Path, image: bytes) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
+    temporary = temporary_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, image, temporary)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def replace_file(path: Path, image: bytes, temporary: Path) -> None:
+    """Put a file's bytes in place by one rename, after fsync; its folder is not synced.
+
+    Args:
+        path: The file.
+        image: All of its bytes.
+        temporary: Beside it, where the bytes are until then; no link there is followed.
+
+    Raises:
+        OSError: The disk refuses; ``path`` is unchanged and nothing is left of the attempt.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            write_all(descriptor, image)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # the space it took may be what is missing
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, however few the system takes at a time.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the name under which :func:`write_file` makes a file; a kill may leave it."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def resource_error(error: OSError, path: Path) -> PbvfError:
+    """Return the user's error for a refusal of the operating system."""
+    if error.errno == errno.ENOENT:
+        return UsageError("does not exist", where=path)
+    hints = {
+        errno.ENOSPC: "free some disk space and run the same command again",
+        errno.EDQUOT: "free some of your quota and run the same command again",
+        errno.EROFS: "choose a folder that can be written",
+        errno.EACCES: "choose a folder that you may write",
+        errno.EPERM: "choose a folder that you may write",
+        errno.ENOTDIR: "choose another place",
+        errno.EISDIR: "name a file, not a folder",
+        errno.ENAMETOOLONG: "choose a shorter name",
+    }
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return ResourceError(
+        f"{reason.lower()}", where=path, remedy=hints.get(error.errno or 0, "check the disk")
+    )
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
+    """Open a regular file for reading, without waiting for a pipe.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        UsageError: It is not a regular file.
+        UnsafeError: It is a link and may not be one, or is long and nearly all holes.
+        OSError: It cannot be opened; see :func:`resource_error`.
+    """
+    # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise UnsafeError(
+                "this is a symbolic link, which could lead anywhere",
+                where=path,
+                remedy="put the file itself there",
+            ) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError("is not a regular file", where=path)
+        refuse_holes(status, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:
+    """Refuse a sparse file: made in an instant, and gigabytes when it is read.
+
+    Raises:
+        UnsafeError: It takes far less of the disk than it has bytes.
+    """
+    size, stored = status.st_size, 512 * status.st_blocks
+    if size > _SPARSE_FROM and stored * _SPARSE_FACTOR < size:
+        raise UnsafeError(
+            f"it has {size:,} bytes, of which the disk holds {stored:,}: nearly all are holes",
+            where=where,
+            remedy="if it is what you expect, copy it with 'cp --sparse=never'",
+        )
+
+
+def read_file(path: Path, limit: int = MAX_FILE, *, follow: bool = True) -> bytes:
+    """Read a regular file of bounded size.
+
+    Args:
+        path: The file.
+        limit: Most bytes it may have.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        UsageError: It does not exist, or is not a regular file.
+        UnsafeError: It is too large, nearly all holes, or a link and may not be one.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path, follow=follow) as file:
+            return _read_all(file, path, limit)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def _read_all(file: BufferedReader, path: Path, limit: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+        raise UnsafeError(f"is {size:,} bytes long, over the limit of {limit:,}", where=path)
+    return file.read(size + 1)  # as much as is asked for is allocated, were it to grow
+
+
+def read_tensor_file(path: Path) -> bytes:
+    """Read a tensor file after a look at its header: a long file of nothing is not read.
+
+    Raises:
+        UsageError: It does not exist, or is not a regular file.
+        UnsafeError: It is a pickle or archive, too large, or nearly all holes.
+        DamagedError: It is no safetensors file, or its size is not the one that its header
+            tells of.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            read_header(file, path)
+            file.seek(0)
+            return _read_all(file, path, MAX_FILE)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:
+    """Return the JSON header of a safetensors file, and compare the size it tells of.
+
+    Args:
+        file: Open at its start.
+        path: Its name, for messages.
+
+    Raises:
+        UnsafeError: It is a pickle or an archive.
+        DamagedError: It is no safetensors file, or not as long as its header says.
+        OSError: It cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    first = file.read(1)
+    if first != b"{" or length > min(MAX_HEADER, size - 8):
+        refuse_pickle(start + first + file.read(_PICKLE_PROBE), str(path))
+        raise DamagedError(
+            "is not a complete safetensors file", where=path, remedy="copy or make it again"
+        )
+    header = parse_json(first + file.read(length - 1), path)
+    if not isinstance(header, dict):
+        raise DamagedError("its header is no JSON object", where=path)
+    ends = [part["data_offsets"][1] for part in header.values() if _has_offsets(part)]
+    declared = 8 + length + max(ends, default=0)
+    if declared != size:
+        raise DamagedError(
+            f"it has {size:,} bytes, but its header tells of {show_integer(declared)}",
+            where=path,
+            remedy="copy or make it again",
+        )
+    return header
+
+
+def _has_offsets(part: object) -> bool:
+    offsets = part.get("data_offsets") if isinstance(part, dict) else None
+    return isinstance(offsets, list) and len(offsets) == 2 and all(type(n) is int for n in offsets)
+
+
+def show_integer(value: int) -> str:
+    """Return an integer of any size in a form that is fit for a message."""
+    return f"{value:,}" if abs(value) < 10**30 else "an absurd number"
+
+
+def refuse_difference(
+    there: Mapping[str, Any], now: Mapping[str, Any], path: Path, option: str = "--out"
+) -> None:
+    """Refuse to touch an output that was made with other settings.
+
+    Args:
+        there: The settings that the output was made with.
+        now: The settings asked for.
+        path: The output.
+        option: What names the output on the command line.
+
+    Raises:
+        ConflictError: They differ; each difference is named with both values.
+    """
+    different = [
+        f"{name} {there.get(name)!r} (now {now[name]!r})"
+        for name in sorted(now)
+        if there.get(name) != now[name]
+    ]
+    if different:
+        raise ConflictError(
+            f"exists with other settings: {', '.join(different)}",
+            where=path,
+            remedy=f"choose another {option}, or start anew with --overwrite",
+        )
+
+
+def refuse_other_kind(path: Path, kind: str, *, overwrite: bool) -> None:
+    """Refuse to put a file of one kind in the place of something else, a user's input say.
+
+    Args:
+        path: The output.
+        kind: ``critic`` or ``policies``.
+        overwrite: Whether it is about to be replaced unread. Then it must be of this kind for
+            certain, while otherwise reading it will tell what is wrong with it.
+
+    Raises:
+        ConflictError: Something else stands there.
+    """
+    if not path.exists():
+        return
+    found = _kind_of(path)
+    if found != kind and (found is not None or overwrite):
+        raise ConflictError(
+            f"exists and is no {kind} file, so it is not replaced",
+            where=path,
+            remedy="choose another --out, or remove it first",
+        )
+
+
+def _kind_of(path: Path) -> str | None:
+    """Return the kind that a tensor file gives itself, be the rest of it damaged; None: unknown."""
+    try:
+        with open_regular(path) as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MAX_HEADER:
+                return None
+            header = parse_json(file.read(length), path)
+            return str(parse_json(header["__metadata__"]["pbvf"], path)["kind"])
+    except (PbvfError, OSError, LookupError, TypeError):
+        return None
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hex.
+
+    Raises:
+        UsageError: It does not exist.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, look: bool = False) -> Iterator[PbvfError | None]:
+    """Hold the exclusive lock that guards writing ``path`` (a lock file beside it).
+
+    Args:
+        path: The output.
+        look: Go on without a lock where none may be made, to look whether all is done there.
+
+    Yields:
+        None; with ``look``, where no lock is held, the error to raise before writing.
+
+    Raises:
+        ConflictError: Another process holds it.
+        ResourceError: The lock file cannot be made.
+    """
+    lock, refusal = path.with_name(f".{path.name}.lock"), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        refusal = resource_error(error, path)
+        if not look or error.errno not in _READ_ONLY:
+            raise refusal from error
+    if refusal is not None:
+        yield refusal
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_ino != lock.stat().st_ino:
+                raise FileNotFoundError(lock)  # its last holder removed it in between
+        except OSError as error:
+            raise ConflictError(
+                "another process is writing this output",
+                where=path,
+                remedy="wait for it, or choose another name",
+            ) from error
+        try:
+            yield None
+        finally:
+            with contextlib.suppress(OSError):
+                lock.unlink()  # while still held: a waiting process opens a fresh one
+    finally:
+        os.close(descriptor)

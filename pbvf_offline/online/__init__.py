@@ -1,0 +1,1 @@
+"""Online actor-critic training: Algorithms 1 to 4 of the paper."""

@@ -1,0 +1,579 @@
+"""Online actor-critic with parameter-based value functions: Algorithms 1 to 4, one loop.
+
+At each episode the learned policy is perturbed, ``theta~ = theta + epsilon`` with
+``epsilon ~ N(0, sigma^2 I)``, and acts to the episode's end. What it did goes into the
+replay buffer with theta~. When it is time, the critic takes gradient steps on replayed
+entries and the actor climbs the critic. Collecting, the critics' losses and their
+gradient steps are those of the offline path.
+
+The state at the start of an episode is all there is to know: an interrupted run goes on
+from there with the result of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pbvf_offline.critics import Critic, CriticConfig, make_critic
+from pbvf_offline.envs.make import Env
+from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.fit.loop import Fit, FitSettings, check_weights, gradient_step, make_optimiser
+from pbvf_offline.online.replay import Replay, Steps
+from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
+from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
+from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.loop import EpisodeRun, PerturbationPlan, Segment
+from pbvf_offline.seeding import Stream, generator, reset_seed
+
+Normalization = Literal["episode", "per-step", "none"]
+MAX_BUFFER = 100_000_000
+
+
+@dataclass(frozen=True)
+class OnlineSettings:
+    """Everything that decides a training run, apart from the environment and its length.
+
+    Attributes:
+        kind: Which critic: ``pssvf``, ``psvf`` or ``pavf``.
+        gamma: Discount factor.
+        sigma: Standard deviation of the parameter noise of each episode.
+        hidden: Sizes of the critic's hidden layers.
+        lr_policy: Learning rate of Adam on theta.
+        lr_critic: Learning rate of Adam on the critic.
+        batch_size: Entries a critic update draws, uniformly with replacement.
+        actor_states: Replayed states that an actor update averages over.
+        update_every: Environment steps between rounds of updates; None: each episode.
+        critic_updates: Gradient steps of the critic in a round.
+        actor_updates: Gradient steps of the actor in a round.
+        seed: Seed of everything.
+        buffer_size: Entries of the replay buffer: steps, or episodes for the PSSVF.
+        reward: Which reward is learned from.
+        normalization: ``episode``: statistics of all observations acted on, frozen within an
+            episode; ``per-step``: the authors' rule; ``none``.
+        biased: Leave the gradient of Q in theta out of the PAVF's actor update.
+        activation: The critic's, ``relu`` or ``tanh``.
+        initial_theta: The first learned policy in place of a fresh one.
+    """
+
+    kind: str
+    gamma: float
+    sigma: float
+    hidden: tuple[int, ...]
+    lr_policy: float
+    lr_critic: float
+    batch_size: int
+    actor_states: int
+    update_every: int | None
+    critic_updates: int
+    actor_updates: int
+    seed: int
+    buffer_size: int = 100_000
+    reward: Literal["raw", "without-survival"] = "raw"
+    normalization: Normalization = "episode"
+    biased: bool = False
+    activation: str = "relu"
+    initial_theta: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.biased and self.kind != "pavf":
+            raise UsageError(
+                f"the {self.kind} has no gradient of Q to leave out",
+                where="--biased",
+                remedy="use --critic pavf",
+            )
+        if self.normalization not in ("episode", "per-step", "none"):
+            raise UsageError(
+                f"{self.normalization!r} is not known",
+                where="--normalization",
+                remedy="give episode, per-step or none",
+            )
+        for name in ("lr_policy", "lr_critic"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(
+                    f"learning rate {value} is not positive", where=f"--{name.replace('_', '-')}"
+                )
+        if not (math.isfinite(self.sigma) and self.sigma >= 0):
+            raise UsageError(f"{self.sigma} is not 0 or more", where="--sigma")
+        for name, least, most in (
+            ("batch_size", 1, 1_000_000),
+            ("actor_states", 1, 1_000_000),
+            ("critic_updates", 0, 1_000_000),
+            ("actor_updates", 0, 1_000_000),
+            ("buffer_size", 1, MAX_BUFFER),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise UsageError(
+                    f"{value} is not in {least} … {most:,}", where=f"--{name.replace('_', '-')}"
+                )
+        if self.update_every is not None and self.update_every < 1:
+            raise UsageError(f"{self.update_every} is not at least 1", where="--update-every")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        data = asdict(self)
+        data["hidden"] = list(self.hidden)
+        if self.initial_theta is not None:
+            data["initial_theta"] = list(self.initial_theta)
+        return data
+
+    def fit_settings(self) -> FitSettings:
+        """Return what of it decides the critic's own updates."""
+        return FitSettings(
+            kind=self.kind,
+            hidden=self.hidden,
+            gamma=self.gamma,
+            lr=self.lr_critic,
+            batch_size=self.batch_size,
+            n_step=1,
+            reward=self.reward,
+            validation=0.0,
+            seed=self.seed,
+            activation=self.activation,
+        )
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """What one training episode came to.
+
+    Attributes:
+        index: Its number, from 0.
+        end: Environment steps of the run at its end.
+        steps: Its length.
+        total: Undiscounted raw return of the perturbed policy that acted.
+        learned: The same in the critic's reward.
+        loss: The critic's last recorded loss.
+        objective: The actor's last objective, None before the first update.
+        effective_samples: Mean effective sample size of importance weights since the
+            episode before, as a fraction of the batch, where there are such weights.
+    """
+
+    index: int
+    end: int
+    steps: int
+    total: float
+    learned: float
+    loss: float | None
+    objective: float | None
+    effective_samples: float | None
+
+
+@dataclass
+class Training:
+    """A run in progress.
+
+    Attributes:
+        settings: What decides it.
+        spec: Architecture of the policies.
+        fit: The critic with its optimiser.
+        theta: (1, D) the learned policy, in the present normaliser.
+        actor: Adam over it.
+        replay: The replay buffer.
+        statistics: Statistics of the observations acted on.
+        normaliser: What the present episode's policy sees with.
+        steps: Environment steps taken.
+        episodes: Episodes finished.
+        rounds: Rounds of updates done.
+        objective: The actor's last objective.
+        effective: Effective sample sizes since the last finished episode.
+    """
+
+    settings: OnlineSettings
+    spec: PolicySpec
+    fit: Fit
+    theta: torch.Tensor
+    actor: torch.optim.Adam
+    replay: Replay
+    statistics: RunningStatistics
+    normaliser: Normaliser
+    steps: int = 0
+    episodes: int = 0
+    rounds: int = 0
+    objective: float | None = None
+    effective: list[float] = field(default_factory=list)
+
+    @property
+    def policy(self) -> Policies:
+        """The learned policy, unperturbed, with statistics frozen now."""
+        return Policies(
+            self.spec,
+            self.theta.detach().cpu().numpy().copy(),
+            self.normaliser.mean[None].copy(),
+            self.normaliser.std[None].copy(),
+        )
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a caller is told while training goes on.
+
+    Attributes:
+        watch: Called at each step of ``at``, after the updates that are due there.
+        at: Environment steps to stop at for ``watch``.
+        episode: Called after each finished episode, when everything is whole, with its
+            record and, where ``keep``, the episode itself.
+        keep: Whether whole episodes are wanted.
+        tick: Called often, for progress and to notice an interrupt; what it raises stops
+            the run at its last finished episode.
+    """
+
+    watch: Callable[[Training], None] | None = None
+    at: tuple[int, ...] = ()
+    episode: Callable[[Training, EpisodeRecord, Episode | None], None] | None = None
+    keep: bool = False
+    tick: Callable[[int], None] | None = None
+
+
+def fresh_critic(spec: PolicySpec, settings: OnlineSettings) -> Critic:
+    """Return the critic of a run at step 0, on the CPU.
+
+    Raises:
+        IncompatibleError: The critic cannot evaluate such policies.
+    """
+    config = CriticConfig(
+        spec=spec,
+        hidden=settings.hidden,
+        activation=settings.activation,
+        gamma=settings.gamma,
+        reward=settings.reward,
+    )
+    return make_critic(settings.kind, config, generator(settings.seed, Stream.CRITIC_INIT))
+
+
+def start_training(
+    spec: PolicySpec, settings: OnlineSettings, *, obs_dtype: Any, device: torch.device
+) -> Training:
+    """Return a run at step 0 with a fresh critic and a fresh policy.
+
+    Args:
+        spec: Architecture of the policies.
+        settings: What decides the run.
+        obs_dtype: The observations' own dtype.
+        device: Where tensors are.
+
+    Raises:
+        IncompatibleError: The critic cannot evaluate such policies.
+        UsageError: The initial theta has another size than the spec.
+    """
+    seed = settings.seed
+    critic = fresh_critic(spec, settings).to(device)
+    if settings.initial_theta is None:
+        first = init_theta(spec, generator(seed, Stream.BASE_POLICY))
+    else:
+        first = np.array(settings.initial_theta, np.float32)
+        if first.shape != (spec.size,):
+            raise UsageError(
+                f"the initial theta has {first.size} parameters, the policy has {spec.size}"
+            )
+    theta = torch.from_numpy(first[None].copy()).to(device).requires_grad_()
+    normaliser = Normaliser.identity(spec.obs_dim)
+    return Training(
+        settings=settings,
+        spec=spec,
+        fit=Fit(
+            settings.fit_settings(),
+            critic,
+            None,
+            normaliser,
+            make_optimiser(critic, settings.lr_critic),
+        ),
+        theta=theta,
+        actor=torch.optim.Adam([theta], lr=settings.lr_policy, maximize=True, fused=True),
+        replay=Replay(
+            spec,
+            capacity=settings.buffer_size,
+            gamma=settings.gamma,
+            monte_carlo=critic.monte_carlo,
+            obs_dtype=obs_dtype,
+            device=device,
+            as_stored=settings.normalization == "per-step",
+        ),
+        statistics=RunningStatistics(spec.obs_dim),
+        normaliser=normaliser,
+    )
+
+
+class _PerStepPlan:
+    """One perturbed policy whose normaliser takes in every observation, the authors' rule."""
+
+    perturb_every = 1
+
+    def __init__(self, plan: PerturbationPlan, episode: int, statistics: RunningStatistics) -> None:
+        self.spec = plan.spec
+        self._plan, self._statistics = plan, statistics
+        self._theta = plan.segment(episode, 0).theta
+        self.seen: list[Normaliser] = []
+
+    def observe(self, obs: NDArray[Any]) -> None:
+        """Take in one raw observation (obs_dim,)."""
+        self._statistics.update(obs[None])
+        self.seen.append(self._statistics.freeze())
+
+    def segment(self, episode: int, index: int) -> Segment:
+        """Return the policy as it sees observation ``index``."""
+        del episode
+        return Segment(self._theta, self.seen[index].mean, self.seen[index].std)
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the environment's seed for an episode."""
+        return self._plan.reset_seed(episode)
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the action noise of an episode."""
+        return self._plan.action_rng(episode)
+
+    def shown(self, start: int, stop: int, observations: NDArray[Any]) -> NDArray[np.float64]:
+        """Return observations ``start`` … ``stop`` - 1 as they were seen when they came."""
+        seen = self.seen[start:stop]
+        raw = observations[start:stop].astype(np.float64)
+        shown: NDArray[np.float64] = (raw - np.stack([n.mean for n in seen])) / np.stack(
+            [n.std for n in seen]
+        )
+        return shown
+
+
+def train(training: Training, env: Env, until: int, hooks: Hooks) -> Episode | None:
+    """Train up to environment step ``until``; the last episode may stay unfinished.
+
+    After that the training holds the result at ``until`` but is no place to go on from,
+    unless an episode ended exactly there: go on from what the ``episode`` hook saw last.
+
+    Args:
+        training: The run, changed in place; it stands at the start of an episode.
+        env: Its environment.
+        until: Environment steps in all.
+        hooks: What to tell whom.
+
+    Raises:
+        DivergedError: NaN or infinite numbers in the critic, the actor or the environment.
+        UsageError: The survival bonus is to be left out and the environment reports none.
+
+    Returns:
+        The steps of the last episode when it stayed unfinished and episodes are kept.
+    """
+    unfinished: Episode | None = None
+    watched = sorted({step for step in hooks.at if training.steps < step <= until})
+    while training.steps < until:
+        unfinished = _run_one_episode(training, env, until, hooks, watched)
+    return unfinished
+
+
+def _run_one_episode(
+    training: Training, env: Env, until: int, hooks: Hooks, watched: list[int]
+) -> Episode | None:
+    """Run one episode with what is due in it; return it where ``until`` cut it and it is kept."""
+    settings, replay = training.settings, training.replay
+    start, index = training.steps, training.episodes
+    base = PerturbationPlan(training.policy, settings.sigma, None, settings.seed)
+    per_step: _PerStepPlan | None = None
+    if settings.normalization == "per-step":
+        per_step = _PerStepPlan(base, index, training.statistics)
+    plan = base if per_step is None else per_step
+    run = EpisodeRun(env, plan, index, None if per_step is None else per_step.observe)
+    acting = _acting_policy(base, index)
+    row = replay.begin(acting, run.observations[0])
+    while True:
+        stop = _next_stop(training.steps, until, settings.update_every, watched)
+        before = run.steps
+        ended = run.advance(stop - training.steps)
+        training.steps = start + run.steps
+        _require_bonus(settings, run)
+        if not replay.monte_carlo:
+            _store_steps(training, run, before, row, per_step)
+        if per_step is not None:
+            training.normaliser = per_step.seen[-1]
+        if ended:
+            _finish(training, run, row)
+        due = settings.update_every is not None and training.steps % settings.update_every == 0
+        if due or (ended and settings.update_every is None):
+            _update(training)
+        if ended:
+            training.episodes += 1
+        if watched and training.steps == watched[0] and hooks.watch is not None:
+            check_weights(training.fit)
+            watched.pop(0)
+            hooks.watch(training)
+        if hooks.tick is not None:
+            hooks.tick(training.steps)
+        if ended:
+            if hooks.episode is not None:
+                check_weights(training.fit)
+                hooks.episode(
+                    training, _record(training, run), run.episode() if hooks.keep else None
+                )
+            training.effective.clear()
+            return None
+        if training.steps >= until:
+            check_weights(training.fit)
+            return run.episode() if hooks.keep else None
+
+
+def _acting_policy(plan: PerturbationPlan, index: int) -> Policies:
+    """Return the perturbed policy of an episode.
+
+    Raises:
+        DivergedError: The noise made a parameter infinite.
+    """
+    acting = plan.segment(index, 0)
+    if not np.isfinite(acting.theta).all():
+        raise DivergedError(
+            f"a perturbed parameter is not finite in episode {index}",
+            remedy="lower --sigma; what was checkpointed is kept",
+        )
+    return Policies(
+        plan.spec, acting.theta[None], acting.obs_mean[None].copy(), acting.obs_std[None].copy()
+    )
+
+
+def _next_stop(step: int, until: int, every: int | None, watched: list[int]) -> int:
+    """Return the next environment step at which something other than acting is due."""
+    stops: Iterable[int] = [until, *watched[:1]]
+    if every is not None:
+        stops = [*stops, step - step % every + every]
+    return min(stops)
+
+
+def _require_bonus(settings: OnlineSettings, run: EpisodeRun) -> None:
+    """Check, as soon as there are steps, that a bonus which is to be left out is reported.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if settings.reward != "raw" and not run.reports_survive:
+        raise UsageError(
+            "the environment reports no survival bonus (reward_survive)",
+            where="--reward",
+            remedy="use --reward raw",
+        )
+
+
+def learned_rewards(settings: OnlineSettings, run: EpisodeRun, start: int) -> NDArray[np.float64]:
+    """Return the rewards (n,) of the steps from ``start`` on, as the critic counts them."""
+    rewards: NDArray[np.float64] = run.rewards[start : run.steps]
+    if settings.reward == "raw":
+        return rewards
+    without: NDArray[np.float64] = rewards - run.survive[start + 1 : run.steps + 1]
+    return without
+
+
+def _store_steps(
+    training: Training, run: EpisodeRun, before: int, row: int, per_step: _PerStepPlan | None
+) -> None:
+    now = run.steps
+    shown = None
+    if per_step is not None:
+        seen = per_step.shown(before, now + 1, run.observations)
+        shown = (seen[:-1], seen[1:])
+    keeps_pre = training.spec.stochastic and training.spec.is_continuous
+    training.replay.add_steps(
+        row,
+        Steps(
+            obs=run.observations[before:now],
+            next_obs=run.observations[before + 1 : now + 1],
+            action=run.actions[before:now],
+            reward=learned_rewards(training.settings, run, before),
+            terminated=run.terminated,
+            pre_action=run.pre_actions[before:now] if keeps_pre else None,
+            shown=shown,
+        ),
+    )
+
+
+def _finish(training: Training, run: EpisodeRun, row: int) -> None:
+    """Take in a finished episode: its return, and the statistics of its observations."""
+    settings, replay = training.settings, training.replay
+    rewards = learned_rewards(settings, run, 0)
+    value = None
+    if replay.monte_carlo:
+        value = float(settings.gamma ** np.arange(len(rewards)) @ rewards)
+        if not abs(value) <= float(np.finfo(np.float32).max):
+            raise DivergedError(
+                f"the return {value:.3g} of episode {training.episodes} is beyond single precision",
+                remedy="scale the environment's rewards",
+            )
+        replay.see(run.observations[: run.steps])
+    replay.finish(row, float(rewards.sum()), value)
+    if settings.normalization == "episode":
+        training.statistics.update(run.observations[: run.steps])
+        training.normaliser = training.statistics.freeze()
+        replay.renormalise(training.normaliser)
+    training.fit.normaliser = training.normaliser
+
+
+def _update(training: Training) -> None:
+    """Take one round of critic and actor updates on replayed entries."""
+    settings, replay, fit = training.settings, training.replay, training.fit
+    size = len(replay)
+    if size == 0:
+        return
+    critic, device = fit.online, training.theta.device
+    batch = replay.training_set()
+    rng = generator(settings.seed, Stream.ONLINE_BATCH, training.rounds)
+    shape = critic.noise_shape(batch)
+    drawn = rng.integers(size, size=(settings.critic_updates, settings.batch_size))
+    for index in torch.from_numpy(drawn).to(device):
+        noise = None
+        if shape is not None:
+            numbers = rng.standard_normal((settings.batch_size, *shape), dtype=np.float32)
+            noise = torch.from_numpy(numbers).to(device)
+        gradient_step(fit, batch, index, noise)
+    for _ in range(settings.actor_updates):
+        if critic.depends_on_state:
+            rows = rng.integers(size, size=settings.actor_states)
+            index = torch.from_numpy(rows).to(device)
+        else:
+            index = torch.zeros(1, dtype=torch.int64, device=device)
+        step = critic.actor_step(training.theta, batch, index, biased=settings.biased)
+        if not (math.isfinite(float(step.objective)) and bool(step.gradient.isfinite().all())):
+            raise DivergedError(
+                f"the actor's objective or its gradient is not finite at step {training.steps}",
+                remedy="lower --lr-policy or --lr-critic; what was checkpointed is kept",
+            )
+        training.theta.grad = step.gradient
+        training.actor.step()
+        training.objective = float(step.objective)
+        if step.effective_samples is not None:
+            training.effective.append(step.effective_samples)
+    if not bool(training.theta.isfinite().all()):
+        raise DivergedError(
+            f"the policy's parameters are not finite at step {training.steps}",
+            remedy="lower --lr-policy; the last checkpoint was kept",
+        )
+    training.rounds += 1
+
+
+def _record(training: Training, run: EpisodeRun) -> EpisodeRecord:
+    effective = training.effective
+    return EpisodeRecord(
+        index=training.episodes - 1,
+        end=training.steps,
+        steps=run.steps,
+        total=float(run.rewards[: run.steps].sum()),
+        learned=float(learned_rewards(training.settings, run, 0).sum()),
+        loss=training.fit.loss,
+        objective=training.objective,
+        effective_samples=float(np.mean(effective)) if effective else None,
+    )
+
+
+def evaluation_seed(seed: int, step: int) -> int:
+    """Return the seed of the evaluation at an environment step; training never uses it."""
+    return reset_seed(seed, Stream.ONLINE_EVALUATION, step)
+
+
+def evaluation_steps(steps: int, count: int) -> tuple[int, ...]:
+    """Return the environment steps of a run's evaluations: ``i N / count``, i = 1 … count.
+
+    >>> evaluation_steps(1000, 4)
+    (250, 500, 750, 1000)
+    """
+    return tuple(sorted({max(1, i * steps // count) for i in range(1, count + 1)}))

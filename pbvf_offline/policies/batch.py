@@ -1,0 +1,85 @@
+"""Policies as differentiable functions of theta: the torch twin of :mod:`policies`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pbvf_offline.policies.policy import PolicySpec
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
+    """Return the raw outputs of policies in normalised observations.
+
+    Args:
+        spec: Architecture.
+        theta: (…, D).
+        obs: (…, S, obs_dim) normalised, S states for each theta; leading axes broadcast.
+
+    Returns:
+        (…, S, outputs), before squashing; the logits when actions are discrete.
+    """
+    start = spec.log_std_size
+    x = obs
+    last = len(spec.layers) - 1
+    for k, (out, inp) in enumerate(spec.layers):
+        weight = theta[..., start : start + out * inp].reshape(*theta.shape[:-1], out, inp)
+        start += out * inp
+        bias = theta[..., start : start + out]
+        start += out
+        x = x @ weight.transpose(-1, -2) + bias.unsqueeze(-2)
+        if k < last:
+            x = torch.tanh(x)
+    return x
+
+
+def unit_action(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
+    """Return deterministic continuous actions in the critic's unit.
+
+    With ``squash="tanh"`` that is ``tanh(output)`` in [-1, 1]; with ``none`` the output itself.
+    Arguments and shapes as in :func:`network_output`.
+    """
+    out = network_output(spec, theta, obs)
+    return torch.tanh(out) if spec.squash == "tanh" else out
+
+
+def log_prob(spec: PolicySpec, theta: Tensor, obs: Tensor, sample: Tensor) -> Tensor:
+    """Return the log density of what a stochastic policy drew, (…, S).
+
+    Continuous actions: of the Gaussian sample *before* squashing. The tanh adds a term that
+    does not depend on theta, so it cancels in every ratio and gradient and is left out.
+    Discrete actions: the log probability of the choice.
+
+    Args:
+        spec: Architecture of stochastic policies.
+        theta: (…, D).
+        obs: (…, S, obs_dim) normalised.
+        sample: (…, S, act_dim) pre-squash samples, or (…, S) int64 choices counted from 0.
+    """
+    out = network_output(spec, theta, obs)
+    if not spec.is_continuous:
+        return torch.log_softmax(out, dim=-1).gather(-1, sample.unsqueeze(-1)).squeeze(-1)
+    log_std = theta[..., : spec.log_std_size].unsqueeze(-2)
+    away = (sample - out) * torch.exp(-log_std)
+    return (-0.5 * away.square() - log_std - _HALF_LOG_2PI).sum(dim=-1)
+
+
+def to_unit(spec: PolicySpec, action: Tensor) -> Tensor:
+    """Map stored actions (…, act_dim) to the unit of :func:`unit_action`.
+
+    Raises:
+        TypeError: Actions are discrete.
+    """
+    from pbvf_offline.policies.policy import BoxActions
+
+    if not isinstance(spec.actions, BoxActions):
+        raise TypeError("discrete actions have no unit")
+    if spec.squash == "none":
+        return action
+    low = torch.tensor(spec.actions.low, dtype=action.dtype, device=action.device)
+    high = torch.tensor(spec.actions.high, dtype=action.dtype, device=action.device)
+    return (action - low) / (high - low) * 2 - 1

@@ -1,0 +1,118 @@
+"""Policies files: K policies of one spec, their normalisers and where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
+from pbvf_offline.policies.policy import Policies, PolicySpec
+
+KIND = "policies"
+
+
+@dataclass(frozen=True)
+class PoliciesFile:
+    """What a policies file holds.
+
+    Attributes:
+        policies: K policies.
+        environment: The environment they are for, when known.
+        origin: Where they came from: the settings that made them and the digests of what
+            they were made from, and what was measured of them.
+    """
+
+    policies: Policies
+    environment: EnvReference | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the file's bytes."""
+        content = {
+            "spec": self.policies.spec.to_dict(),
+            "environment": None if self.environment is None else self.environment.to_dict(),
+            "origin": dict(self.origin),
+        }
+        tensors: Tensors = {
+            "theta": self.policies.theta,
+            "obs_mean": self.policies.obs_mean,
+            "obs_std": self.policies.obs_std,
+        }
+        return encode(KIND, content, tensors)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all.
+
+        Raises:
+            ResourceError: The disk or a permission refuses.
+        """
+        write_file(path, self.encode())
+
+
+def load_policies(path: Path) -> PoliciesFile:
+    """Read and check a policies file.
+
+    Raises:
+        UsageError: It does not exist.
+        UnsafeError: It is a pickle.
+        DamagedError: It is damaged or contradicts itself.
+        IncompatibleError: It is of another kind or a newer version.
+    """
+    where = str(path)
+    content, tensors = decode(KIND, read_tensor_file(path), where)
+    if set(content) != {"spec", "environment", "origin"} or set(tensors) != {
+        "theta",
+        "obs_mean",
+        "obs_std",
+    }:
+        raise DamagedError("lacks a part of a policies file", where=where)
+    try:
+        spec = PolicySpec.from_dict(content["spec"])
+        policies = Policies(spec, tensors["theta"], tensors["obs_mean"], tensors["obs_std"])
+    except (UsageError, DamagedError) as error:
+        raise DamagedError(error.what, where=where) from error
+    if len(policies) == 0:
+        raise DamagedError("holds no policies", where=where)
+    environment = content["environment"]
+    if not isinstance(content["origin"], dict):
+        raise DamagedError("its origin entry is malformed", where=where)
+    return PoliciesFile(
+        policies,
+        None if environment is None else EnvReference.from_dict(environment, where),
+        content["origin"],
+    )
+
+
+def single_policy(path: Path) -> PoliciesFile:
+    """Read a policies file that must hold exactly one policy.
+
+    Raises:
+        UsageError: It holds several.
+    """
+    loaded = load_policies(path)
+    if len(loaded.policies) != 1:
+        raise UsageError(
+            f"holds {len(loaded.policies)} policies where one is needed",
+            where=path,
+            remedy="export the one wanted, or use --policies to roll out all",
+        )
+    return loaded
+
+
+def concatenate(parts: list[Policies]) -> Policies:
+    """Return the rows of several sets of policies of one spec as one set."""
+    spec = parts[0].spec
+    if any(part.spec != spec for part in parts):
+        raise UsageError("policies of different specs cannot be put into one set")
+    return Policies(
+        spec,
+        np.concatenate([p.theta for p in parts]),
+        np.concatenate([p.obs_mean for p in parts]),
+        np.concatenate([p.obs_std for p in parts]),
+    )

@@ -1,0 +1,75 @@
+"""The policies that an environment's spaces allow."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+
+from pbvf_offline.envs.make import Env
+from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec, Squash
+
+SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
+
+
+def spec_for_env(
+    env: Env, hidden: tuple[int, ...], *, squash: Squash = "tanh", stochastic: bool = False
+) -> PolicySpec:
+    """Return the policy spec for an environment's spaces.
+
+    Raises:
+        UsageError: The spaces are not supported; the message names what is.
+    """
+    name = "environment" if env.spec is None else env.spec.id
+    obs, action = env.observation_space, env.action_space
+    if (
+        not isinstance(obs, gym.spaces.Box)
+        or len(obs.shape) != 1
+        or obs.shape[0] < 1
+        or obs.dtype.kind not in "fiub"
+    ):
+        raise UsageError(
+            f"observation space {obs} is not supported",
+            where=name,
+            remedy=f"supported are {SUPPORTED}",
+        )
+    actions: BoxActions | DiscreteActions
+    if isinstance(action, gym.spaces.Discrete):
+        actions = DiscreteActions(int(action.n), int(action.start))
+    elif (
+        isinstance(action, gym.spaces.Box)
+        and len(action.shape) == 1
+        and action.shape[0] >= 1
+        and action.dtype.kind == "f"
+        and bool(np.all(np.isfinite(action.low)) and np.all(np.isfinite(action.high)))
+        and bool(np.all(action.low < action.high))
+    ):
+        actions = BoxActions(
+            tuple(float(v) for v in action.low),
+            tuple(float(v) for v in action.high),
+            str(action.dtype),
+        )
+    else:
+        raise UsageError(
+            f"action space {action} is not supported",
+            where=name,
+            remedy=f"supported are {SUPPORTED}",
+        )
+    return PolicySpec(
+        obs.shape[0], hidden, actions, "none" if squash == "none" else "tanh", stochastic
+    )
+
+
+def check_spaces_fit(spec: PolicySpec, offered: PolicySpec, name: str) -> None:
+    """Check that policies of a spec can act where ``offered`` is the spec of fresh ones.
+
+    Raises:
+        IncompatibleError: Observations or actions differ.
+    """
+    if spec.obs_dim != offered.obs_dim or spec.actions != offered.actions:
+        raise IncompatibleError(
+            f"the policies observe {spec.obs_dim} numbers and act in {spec.actions}, the "
+            f"environment offers {offered.obs_dim} and {offered.actions}",
+            where=name,
+            remedy="name the environment they were made for",
+        )

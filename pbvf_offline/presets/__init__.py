@@ -1,0 +1,1 @@
+"""Hyperparameters as data: the paper's tables and this project's defaults."""

@@ -1,0 +1,142 @@
+"""The paper's hyperparameters as data, by environment family (the id without its version).
+
+Sources: Faccio, Kirsch and Schmidhuber (ICLR 2021), "Implementation details" (discount,
+batch sizes, critic sizes, survival bonus), section 4.4 and "Offline experiments"
+(sigma 0.5, critic learning rate 1e-3, policy learning rate 0.02 on Swimmer, 0.05
+elsewhere), "LQR". PSSVF's (64, 64) critic follows the authors' code.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pbvf_offline.policies.policy import Squash
+from pbvf_offline.rollout.targets import RewardChoice
+
+
+@dataclass(frozen=True)
+class EnvPreset:
+    """Defaults of one environment family.
+
+    Attributes:
+        gamma: Discount factor of TD critics.
+        steps: Environment steps of a default collection.
+        sigma: Standard deviation of the parameter noise.
+        synthesis_lr: Learning rate of policies grown from scratch.
+        squash: How the policy's output becomes an action.
+        normalize: Whether policies see normalised observations.
+        pssvf_reward: Reward of the PSSVF; TD critics use the raw one.
+    """
+
+    gamma: float = 0.99
+    steps: int = 100_000
+    sigma: float = 0.5
+    synthesis_lr: float = 0.05
+    squash: Squash = "tanh"
+    normalize: bool = True
+    pssvf_reward: RewardChoice = "raw"
+
+
+@dataclass(frozen=True)
+class CriticPreset:
+    """Defaults of one kind of critic in the offline setting.
+
+    Attributes:
+        hidden: Sizes of the hidden layers (ReLU).
+        batch_size: Entries a gradient step draws.
+        lr: Learning rate of Adam.
+        updates: Gradient steps.
+        n_step: Longest n-step target; the paper's critics use 1.
+        undiscounted: Whether gamma is 1 whatever the environment (the PSSVF's objective).
+        relabel: Tolerated change of action of behaviour-preserving relabelling (not the
+            paper's), where the policies allow it; 0: none.
+        bound_values: Keep bootstrapped values within what the data suggest (not the paper's).
+        standardise: Show thetas to the network standardised (not the paper's).
+        average: Decay of the running average of weights (not the paper's); 0: none.
+    """
+
+    hidden: tuple[int, ...]
+    batch_size: int
+    lr: float
+    updates: int
+    n_step: int
+    undiscounted: bool = False
+    relabel: float = 0.0
+    bound_values: bool = False
+    standardise: bool = False
+    average: float = 0.0
+
+
+@dataclass(frozen=True)
+class SynthesisPreset:
+    """Defaults of growing policies from scratch.
+
+    Attributes:
+        steps: Gradient steps.
+        radius: Radius of the trust region, in units of the 95 % quantile of the dataset
+            policies' own distances.
+        states: Stored states that the objective averages over.
+        restarts: Random starts for each policy, of which the critic keeps one.
+    """
+
+    steps: int
+    radius: float
+    states: int
+    restarts: int
+
+
+ENVIRONMENTS: dict[str, EnvPreset] = {
+    "Swimmer": EnvPreset(gamma=0.999, synthesis_lr=0.02),
+    "Hopper": EnvPreset(pssvf_reward="without-survival"),
+    "LQR": EnvPreset(squash="none", normalize=False, steps=5_000),
+}
+
+_TD = CriticPreset(
+    hidden=(512, 512),
+    batch_size=128,
+    lr=1e-3,
+    updates=3_000,
+    n_step=200,
+    relabel=0.3,
+    bound_values=True,
+    standardise=True,
+    average=0.998,
+)
+
+CRITIC_PRESETS: dict[str, CriticPreset] = {
+    "pssvf": CriticPreset(
+        hidden=(64, 64),
+        batch_size=16,
+        lr=1e-3,
+        updates=3_000,
+        n_step=1,
+        undiscounted=True,
+        relabel=0.3,
+        standardise=True,
+        average=0.998,
+    ),
+    "psvf": _TD,
+    "pavf": _TD,
+}
+
+SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32)
+
+
+def env_preset(env_id: str | None) -> EnvPreset:
+    """Return the defaults for an environment; general ones where the paper has none."""
+    if env_id is None:
+        return EnvPreset()
+    family = re.sub(r"-v\d+$", "", env_id.rsplit(":", 1)[-1])
+    return ENVIRONMENTS.get(family, EnvPreset())
+
+
+def default_gamma(kind: str, env_id: str | None) -> float:
+    """Return the discount factor of a critic kind in an environment."""
+    return 1.0 if CRITIC_PRESETS[kind].undiscounted else env_preset(env_id).gamma
+
+
+def default_reward(kind: str, env_id: str | None) -> Literal["raw", "without-survival"]:
+    """Return the reward that a critic kind adds up in an environment."""
+    return env_preset(env_id).pssvf_reward if kind == "pssvf" else "raw"

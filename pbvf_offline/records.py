@@ -1,0 +1,209 @@
+"""Settings and other records, each declared once.
+
+A record is a frozen dataclass that inherits from :class:`Record`. A field that a user can set
+is ``Annotated[type, setting(...)]``, or ``Annotated[type, setting(...)] | None``. Type, range,
+help text and the paper's symbol stand in that one place; the check at construction, the JSON
+form, the reader of stored JSON, the option of the command line and the row in the table of
+settings are made from it.
+
+The default of a dataclass field is what a stored record without the field means: files written
+before the field existed keep their meaning. What a new fit or run should use is decided by the
+presets.
+
+>>> from dataclasses import dataclass
+>>> from typing import Annotated
+>>> @dataclass(frozen=True)
+... class Example(Record):
+...     gamma: Annotated[float, setting("Discount factor.", ge=0, le=1, symbol="γ")]
+>>> Example(gamma=0.99).to_dict()
+{'gamma': 0.99}
+>>> Example(gamma=1.5)
+Traceback (most recent call last):
+...
+pbvf_offline.errors.UsageError: --gamma: 1.5 is not allowed: expected `float` <= 1.0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+
+_ABOUT = "about"
+
+
+@dataclass(frozen=True)
+class About:
+    """What people read about a setting.
+
+    Attributes:
+        help: One sentence for the option's help.
+        symbol: How the paper writes it, if it does.
+        option: The option on the command line, with dashes.
+        metavar: What stands for the value in the help.
+        default: The default in words, where it depends on the environment or the algorithm.
+        panel: The heading of the help under which the option stands.
+    """
+
+    help: str
+    symbol: str | None = None
+    option: str | None = None
+    metavar: str | None = None
+    default: str | None = None
+    panel: str | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """One declared field of a record.
+
+    Attributes:
+        name: Its name in the record and in JSON.
+        type: Its annotation with the range, as msgspec reads it.
+        about: What people read about it; None for a field that is not a setting.
+        default: What a stored record without the field means; ``dataclasses.MISSING`` if every
+            version has the field.
+    """
+
+    name: str
+    type: Any
+    about: About | None
+    default: Any
+
+    @property
+    def option(self) -> str:
+        """The option on the command line, with dashes."""
+        given = None if self.about is None else self.about.option
+        return given or "--" + self.name.replace("_", "-")
+
+
+def setting(
+    help: str,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    symbol: str | None = None,
+    option: str | None = None,
+    metavar: str | None = None,
+    default: str | None = None,
+    panel: str | None = None,
+) -> msgspec.Meta:
+    """Declare a setting: its range for the check, and what people read about it.
+
+    Args:
+        help: One sentence for the option's help.
+        ge: Smallest value.
+        gt: The value must be larger.
+        le: Largest value.
+        lt: The value must be smaller.
+        symbol: How the paper writes it.
+        option: The option with dashes, where it is not the field's name.
+        metavar: What stands for the value in the help.
+        default: The default in words, where it depends on the environment or the algorithm.
+        panel: The heading of the help under which the option stands.
+    """
+    about = About(help, symbol, option, metavar, default, panel)
+    bounds: dict[str, Any] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    meta: msgspec.Meta = msgspec.Meta(**bounds, description=help, extra={_ABOUT: about})
+    return meta
+
+
+def fields(record: type[Record]) -> tuple[Field, ...]:
+    """Return the declared fields of a record, in order."""
+    if record not in _FIELDS:
+        _FIELDS[record] = tuple(_declared(record))
+    return _FIELDS[record]
+
+
+def _declared(record: type[Record]) -> Iterator[Field]:
+    hints = get_type_hints(record, include_extras=True)
+    for field in dataclasses.fields(record):
+        hint = hints[field.name]
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        yield Field(field.name, hint, _about(hint), default)
+
+
+def _about(hint: Any) -> About | None:
+    """Return what is declared of an annotation, also of ``Annotated[…] | None``."""
+    if get_origin(hint) is not Annotated:
+        choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+        return next((found for found in map(_about, choices) if found is not None), None)
+    metas = (m for m in get_args(hint)[1:] if isinstance(m, msgspec.Meta) and m.extra)
+    return next((m.extra[_ABOUT] for m in metas if m.extra), None)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Base of frozen dataclasses that are checked at construction and stored as JSON.
+
+    Raises:
+        UsageError: A value has another type or is out of range; the message names the option.
+    """
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        for field in fields(type(self)):
+            value = getattr(self, field.name)
+            try:
+                msgspec.convert(value, field.type, strict=True, from_attributes=True)
+            except msgspec.ValidationError as error:
+                expected = str(error)[:1].lower() + str(error)[1:]
+                raise UsageError(
+                    f"{str(value)[:40]} is not allowed: {expected}", where=field.option
+                ) from None
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(
+                    f"{value} is not allowed: expected a finite number", where=field.option
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, every field written out."""
+        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return data
+
+    @classmethod
+    def from_dict(cls, data: object, where: str, *, newer: bool = False) -> Self:
+        """Read the JSON form; a missing field takes its recorded default.
+
+        Args:
+            data: Parsed JSON.
+            where: The file and the entry in it, for messages.
+            newer: Whether the file's version is newer than this program's.
+
+        Raises:
+            DamagedError: A value is missing, out of range or of another type, or there is a
+                field that no version up to the file's own has.
+            IncompatibleError: A newer version's file has a field that this program lacks.
+        """
+        if not isinstance(data, Mapping):
+            raise DamagedError("an object is expected", where=where)
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(str(name)[:40] for name in set(data) - known)
+        if unknown and newer:
+            raise IncompatibleError(
+                f"field {unknown[0]!r} is of a newer version of pbvf-offline",
+                where=where,
+                remedy="upgrade pbvf-offline",
+            )
+        if unknown:
+            raise DamagedError(f"field {unknown[0]!r} does not belong there", where=where)
+        try:
+            return msgspec.convert(data, cls, strict=True)
+        except UsageError as error:
+            raise DamagedError(error.what, where=where) from error
+        except msgspec.ValidationError as error:
+            raise DamagedError(str(error), where=where) from error
+
+
+_FIELDS: dict[type[Record], tuple[Field, ...]] = {}

@@ -1,0 +1,1 @@
+"""The environment loop, the schedules of policies that act in it, and worker processes."""

@@ -1,0 +1,569 @@
+"""The only environment loop: policies and seeds in, episodes out.
+
+The unit of work is one episode, a pure function of ``(plan, index)``. So results do
+not depend on the number of workers, and a lost episode can be made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.envs.make import Env, close_env, make_env, time_limit
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import DivergedError, PbvfError, UsageError, describe
+from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
+from pbvf_offline.policies.policy import Actor, BoxActions, Policies, PolicySpec, perturb
+from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.workers import Job, ordered_map
+from pbvf_offline.seeding import Stream, generator, reset_seed
+
+_FIRST_CAPACITY = 1024
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The policy in force during one segment: theta (D,), obs_mean and obs_std (obs_dim,)."""
+
+    theta: NDArray[np.float32]
+    obs_mean: NDArray[np.float64]
+    obs_std: NDArray[np.float64]
+
+
+class Plan(Protocol):
+    """Which policies act in which episode, and with which random numbers."""
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Architecture of every policy of the plan."""
+
+    @property
+    def perturb_every(self) -> int | None:
+        """Steps a segment lasts (the counter restarts at each reset); None: the episode."""
+
+    def segment(self, episode: int, index: int) -> Segment:
+        """Return the policy of one segment, from the seed and the two indices alone."""
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the seed for ``env.reset``."""
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the generator of a stochastic policy's action noise."""
+
+
+@dataclass(frozen=True)
+class PerturbationPlan:
+    """Perturb one base policy afresh for every segment: ``theta + N(0, sigma^2 I)``.
+
+    Attributes:
+        base: One policy; its normaliser is used by every perturbed policy.
+        sigma: Standard deviation of the parameter noise.
+        perturb_every: Steps a segment lasts; None for whole episodes.
+        seed: The run's seed.
+        warmup: Draw from the warm-up streams, apart from those of stored episodes.
+    """
+
+    base: Policies
+    sigma: float
+    perturb_every: int | None
+    seed: int
+    warmup: bool = False
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Architecture of the base policy."""
+        return self.base.spec
+
+    def segment(self, episode: int, index: int) -> Segment:
+        """Return the base policy plus the noise of (episode, index)."""
+        stream = Stream.WARMUP_PERTURBATION if self.warmup else Stream.PERTURBATION
+        theta = self.base.theta[0]
+        if self.sigma > 0:
+            theta = perturb(theta, self.sigma, generator(self.seed, stream, episode, index))
+        return Segment(theta, self.base.obs_mean[0], self.base.obs_std[0])
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the environment's seed for an episode."""
+        stream = Stream.WARMUP_RESET if self.warmup else Stream.RESET
+        return reset_seed(self.seed, stream, episode)
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the action noise of an episode."""
+        stream = Stream.WARMUP_ACTION if self.warmup else Stream.ACTION
+        return generator(self.seed, stream, episode)
+
+
+@dataclass(frozen=True)
+class GivenPlan:
+    """Roll given policies out unperturbed, one an episode, in turn.
+
+    Attributes:
+        policies: The K policies; episode i runs policy ``i % K``, or ``i // repeat``
+            when ``repeat`` is set.
+        seed: The run's seed.
+        repeat: Episodes of each policy, one block after another, the e-th episode of
+            every block starting from the same reset seed (common random numbers).
+    """
+
+    policies: Policies
+    seed: int
+    repeat: int | None = None
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Architecture of the policies."""
+        return self.policies.spec
+
+    @property
+    def perturb_every(self) -> int | None:
+        """Each policy acts for a whole episode."""
+        return None
+
+    def segment(self, episode: int, index: int) -> Segment:  # noqa: ARG002
+        """Return the policy whose turn it is."""
+        row = episode % len(self.policies) if self.repeat is None else episode // self.repeat
+        return Segment(
+            self.policies.theta[row], self.policies.obs_mean[row], self.policies.obs_std[row]
+        )
+
+    def reset_seed(self, episode: int) -> int:
+        """Return the environment's seed for an episode."""
+        if self.repeat is None:
+            return reset_seed(self.seed, Stream.RESET, episode)
+        return reset_seed(self.seed, Stream.EVALUATION_RESET, episode % self.repeat)
+
+    def action_rng(self, episode: int) -> np.random.Generator:
+        """Return the action noise of an episode."""
+        stream = Stream.ACTION if self.repeat is None else Stream.EVALUATION_ACTION
+        return generator(self.seed, stream, episode)
+
+
+class _Buffer:
+    """A growing array with the time axis first; rows are copied in."""
+
+    def __init__(self, width: tuple[int, ...], dtype: Any, capacity: int) -> None:
+        self._array = np.zeros((capacity, *width), dtype)
+
+    def grow(self, capacity: int) -> NDArray[Any]:
+        if capacity > self._array.shape[0]:
+            larger = np.zeros((capacity, *self._array.shape[1:]), self._array.dtype)
+            larger[: self._array.shape[0]] = self._array
+            self._array = larger
+        return self._array
+
+
+class EpisodeRun:
+    """One episode of a plan under way: this is the environment loop.
+
+    :meth:`advance` goes on where it stopped, so that training can learn in between;
+    the arrays grow as steps are taken, and only their first ``steps`` rows count.
+
+    Args:
+        env: The environment; it is reset with the plan's seed.
+        plan: Which policies act.
+        index: Which episode of the plan.
+        observe: Called with every observation before it is acted on, and with the last.
+
+    Attributes:
+        observations: (steps + 1 or more, obs_dim), the environment's own dtype.
+        actions: (steps or more, act_dim) or (steps or more,), as executed.
+        rewards: (steps or more,) float64.
+        survive: (steps + 1 or more,) float64, the bonus paid at the step that led to each
+            observation.
+        pre_actions: (steps + 1 or more, act_dim) float64, of stochastic continuous policies.
+        steps: Steps taken so far.
+        terminated: Whether the task ended.
+        truncated: Whether a time limit ended the episode.
+        reports_survive: Whether the environment reported a survival bonus.
+
+    Raises:
+        UsageError: The environment could not be reset.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        plan: Plan,
+        index: int,
+        observe: Callable[[NDArray[Any]], None] | None = None,
+    ) -> None:
+        spec = plan.spec
+        self._env, self._plan, self._index, self._observe = env, plan, index, observe
+        discrete = not isinstance(spec.actions, BoxActions)
+        width: tuple[int, ...] = () if discrete else (spec.actions.dim,)
+        dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
+        self._capacity = _FIRST_CAPACITY
+        self._buffers = [
+            _Buffer((spec.obs_dim,), env.observation_space.dtype, self._capacity + 1),
+            _Buffer(width, dtype, self._capacity),
+            _Buffer((), np.float64, self._capacity),
+            _Buffer((), np.float64, self._capacity + 1),
+            _Buffer((spec.actions.dim,), np.float64, self._capacity + 1),
+        ]
+        self._arrays()
+        self._rng = plan.action_rng(index) if spec.stochastic else None
+        self._keep_pre = spec.stochastic and not discrete
+        self._shape = (spec.obs_dim,)
+        self._segments: list[Segment] = []
+        self._act: Callable[..., tuple[Any, NDArray[np.float64] | None]] | None = None
+        self._next_change = 0
+        self.seed = plan.reset_seed(index)
+        self.steps = 0
+        self.terminated = self.truncated = False
+        self.reports_survive = False
+        with self._blame():
+            obs, _ = env.reset(seed=self.seed)
+            _check_shape(env, obs, self._shape)
+            # Copied at once: some environments return the same array at every step.
+            self.observations[0] = obs
+        if observe is not None:
+            observe(self.observations[0])
+
+    def _arrays(self) -> None:
+        grown = [b.grow(self._capacity + 1) for b in self._buffers]
+        self.observations, self.actions, self.rewards, self.survive, self.pre_actions = grown
+
+    @property
+    def ended(self) -> bool:
+        """Whether the environment ended the episode."""
+        return self.terminated or self.truncated
+
+    def advance(self, steps: int | None = None) -> bool:
+        """Take up to ``steps`` more steps (None: to the end); return whether the episode ended.
+
+        Raises:
+            DivergedError: NaN or infinite observations or rewards.
+            UsageError: The environment itself raised an exception.
+        """
+        env, plan, observe = self._env, self._plan, self._observe
+        spec, every, rng, shape = plan.spec, plan.perturb_every, self._rng, self._shape
+        observations, actions, rewards = self.observations, self.actions, self.rewards
+        first = t = self.steps
+        stop = math.inf if steps is None else t + steps
+        act, next_change, capacity = self._act, self._next_change, self._capacity
+        terminated, truncated = self.terminated, self.truncated
+        with self._blame():
+            while not (terminated or truncated) and t < stop:
+                if t == next_change or act is None:
+                    segment = plan.segment(self._index, len(self._segments))
+                    self._segments.append(segment)
+                    act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std).act
+                    next_change = -1 if every is None else t + every
+                if t == capacity:
+                    self._capacity = capacity = 2 * capacity
+                    self._arrays()
+                    observations, actions, rewards = self.observations, self.actions, self.rewards
+                action, pre = act(observations[t], rng)
+                actions[t] = action
+                if self._keep_pre:
+                    self.pre_actions[t] = pre
+                obs, reward, terminated, truncated, info = env.step(action)
+                if t == 0:
+                    _check_answer(env, reward, terminated, truncated)
+                rewards[t] = reward
+                self.steps = t = t + 1
+                if getattr(obs, "shape", None) != shape:  # numpy would spread it over the row
+                    _check_shape(env, obs, shape)
+                observations[t] = obs
+                if "reward_survive" in info:
+                    self.reports_survive = True
+                    self.survive[t] = info["reward_survive"]
+                if observe is not None:
+                    observe(observations[t])
+        self._act, self._next_change = act, next_change
+        self.terminated, self.truncated = bool(terminated), bool(truncated)
+        self._check_finite(first)
+        return self.ended
+
+    @contextlib.contextmanager
+    def _blame(self) -> Iterator[None]:
+        """Turn what the environment raises into an error that names it."""
+        try:
+            yield
+        except PbvfError:
+            raise
+        except (Exception, SystemExit) as error:
+            # An environment that checks its actions stumbles over what a NaN led to.
+            self._check_finite(0)
+            env = self._env
+            raise UsageError(
+                f"the environment raised {describe(error)} in step {self.steps} "
+                f"of episode {self._index}",
+                where="environment" if env.spec is None else env.spec.id,
+                remedy="mend the environment and run the same command again",
+            ) from error
+
+    def _check_finite(self, first: int) -> None:
+        """Check the observations and rewards from step ``first`` on."""
+        stop = self.steps
+        for name, values in (
+            ("observation", self.observations[first : stop + 1]),
+            ("reward", self.rewards[first:stop, None]),
+            ("reward_survive", self.survive[first + 1 : stop + 1, None]),
+        ):
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                step = first + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+                env = self._env
+                raise DivergedError(
+                    f"NaN or infinite {name} in step {step} of episode {self._index}",
+                    where="environment" if env.spec is None else env.spec.id,
+                    remedy="try a smaller --sigma, or mend the environment",
+                )
+
+    def episode(self) -> Episode:
+        """Return the steps so far as an episode.
+
+        Where the environment has not ended it, it is marked truncated and ``cut: budget``.
+        """
+        t, every, segments = self.steps, self._plan.perturb_every, self._segments
+        cut = not self.ended
+        ends = np.zeros((2, t), bool)
+        ends[0, -1] = self.terminated
+        ends[1, -1] = self.truncated or cut
+        row = np.arange(t + 1) // every if every is not None else np.zeros(t + 1)
+        row[-1] = row[-2]
+        return Episode(
+            observations=self.observations[: t + 1].copy(),
+            actions=self.actions[:t].copy(),
+            rewards=self.rewards[:t].copy(),
+            terminated=ends[0],
+            truncated=ends[1],
+            theta=np.stack([s.theta for s in segments]),
+            segment=row.astype(np.int32),
+            obs_mean=np.stack([s.obs_mean for s in segments]),
+            obs_std=np.stack([s.obs_std for s in segments]),
+            seed=self.seed,
+            cut="budget" if cut else "none",
+            reward_survive=self.survive[: t + 1].copy() if self.reports_survive else None,
+            pre_action=self.pre_actions[: t + 1].copy() if self._keep_pre else None,
+        )
+
+
+def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) -> Episode:
+    """Run one episode of a plan.
+
+    Args:
+        env: The environment; it is reset with the plan's seed.
+        plan: Which policies act.
+        index: Which episode of the plan.
+        max_steps: Stop here when the environment has not ended by itself; the episode is
+            then marked truncated and ``cut: budget``.
+
+    Raises:
+        DivergedError: NaN or infinite observations or rewards.
+        UsageError: The environment itself raised an exception.
+    """
+    run = EpisodeRun(env, plan, index)
+    run.advance(max_steps)
+    return run.episode()
+
+
+def _check_shape(env: Env, obs: Any, shape: tuple[int, ...]) -> None:
+    if np.shape(obs) != shape:
+        raise UsageError(
+            f"its observation has shape {np.shape(obs)}, its space says {shape}",
+            where="environment" if env.spec is None else env.spec.id,
+            remedy="mend the environment",
+        )
+
+
+def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> None:
+    """Refuse answers that numpy would turn into numbers they are not.
+
+    Raises:
+        UsageError: A reward that is no number, or an end that is no truth value.
+    """
+    name = "environment" if env.spec is None else env.spec.id
+    if np.ndim(reward) != 0 or np.asarray(reward).dtype.kind not in "fiub":
+        raise UsageError(f"its reward is {reward!r}, not a number", where=name)
+    for which, value in (("terminated", terminated), ("truncated", truncated)):
+        if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biu":
+            raise UsageError(f"{which} is {value!r}, not true or false", where=name)
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """Runs episodes of a plan in one process; the environment is built on first use.
+
+    Attributes:
+        config: The environment.
+        plan: Which policies act.
+        max_steps: Step limit of each episode; None: the environment's own.
+        reduce: What to keep of each episode; None keeps it whole.
+    """
+
+    config: EnvConfig
+    plan: Plan
+    max_steps: int | None = None
+    reduce: Callable[[Episode], Any] | None = None
+
+    def start(self) -> Callable[[int], Any]:
+        """Build the environment and return the function from episode index to result."""
+        env = make_env(self.config)
+        _silence_mujoco()
+
+        def run(index: int) -> Any:
+            episode = run_episode(env, self.plan, index, self.max_steps)
+            return episode if self.reduce is None else self.reduce(episode)
+
+        return run
+
+
+def run_episodes(
+    job: EpisodeJob, indices: Iterable[int] | None, *, workers: int = 1
+) -> Iterator[Any]:
+    """Yield the results of a job's episodes in order of ``indices`` (None: 0, 1, 2, …).
+
+    Args:
+        job: What to run.
+        indices: Which episodes, in which order.
+        workers: Number of processes; 1 runs inside this one.
+
+    Raises:
+        WorkerError: The same episode lost its worker three times.
+    """
+    wanted: Iterable[int] = itertools.count() if indices is None else indices
+    if workers <= 1:
+        run = job.start()
+        return (run(index) for index in wanted)
+    typed: Job[int, Any] = job
+    return ordered_map(typed, wanted, workers)
+
+
+def _silence_mujoco() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the user's folder; values are checked here."""
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None:
+        mujoco.set_mju_user_warning(_ignore)
+
+
+def _ignore(message: str) -> None:
+    del message
+
+
+@dataclass(frozen=True)
+class ReturnOf:
+    """Reduces an episode to its undiscounted and discounted raw return.
+
+    Attributes:
+        gamma: Discount factor of the second number.
+        without_survival: Leave the reported survival bonus out of the second number.
+    """
+
+    gamma: float = 1.0
+    without_survival: bool = False
+
+    def __call__(self, episode: Episode) -> tuple[float, float]:
+        """Return ``(sum of r_t, sum of gamma^t r'_t)``, r' with or without the bonus."""
+        rewards = episode.rewards
+        if self.without_survival and episode.reward_survive is not None:
+            rewards = rewards - episode.reward_survive[1:]
+        discount = self.gamma ** np.arange(len(episode))
+        return float(episode.rewards.sum()), float(discount @ rewards)
+
+
+def require_end(config: EnvConfig, max_steps: int | None) -> None:
+    """Refuse whole episodes of an environment that may never end.
+
+    Raises:
+        UsageError: It has no time limit and none was given.
+    """
+    if max_steps is not None:
+        return
+    env = make_env(config)
+    limit = time_limit(env)
+    close_env(env)
+    if limit is None:
+        raise UsageError(
+            "this environment has no time limit, so an episode may never end",
+            where=config.name,
+            remedy="give --max-episode-steps",
+        )
+
+
+def observations_acted_on(episode: Episode) -> NDArray[Any]:
+    """Reduce an episode to the (T, obs_dim) observations that a policy acted on."""
+    return episode.observations[:-1]
+
+
+def evaluate_policies(
+    config: EnvConfig,
+    policies: Policies,
+    *,
+    episodes: int,
+    seed: int,
+    gamma: float = 1.0,
+    without_survival: bool = False,
+    max_steps: int | None = None,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Run each policy for exactly ``episodes`` whole episodes.
+
+    The e-th episode of every policy starts from the same reset seed, so differences
+    between policies are not differences between starts.
+
+    Args:
+        config: The environment.
+        policies: K policies.
+        episodes: Episodes E of each policy.
+        seed: Seed of resets and action noise.
+        gamma: Discount factor of the discounted returns.
+        without_survival: Leave the reported survival bonus out of the discounted returns, as
+            critics with that reward do.
+        max_steps: Step limit where the environment has none.
+        workers: Number of processes.
+        progress: Called with episodes done and wanted.
+
+    Raises:
+        UsageError: The environment has no time limit and ``max_steps`` is None.
+
+    Returns:
+        Undiscounted and discounted returns, each (K, E), in units of reward.
+    """
+    require_end(config, max_steps)
+    plan = GivenPlan(policies, seed, repeat=episodes)
+    job = EpisodeJob(config, plan, max_steps, ReturnOf(gamma, without_survival))
+    total = len(policies) * episodes
+    pairs = []
+    for pair in run_episodes(job, range(total), workers=workers):
+        pairs.append(pair)
+        if progress is not None:
+            progress(len(pairs), total)
+    values = np.array(pairs, dtype=np.float64).reshape(len(policies), episodes, 2)
+    return values[..., 0], values[..., 1]
+
+
+def warm_up(
+    config: EnvConfig,
+    plan: PerturbationPlan,
+    *,
+    episodes: int,
+    max_steps: int | None = None,
+    workers: int = 1,
+) -> tuple[Normaliser, int]:
+    """Run a schedule's warm-up and freeze the statistics of the observations acted on.
+
+    Args:
+        config: The environment.
+        plan: A plan with ``warmup=True`` whose base policy has the identity normaliser.
+        episodes: Number of warm-up episodes.
+        max_steps: Step limit of each.
+        workers: Number of processes.
+
+    Returns:
+        The normaliser and the number of steps it cost.
+    """
+    statistics = RunningStatistics(plan.spec.obs_dim)
+    job = EpisodeJob(config, plan, max_steps, observations_acted_on)
+    for observations in run_episodes(job, range(episodes), workers=workers):
+        statistics.update(observations)
+    return statistics.freeze(), statistics.count

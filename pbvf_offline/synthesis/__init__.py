@@ -1,0 +1,1 @@
+"""Growing policies from random weights through a frozen critic."""

@@ -1,0 +1,364 @@
+"""Grow policies from random weights by climbing a frozen critic (paper, sections 4.3 and 4.4).
+
+Plain ascent walks out of the part of parameter space that the critic knows: returns
+spike and then decline. By default the policies therefore stay inside the critic's
+trust region, and the step to keep is chosen by the critic alone: no environment step
+is taken here at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pbvf_offline.critics.trust_region import TrustRegion, shrink
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.policies.policy import Policies, init_theta
+from pbvf_offline.presets.offline import SYNTHESIS, env_preset
+from pbvf_offline.seeding import Stream, generator
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own
+
+
+@dataclass(frozen=True)
+class SynthesisSettings:
+    """Everything that decides a synthesis, apart from the critic and the states.
+
+    Attributes:
+        count: Number K of policies.
+        steps: Gradient steps.
+        lr: Learning rate of Adam on theta.
+        seed: Seed of initial weights and of the states drawn.
+        trust_region: Stay where the critic is trustworthy; False is the paper's plain ascent.
+        radius: Radius of the trust region, in units of the 95 % quantile of the dataset
+            policies' own distances.
+        states: Number of stored states the objective averages over.
+        restarts: Random starts for each policy; the critic keeps the best of them halfway.
+            Plain ascent has one.
+    """
+
+    count: int
+    steps: int
+    lr: float
+    seed: int
+    trust_region: bool = True
+    radius: float = 1.0
+    states: int = 1_000
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= 100_000:
+            raise UsageError(f"{self.count} policies are not 1 … 100,000", where="--from-scratch")
+        if self.steps < 0:
+            raise UsageError(f"{self.steps} steps are not 0 or more", where="--steps")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
+        if not (math.isfinite(self.radius) and self.radius > 0):
+            raise UsageError(f"radius {self.radius} is not positive", where="--radius")
+        if self.restarts < 1 or self.count * self.restarts > 100_000:
+            raise UsageError(
+                f"{self.restarts} restarts of {self.count} policies are not 1 … 100,000 starts",
+                where="--restarts",
+            )
+        if self.restarts > 1 and not self.trust_region:
+            raise UsageError("plain ascent has one start a policy", where="--restarts")
+        if self.states < 1:
+            raise UsageError(f"{self.states} states are not at least 1", where="--states")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def default_synthesis_settings(
+    env_id: str | None, *, count: int, seed: int, trust_region: bool = True
+) -> SynthesisSettings:
+    """Return this project's defaults for growing policies in an environment."""
+    return SynthesisSettings(
+        count=count,
+        steps=SYNTHESIS.steps,
+        lr=env_preset(env_id).synthesis_lr,
+        seed=seed,
+        trust_region=trust_region,
+        radius=SYNTHESIS.radius,
+        states=SYNTHESIS.states,
+        restarts=SYNTHESIS.restarts if trust_region else 1,
+    )
+
+
+@dataclass(frozen=True)
+class Waypoint:
+    """The policies after some gradient steps.
+
+    Attributes:
+        step: Gradient steps taken.
+        theta: (K, D) float32 in the critic's normaliser.
+        predicted: (K,) the critic's prediction, see :meth:`CriticFile.predict`.
+    """
+
+    step: int
+    theta: NDArray[np.float32]
+    predicted: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """K policies grown from scratch.
+
+    Attributes:
+        policies: The K policies at their chosen steps, in the critic's normaliser.
+        chosen_step: (K,) the step kept of each.
+        predicted: (K,) the critic's prediction at the chosen step.
+        objective: (K,) the ascended objective at the chosen step.
+        distance: (K,) distance from the dataset's policies at the chosen step, in units of
+            their 95 % quantile.
+        path: Waypoints along the ascent, the first at step 0.
+    """
+
+    policies: Policies
+    chosen_step: NDArray[np.int64]
+    predicted: NDArray[np.float64]
+    objective: NDArray[np.float64]
+    distance: NDArray[np.float64]
+    path: tuple[Waypoint, ...]
+
+
+def synthesis_states(
+    source: NDArray[np.float64], settings: SynthesisSettings
+) -> NDArray[np.float64]:
+    """Return the (S, obs_dim) raw states of the objective, drawn without replacement."""
+    rng = generator(settings.seed, Stream.SYNTHESIS_STATES)
+    rows = rng.permutation(len(source))[: settings.states]
+    return source[np.sort(rows)]
+
+
+def synthesize(
+    file: CriticFile,
+    settings: SynthesisSettings,
+    *,
+    observations: NDArray[np.float64] | None = None,
+    waypoint_every: int | None = None,
+    after_step: Callable[[int, float], None] | None = None,
+) -> Synthesis:
+    """Grow K policies from PyTorch's default initialisation by gradient ascent in theta.
+
+    Each step climbs the gradient in theta of the mean of V(s, theta) over states (V(theta)
+    for the PSSVF, Q(s, pi_theta(s), theta) with both gradient terms for the PAVF), always
+    over the same states. The critic is only read.
+
+    Plain ascent is Adam on theta and keeps the last step. In the trust region, the
+    Mahalanobis ball of ``radius * quantile`` around the dataset's policies, starts outside
+    are first drawn straight to its edge, every step that would leave is drawn back, and
+    the step kept is the one with the highest objective. With restarts, several random
+    starts climb for each policy on fewer states; from halfway on only the one with the
+    highest objective goes on, with a fresh optimiser, and the step is chosen among those
+    that follow.
+
+    Args:
+        file: The critic.
+        settings: What decides the synthesis.
+        observations: (R, obs_dim) raw states to draw from; the critic's own when None.
+        waypoint_every: Keep the policies every so many steps for later evaluation.
+        after_step: Called with the step and the mean objective, for progress.
+
+    Raises:
+        DivergedError: The objective became NaN or infinite.
+        IncompatibleError: The observations have another width than the critic's.
+    """
+    source = file.context.observations if observations is None else observations
+    if source.shape[1:] != (file.spec.obs_dim,):
+        raise IncompatibleError(
+            f"the states have {source.shape[1:]} dimensions, the critic's have "
+            f"({file.spec.obs_dim},)"
+        )
+    states = file.normalised(synthesis_states(source, settings))
+    climb = _Climb(file, settings, waypoint_every, after_step)
+    count, restarts = settings.count, settings.restarts
+    theta = _starts(file, settings).to(states.device)
+    first = 0
+    if restarts > 1:
+        # Many starts on few states cost what few starts on many states cost.
+        few = states[:: max(1, restarts)]
+        first = settings.steps // 2
+        climb.run(theta, few, 0, first)
+        values = file.critic.objective(climb.kept, states).reshape(count, restarts)
+        going_on = torch.arange(count) * restarts + values.argmax(dim=1)
+        climb.keep_starts(going_on)
+        theta = climb.kept[going_on.to(climb.kept.device)]
+    climb.run(theta, states, first, settings.steps, last=True)
+    chosen, best, kept = climb.chosen, climb.best, climb.kept
+    path, region = climb.path, file.context.region
+    rows = settings.count
+    final = kept.cpu().numpy()
+    return Synthesis(
+        policies=Policies(
+            file.spec,
+            final,
+            np.tile(file.normaliser.mean, (rows, 1)),
+            np.tile(file.normaliser.std, (rows, 1)),
+        ),
+        chosen_step=chosen,
+        predicted=file.predict(final),
+        objective=best.numpy(),
+        distance=(region.distance(kept) / region.quantile).numpy(),
+        path=tuple(path),
+    )
+
+
+def _starts(file: CriticFile, settings: SynthesisSettings) -> torch.Tensor:
+    """Return the fresh thetas (K * R, D); the first start of each policy is the same for all R."""
+    rows = []
+    for k in range(settings.count):
+        for r in range(settings.restarts):
+            place = (k,) if r == 0 else (k, r)
+            rows.append(
+                init_theta(file.spec, generator(settings.seed, Stream.SYNTHESIS_INIT, *place))
+            )
+    return torch.from_numpy(np.stack(rows))
+
+
+class _Adam:
+    """Plain ascent: Adam on theta, dimension by dimension, as the paper has it."""
+
+    def __init__(self, theta: torch.Tensor, lr: float) -> None:
+        self._theta = theta.detach().clone().requires_grad_()
+        self._adam = torch.optim.Adam([self._theta], lr=lr, maximize=True)
+
+    @property
+    def theta(self) -> torch.Tensor:
+        """The thetas (K, D)."""
+        return self._theta.detach()
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """Climb along a gradient in theta (K, D)."""
+        self._theta.grad = gradient
+        self._adam.step()
+
+
+class _ConfinedAdam:
+    """Ascent inside the trust region.
+
+    Adam in the coordinates in which the region is a ball, with one step size a policy
+    instead of one a dimension: where the gradient points straight out of the ball, the
+    projected step then stands still, so the ascent ends at the best point of the
+    region and not where Adam's uneven steps happen to balance.
+    """
+
+    def __init__(self, theta: torch.Tensor, lr: float, region: TrustRegion, radius: float) -> None:
+        self._device = theta.device
+        self._region, self._radius = region, radius * region.quantile
+        self._lr = lr / region.scale
+        self._white = shrink(region.whiten(theta), self._radius)
+        self._mean = torch.zeros_like(self._white)
+        self._square = torch.zeros(len(theta), 1, dtype=torch.float64)
+        self._steps = 0
+
+    @property
+    def theta(self) -> torch.Tensor:
+        """The thetas (K, D)."""
+        return self._region.colour(self._white).to(self._device)
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """Climb along a gradient in theta (K, D)."""
+        pulled = self._region.pull_back(gradient)
+        self._steps += 1
+        self._mean.lerp_(pulled, 1 - _BETA1)
+        self._square.lerp_(pulled.square().mean(dim=1, keepdim=True), 1 - _BETA2)
+        mean = self._mean / (1 - _BETA1**self._steps)
+        square = self._square / (1 - _BETA2**self._steps)
+        white = self._white + self._lr * mean / (square.sqrt() + _EPSILON)
+        self._white = shrink(white, self._radius)
+
+
+class _Climb:
+    """Ascent of several thetas at once, with the choice of a step."""
+
+    def __init__(
+        self,
+        file: CriticFile,
+        settings: SynthesisSettings,
+        waypoint_every: int | None,
+        after_step: Callable[[int, float], None] | None,
+    ) -> None:
+        self._file = file
+        self._settings = settings
+        self._every = waypoint_every
+        self._after_step = after_step
+        self._thetas: list[tuple[int, torch.Tensor]] = []
+        self.best = torch.empty(0)
+        self.kept = torch.empty(0)
+        self.chosen: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def run(
+        self,
+        start: torch.Tensor,
+        states: torch.Tensor,
+        first: int,
+        stop: int,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Climb from step ``first`` to ``stop``; ``last``: this is the end of the way."""
+        settings, region = self._settings, self._file.context.region
+        climber: _Adam | _ConfinedAdam
+        if settings.trust_region:
+            climber = _ConfinedAdam(start, settings.lr, region, settings.radius)
+        else:
+            climber = _Adam(start, settings.lr)
+        best = torch.full((len(start),), -math.inf, dtype=torch.float64)
+        chosen = np.zeros(len(start), dtype=np.int64)
+        kept = climber.theta.clone()
+        for step in range(first, stop + 1):
+            theta = climber.theta
+            objective, gradient = self._file.critic.objective_and_gradient(theta, states)
+            if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
+                raise DivergedError(
+                    f"the objective or its gradient is not finite at step {step}",
+                    remedy="lower --lr, or keep the trust region",
+                )
+            better = objective > best if settings.trust_region else best < math.inf
+            best = torch.where(better, objective, best)
+            chosen[better.numpy()] = step
+            kept = torch.where(better[:, None].to(theta.device), theta, kept)
+            if step < stop or last:  # the next stretch begins where this one ends
+                if self._every is not None and step % self._every == 0:
+                    self._thetas.append((step, theta.clone()))
+                if self._after_step is not None:
+                    self._after_step(step, float(objective.mean()))
+            if step < stop:
+                climber.step(gradient)
+        self.best, self.kept, self.chosen = best, kept, chosen
+
+    def keep_starts(self, rows: torch.Tensor) -> None:
+        """Forget the way of all but the given rows."""
+        self._thetas = [(step, theta[rows.to(theta.device)]) for step, theta in self._thetas]
+
+    @property
+    def path(self) -> list[Waypoint]:
+        """The waypoints kept."""
+        return [_waypoint(self._file, step, theta) for step, theta in self._thetas]
+
+
+def _waypoint(file: CriticFile, step: int, theta: torch.Tensor) -> Waypoint:
+    values = theta.detach().cpu().numpy().copy()
+    return Waypoint(step, values, file.predict(values))
+
+
+def closest_policies(file: CriticFile, theta: NDArray[np.float32]) -> Policies:
+    """Return, for each theta (K, D), the stored dataset policy nearest in L2."""
+    known = torch.from_numpy(file.context.theta).double()
+    rows = torch.cdist(torch.from_numpy(theta).double(), known).argmin(dim=1).numpy()
+    count = len(theta)
+    return Policies(
+        file.spec,
+        file.context.theta[rows],
+        np.tile(file.normaliser.mean, (count, 1)),
+        np.tile(file.normaliser.std, (count, 1)),
+    )

@@ -1,0 +1,244 @@
+"""Synthesis into a policies file, with the paper's evaluation protocol on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import UsageError
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.io.tensor_file import (
+    file_digest,
+    locked,
+    refuse_difference,
+    refuse_other_kind,
+    remove_file,
+    temporary_path,
+)
+from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.synthesis.ascent import Synthesis, SynthesisSettings, closest_policies, synthesize
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How synthesized policies are measured.
+
+    Attributes:
+        env: The environment.
+        episodes: Test episodes a policy (the paper's protocol: 5).
+        every: Measure every so many gradient steps (the paper's protocol: 5).
+        seed: Seed of resets; every policy meets the same ones.
+        workers: Number of processes; does not change the result.
+        max_steps: Step limit where the environment has none.
+    """
+
+    env: EnvConfig
+    episodes: int
+    every: int
+    seed: int
+    workers: int = 1
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise UsageError(f"{self.episodes} episodes are not at least 1", where="--episodes")
+        if self.every < 1:
+            raise UsageError(f"{self.every} is not at least 1", where="--evaluate-every")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what decides the measurement, in JSON form."""
+        return {
+            "env": self.env.reference().to_dict(),
+            "episodes": self.episodes,
+            "every": self.every,
+            "seed": self.seed,
+            "max_steps": self.max_steps,
+        }
+
+
+@dataclass(frozen=True)
+class SynthesisResult:
+    """What a synthesis into a file came to; lists have one entry a policy.
+
+    Attributes:
+        file: The policies file.
+        predicted: The critic's prediction at the chosen step.
+        chosen_step: The gradient step kept.
+        objective: The ascended objective at the chosen step.
+        distance: Distance from the dataset's policies, in units of their 95 % quantile.
+        returns: Mean measured return at the chosen step, or None without evaluation.
+        closest: Mean measured return of the nearest dataset policy, or None.
+        curve: ``{"step", "returns", "predicted"}`` along the ascent, or None.
+        already_complete: Whether nothing had to be done.
+    """
+
+    file: PoliciesFile
+    predicted: list[float]
+    chosen_step: list[int]
+    objective: list[float]
+    distance: list[float]
+    returns: list[float] | None
+    closest: list[float] | None
+    curve: list[dict[str, Any]] | None
+    already_complete: bool
+
+
+def stored_seed(out: Path) -> int | None:
+    """Return the synthesis seed of the policies file at ``out``, if there is one."""
+    if not out.exists():
+        return None
+    settings = load_policies(out).origin.get("settings")
+    seed = settings.get("seed") if isinstance(settings, dict) else None
+    return seed if type(seed) is int else None
+
+
+def synthesize_to_file(
+    critic_path: Path,
+    critic: CriticFile,
+    settings: SynthesisSettings,
+    out: Path,
+    *,
+    observations: NDArray[np.float64] | None = None,
+    states_digest: str | None = None,
+    evaluation: EvaluationSettings | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> SynthesisResult:
+    """Grow policies and write them, with what was measured of them, to ``out``.
+
+    Args:
+        critic_path: The critic's file, for its digest.
+        critic: The loaded critic.
+        settings: What decides the synthesis.
+        out: The policies file.
+        observations: Raw states from a dataset in place of the critic's own.
+        states_digest: Digest of that dataset.
+        evaluation: Measure the policies along the way; the chosen step is the same without.
+        overwrite: Start anew whatever is there.
+        progress: Called with the stage's name, what is done and the total.
+
+    Raises:
+        ConflictError: ``out`` exists with other settings, or another process writes it.
+        DivergedError: The objective became NaN or infinite.
+        ResourceError: The disk or a permission refuses.
+    """
+    made_from = {
+        "made_by": "synthesize",
+        "critic": file_digest(critic_path),
+        "states_from": states_digest,
+        "settings": settings.to_dict(),
+    }
+    measured = None if evaluation is None else evaluation.to_dict()
+    with locked(out, look=True) as refusal:
+        refuse_other_kind(out, "policies", overwrite=overwrite)
+        if refusal is None:
+            remove_file(temporary_path(out))  # a kill may have left it
+        existing = None if overwrite or not out.exists() else load_policies(out)
+        if existing is not None:
+            _refuse_difference(existing.origin, made_from, out)
+            result = existing.origin.get("result")
+            if _is_result(result) and (
+                measured is None or existing.origin.get("evaluation") == measured
+            ):
+                return _result(existing, already_complete=True)
+        if refusal is not None:
+            raise refusal
+        grown = synthesize(
+            critic,
+            settings,
+            observations=observations,
+            waypoint_every=None if evaluation is None else evaluation.every,
+            after_step=None
+            if progress is None
+            else lambda step, _: progress("synthesize", step, settings.steps),
+        )
+        result = {
+            "predicted": grown.predicted.tolist(),
+            "chosen_step": grown.chosen_step.tolist(),
+            "objective": grown.objective.tolist(),
+            "distance": grown.distance.tolist(),
+        }
+        if evaluation is not None:
+            result |= _measure(critic, grown, evaluation, progress)
+        file = PoliciesFile(
+            grown.policies,
+            critic.context.environment,
+            {**made_from, "evaluation": measured, "result": result},
+        )
+        file.save(out)
+    return _result(file, already_complete=False)
+
+
+def _measure(
+    critic: CriticFile,
+    grown: Synthesis,
+    evaluation: EvaluationSettings,
+    progress: Callable[[str, int, int], None] | None,
+) -> dict[str, Any]:
+    """Measure waypoints, chosen policies and their nearest dataset policies in one go."""
+    count = len(grown.policies)
+
+    def as_policies(theta: NDArray[np.float32]) -> Policies:
+        return Policies(critic.spec, theta, grown.policies.obs_mean, grown.policies.obs_std)
+
+    groups = [as_policies(point.theta) for point in grown.path]
+    groups += [grown.policies, closest_policies(critic, grown.policies.theta)]
+    returns, _ = evaluate_policies(
+        evaluation.env,
+        concatenate(groups),
+        episodes=evaluation.episodes,
+        seed=evaluation.seed,
+        max_steps=evaluation.max_steps,
+        workers=evaluation.workers,
+        progress=None
+        if progress is None
+        else lambda done, total: progress("evaluate", done, total),
+    )
+    means = returns.mean(axis=1).reshape(len(groups), count)
+    curve = [
+        {"step": p.step, "returns": m.tolist(), "predicted": p.predicted.tolist()}
+        for p, m in zip(grown.path, means[:-2], strict=True)
+    ]
+    return {"returns": means[-2].tolist(), "closest": means[-1].tolist(), "curve": curve}
+
+
+def _is_result(value: object) -> bool:
+    """Whether a file's record of its result is whole; another tool may have left it out."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), list)
+        for name in ("predicted", "chosen_step", "objective", "distance")
+    )
+
+
+def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:
+    result = file.origin["result"]
+    return SynthesisResult(
+        file=file,
+        predicted=result["predicted"],
+        chosen_step=result["chosen_step"],
+        objective=result["objective"],
+        distance=result["distance"],
+        returns=result.get("returns"),
+        closest=result.get("closest"),
+        curve=result.get("curve"),
+        already_complete=already_complete,
+    )
+
+
+def _refuse_difference(theirs: Mapping[str, Any], ours: dict[str, Any], out: Path) -> None:
+    """Compare what the policies were made from and with, settings one by one."""
+
+    def flat(origin: Mapping[str, Any]) -> dict[str, Any]:
+        settings = origin.get("settings")
+        rest = {name: value for name, value in origin.items() if name != "settings"}
+        return {**rest, **(settings if isinstance(settings, dict) else {})}
+
+    refuse_difference(flat(theirs), flat(ours), out)

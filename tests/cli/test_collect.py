@@ -1,0 +1,354 @@
+"""``pbvf collect`` from a user's side: what is stored, printed and refused."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli_tools import content, digest, pbvf
+from pbvf_datasets import load_dataset
+
+ID = "lab/toy-v0"
+TOY = ("toyenv:Toy-v0", "--dataset", ID)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    folder = tmp_path / "datasets"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def load(dataset: str = ID):
+    return load_dataset(dataset, cache=False)
+
+
+def collect(env: str, *argv: object, dataset: str = ID):
+    ran = pbvf("collect", f"toyenv:{env}", "--dataset", dataset, "--json", "-q", *argv)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+def test_json_holds_what_the_interface_promises(root):
+    result = collect("Toy-v0", "--episodes", 4, "--seed", 3)
+    assert result["dataset"] == ID
+    assert result["path"] == str(root / ID)
+    assert (result["episodes"], result["steps"], result["policies"]) == (4, 20, 4)
+    assert (result["seed"], result["warmup_steps"], result["cut"]) == (3, 50, 0)
+    assert result["seconds"] > 0
+    assert result["steps_per_second"] == pytest.approx(20 / result["seconds"])
+    returns = load().trajectories.returns()
+    assert result["return"] == {
+        "mean": pytest.approx(returns.mean()),
+        "min": pytest.approx(returns.min()),
+        "max": pytest.approx(returns.max()),
+    }
+
+
+def test_settings_go_to_stderr_and_the_table_to_stdout(root):
+    ran = pbvf("collect", *TOY, "--steps", 10, "--sigma", 0.25)
+    assert ran.code == 0
+    table = {line.split()[0]: line for line in ran.err.splitlines() if line.strip()}
+    assert table["sigma"].split() == ["sigma", "0.25", "given"]
+    assert "default" in table["policy"]
+    assert "drawn" in table["seed"]
+    assert str(root / ID) in ran.out
+    assert "sigma" not in ran.out
+
+
+def test_defaults_come_from_the_paper():
+    ran = pbvf("collect", "LQR-v0", "--dataset", ID, "--episodes", 2)
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in ran.err.splitlines()[3:]}
+    assert rows["squash"] == "none paper default for LQR-v0"
+    assert rows["normalize"] == "no paper default for LQR-v0"
+    assert rows["sigma"] == "0.5 paper default for LQR-v0"
+    assert load().spec.squash == "none"
+
+
+def test_case_1_differing_info_keys():
+    assert collect("ToyInfo-v0", "--steps", 10)["steps"] == 10
+
+
+@pytest.mark.parametrize("env", ["Swimmer-v5", "Hopper-v5"])
+def test_case_1_real_environments_whose_infos_differ(env):
+    ran = pbvf("collect", env, "--dataset", ID, "--steps", 30, "--warmup-episodes", 0, "--json")
+    assert ran.json["steps"] == 30
+
+
+def test_case_2_the_seed_decides_the_bytes(root):
+    for name, seed in (("a-v0", 0), ("b-v0", 0), ("c-v0", 1)):
+        collect("Toy-v0", "--steps", 12, "--seed", seed, dataset=f"lab/{name}")
+    data = {n: (root / "lab" / n / "data/main_data.hdf5").read_bytes() for n in ("a-v0", "b-v0")}
+    assert data["a-v0"] == data["b-v0"]
+    assert data["a-v0"] != (root / "lab/c-v0/data/main_data.hdf5").read_bytes()
+    assert json.loads((root / "lab/a-v0/manifest.json").read_text())["provenance"]["seed"] == 0
+    starts = load("lab/a-v0").trajectories.initial_observations
+    assert len({tuple(s) for s in starts.tolist()}) == 3
+
+
+def test_case_3_a_drawn_seed_is_printed_and_repeats_the_bytes(root, monkeypatch, tmp_path):
+    result = collect("Toy-v0", "--steps", 12)
+    first = content(root / ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "other"))
+    again = collect("Toy-v0", "--steps", 12, "--seed", result["seed"])
+    assert again["seed"] == result["seed"]
+    assert content(tmp_path / "other" / ID) == first
+
+
+def test_case_4_the_budget_cuts_the_last_episode():
+    result = collect("Toy-v0", "--steps", 12)
+    assert (result["episodes"], result["steps"], result["cut"]) == (3, 12, 1)
+    data = load()
+    t = data.transitions
+    assert data.trajectories.lengths.tolist() == [5, 5, 2]
+    assert (t.terminated[-1], t.truncated[-1]) == (False, True)
+    assert data.trajectories.cut.tolist() == [False, False, True]
+    whole = data.trajectories.returns()[:2]
+    assert result["return"]["mean"] == pytest.approx(whole.mean())
+    assert result["return"]["max"] == pytest.approx(whole.max())
+
+
+def test_no_whole_episode_has_no_return():
+    result = collect("Toy-v0", "--steps", 3)
+    assert result["return"] == {"mean": None, "min": None, "max": None}
+
+
+def test_case_7_an_env_without_an_end(root):
+    ran = pbvf("collect", "toyenv:Endless-v0", "--dataset", ID, "--episodes", 2)
+    assert ran.code == 2
+    assert "--max-episode-steps" in ran.error
+    assert not (root / ID).exists()
+    given = collect("Endless-v0", "--episodes", 2, "--max-episode-steps", 4)
+    assert (given["episodes"], given["steps"]) == (2, 8)
+
+
+def test_case_7_a_step_budget_ends_it():
+    result = collect("Endless-v0", "--steps", 10_050, "--warmup-episodes", 1)
+    assert (result["episodes"], result["steps"], result["cut"]) == (1, 10_050, 1)
+
+
+def test_a_time_limit_is_no_termination():
+    collect("ToyLimit-v0", "--episodes", 2)
+    t = load().transitions
+    assert not t.terminated.any()
+    assert t.truncated.nonzero()[0].tolist() == [6, 13]
+
+
+def test_case_8_discrete_actions_are_of_the_space():
+    collect("ToyDiscrete-v0", "--steps", 10, "--sigma", 0)
+    data = load()
+    assert (data.spec.actions.n, data.spec.actions.start) == (4, 2)
+    assert data.transitions.action.dtype == np.int64
+    assert set(data.transitions.action.tolist()) < {2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("env", ["Toy-v0", "ToyAsym-v0"])
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_cases_9_and_32_stored_actions_are_inside_and_executed(env, stochastic):
+    # The environment itself refuses actions outside its space.
+    collect(env, "--steps", 50, "--sigma", 10, *(["--stochastic"] if stochastic else []))
+    data = load()
+    t = data.transitions
+    assert all(data.action_space.contains(a) for a in t.action)
+    moved = 0.9 * t.obs[:, :-1] + 0.1 * t.action.sum(axis=1, dtype=np.float64)[:, None]
+    np.testing.assert_allclose(t.next_obs[:, :-1], moved, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("env", ["ToyDict-v0", "ToyText-v0", "ToyImage-v0"])
+def test_case_10_unsupported_observations(root, env):
+    ran = pbvf("collect", f"toyenv:{env}", "--dataset", ID, "--steps", 10)
+    assert ran.code == 2
+    assert "supported are 1-D Box" in ran.error
+    assert not (root / ID).exists()
+
+
+def test_case_12_wide_policies_come_back_bit_for_bit():
+    collect("ToyWide-v0", "--steps", 10, "--policy", "64,64")
+    data = load()
+    t = data.transitions
+    assert data.theta.shape[1] > 16_384
+    for k in range(10):
+        action, _ = data.policies.actor(int(t.policy[k])).act(t.obs[k])
+        np.testing.assert_allclose(action, t.action[k], rtol=0, atol=2e-5)
+
+
+def test_case_13_complete_then_conflict_then_overwrite(root):
+    collect("Toy-v0", "--steps", 10, "--seed", 1)
+    before = content(root / ID)
+    again = pbvf("collect", *TOY, "--steps", 10, "--seed", 1)
+    assert again.code == 0
+    assert "already complete" in again.err
+    assert pbvf("collect", *TOY, "--steps", 10, "--json").json["already_complete"] is True
+    other = pbvf("collect", *TOY, "--steps", 10, "--seed", 1, "--sigma", 1)
+    assert other.code == 7
+    assert "sigma" in other.error
+    assert content(root / ID) == before
+    assert collect("Toy-v0", "--steps", 10, "--sigma", 1, "--overwrite")["seed"] != 1
+    assert content(root / ID) != before
+
+
+def test_case_15_a_place_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file" / "below"))
+    ran = pbvf("collect", *TOY, "--steps", 10)
+    assert ran.code == 6
+    assert str(tmp_path / "file") in ran.error
+
+
+def test_case_15_a_full_disk_ends_in_one_line_and_the_same_command_goes_on(root):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        ran = pbvf("collect", *TOY, "--steps", 300, "--seed", 0, "-q")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ran.code == 6
+    assert ran.error
+    assert not (root / ID).exists()
+    collect("Toy-v0", "--steps", 300, "--seed", 0)
+    collect("Toy-v0", "--steps", 300, "--seed", 0, dataset="lab/other-v0")
+    assert (
+        load().trajectories.returns().tolist()
+        == load("lab/other-v0").trajectories.returns().tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [("Swimmer-v3", "Swimmer-v5"), ("Hopper-v3", "Hopper-v5"), ("Reacher-v2", "Reacher-v5")],
+)
+def test_case_23_the_papers_names(name, new):
+    ran = pbvf("collect", name, "--dataset", ID)
+    assert ran.code == 2
+    assert f"use {new}" in ran.error
+
+
+def test_case_29_nothing_of_this_machine_is_inside(root, tmp_path):
+    collect("Toy-v0", "--steps", 10, "--env-kwargs", json.dumps({"log": str(tmp_path / "log.txt")}))
+    for name, data in content(root / ID).items():
+        assert str(tmp_path).encode() not in data, name
+        assert str(Path.home()).encode() not in data, name
+    card = (root / ID / "README.md").read_text()
+    assert "--env-kwargs" in card
+
+
+def test_case_30_the_card_says_that_there_is_no_licence(root):
+    collect("Toy-v0", "--steps", 10)
+    assert "| licence | none given |" in (root / ID / "README.md").read_text()
+
+
+def test_licence_authors_and_the_command_that_repeats_it_are_on_the_card(root):
+    argv = ["--steps", 10, "--perturb-every", 2, "--license", "CC-BY-4.0"]
+    collect("Toy-v0", *argv, "--author", "A. One", "--author", "B. Two", "--seed", 5)
+    card = (root / ID / "README.md").read_text()
+    assert "| authors | A. One, B. Two |" in card
+    assert "| licence | CC-BY-4.0 |" in card
+    line = next(line for line in card.splitlines() if line.startswith("pbvf collect "))
+    import shlex
+
+    before = digest(root, ID)
+    words = shlex.split(line)[1:]
+    assert pbvf(*words, "--overwrite").code == 0
+    assert digest(root, ID) == before
+
+
+def test_nan_from_the_environment_exits_8():
+    ran = pbvf("collect", "toyenv:ToyNaN-v0", "--dataset", ID, "--steps", 10)
+    assert ran.code == 8
+    assert "observation in step 3 of episode 0" in ran.error
+
+
+def test_an_environment_that_fails_is_no_bug_of_ours():
+    ran = pbvf("collect", "toyenv:ToyBroken-v0", "--dataset", ID, "--steps", 10)
+    assert ran.code == 2
+    assert "the toy broke" in ran.error
+
+
+def test_an_env_that_returns_its_own_array_is_copied():
+    collect("ToySame-v0", "--steps", 10)
+    assert len({tuple(o) for o in load().transitions.obs.tolist()}) == 10
+
+
+def test_survival_bonus_is_stored():
+    collect("ToySurvive-v0", "--steps", 10)
+    assert load().trajectories.reward_survive.tolist() == [1.0] * 10
+
+
+def test_env_kwargs_reach_the_environment():
+    collect("Toy-v0", "--episodes", 2, "--env-kwargs", '{"length": 3}')
+    assert load().trajectories.lengths.tolist() == [3, 3]
+
+
+def test_perturb_every_changes_the_policy_inside_episodes():
+    collect("Toy-v0", "--episodes", 2, "--perturb-every", 2)
+    assert load().transitions.policy.tolist() == [0, 0, 1, 1, 2, 3, 3, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["Nothing-v0", "--dataset", ID], "Nothing"),
+        (["bad name", "--dataset", ID], "malformed"),
+        (["nomodule:Toy-v0", "--dataset", ID], "nomodule"),
+        (["toyenv:Toy-v0"], "--dataset"),
+        ([*TOY[:2], "../x-v0"], "not a dataset id"),
+        ([*TOY[:2], "lab/noversion"], "not a dataset id"),
+        ([*TOY, "--steps", 5, "--episodes", 5], "--episodes"),
+        ([*TOY, "--sigma", "-1"], "--sigma"),
+        ([*TOY, "--sigma", "nan"], "--sigma"),
+        ([*TOY, "--perturb-every", "0"], "--perturb-every"),
+        ([*TOY, "--perturb-every", "often"], "--perturb-every"),
+        ([*TOY, "--policy", "wide"], "--policy"),
+        ([*TOY, "--license", "MIT\nyours"], "--license"),
+        ([*TOY, "--env-kwargs", "[1]"], "--env-kwargs"),
+        ([*TOY, "--env-kwargs", '{"unknown": 1}'], "--env-kwargs"),
+        ([*TOY, "--seed", "-1"], "--seed"),
+        ([*TOY, "--seed", "4294967296"], "--seed"),
+        ([*TOY, "--base", "a", "--policies", "b"], "--base"),
+        ([*TOY, "--policies", "p", "--perturb-every", "episode"], "--perturb-every"),
+        ([*TOY, "--policies", "p", "--sigma", "1"], "--sigma"),
+        ([*TOY, "--policies", "p", "--no-normalize"], "--normalize"),
+        ([*TOY, "--base", "p", "--normalize"], "--normalize"),
+        ([*TOY, "--base", "p", "--policy", "linear"], "--policy"),
+        ([*TOY, "--base", "p", "--stochastic"], "--stochastic"),
+        ([*TOY, "--base", "p", "--warmup-episodes", "3"], "--warmup-episodes"),
+        ([*TOY, "--base", "missing.safetensors"], "missing.safetensors"),
+    ],
+)
+def test_wrong_usage_exits_2_before_anything_is_written(root, argv, words):
+    ran = pbvf("collect", *argv)
+    assert ran.code == 2
+    assert words in ran.error
+    assert not root.exists() or not any(root.rglob("*.hdf5"))
+
+
+def test_given_policies_are_rolled_out_in_turn_and_one_can_be_perturbed(tmp_path):
+    from pbvf_offline.policies.files import PoliciesFile
+    from pbvf_offline.policies.policy import Policies
+
+    collect("Toy-v0", "--episodes", 3, "--seed", 1, dataset="lab/source-v0")
+    source = load("lab/source-v0").policies
+    several, one = tmp_path / "several.safetensors", tmp_path / "one.safetensors"
+    PoliciesFile(source).save(several)
+    PoliciesFile(source.select([1])).save(one)
+    result = collect("Toy-v0", "--episodes", 5, "--policies", several)
+    data = load()
+    assert isinstance(data.policies, Policies)
+    assert result["policies"] == 3
+    assert result["warmup_steps"] == 0
+    assert data.transitions.policy[::5].tolist() == [0, 1, 2, 0, 1]
+    np.testing.assert_array_equal(data.theta, source.theta)
+    collect("Toy-v0", "--episodes", 2, "--base", one, "--sigma", 0.1, dataset="lab/near-v0")
+    near = load("lab/near-v0")
+    assert 0 < np.abs(near.theta - source.theta[1]).max() < 1
+    np.testing.assert_array_equal(near.obs_mean, source.obs_mean[[1, 1]])
+    ran = pbvf("collect", *TOY[:2], "lab/x-v0", "--base", several)
+    assert ran.code == 2
+    assert "3 policies" in ran.error
+    wrong = pbvf("collect", "LQR-v0", "--dataset", "lab/x-v0", "--base", one, "--episodes", 1)
+    assert wrong.code == 5

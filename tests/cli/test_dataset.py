@@ -1,0 +1,274 @@
+"""``pbvf dataset list``, ``info`` and ``verify`` as users run them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hostile
+from cli_tools import pbvf, run_process
+from libtools import box_spec, make_file, make_policies
+from make_episodes import BOX_SPEC, make_episode
+from pbvf_cli.commands.dataset_info import size_text
+from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
+from pbvf_offline.policies.files import PoliciesFile
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "datasets").mkdir()
+    return tmp_path / "datasets"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hostile.make(
+        tmp_path_factory.mktemp("good"),
+        spec=BOX_SPEC,
+        episodes=[make_episode(BOX_SPEC, i, cut=i == 2, terminated=i == 1) for i in range(4)],
+        environment={"id": "Toy-v0", "module": "toyenv", "kwargs": {"n": 7}, "withheld": ["path"]},
+        settings={"sigma": 0.5},
+    )
+
+
+@pytest.fixture
+def folder(good: Path, root: Path) -> Path:
+    shutil.copytree(good, root / "lab" / "toy-v0")
+    return root / "lab" / "toy-v0"
+
+
+# --------------------------------------------------------------------------------- info
+
+
+def test_info_for_people(folder: Path) -> None:
+    ran = pbvf("dataset", "info", "lab/toy-v0")
+    assert (ran.code, ran.err) == (0, "")
+    for words in (
+        "4",
+        "1 terminated, 2 truncated, 1 cut",
+        "12 (3 an episode)",
+        "4 different ones",
+        "toyenv:Toy-v0",
+        '{"n": 7}',
+        "sigma 0.5",
+        "licence",
+        "none given",
+        "its manifest fits",
+        "linear, 4 parameters",
+        "########",
+        "numpy",
+    ):
+        assert words in ran.out, words
+
+
+def test_info_as_json(folder: Path) -> None:
+    ran = pbvf("dataset", "info", folder, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    found = ran.json
+    assert (found["episodes"], found["steps"], found["policies"]) == (4, 28, 12)
+    assert (found["env"], found["license"], found["verified"]) == ("toyenv:Toy-v0", None, True)
+    assert sum(found["histogram"]["counts"]) == 3
+    assert found["ends"] == {"terminated": 1, "truncated": 2, "cut": 1}
+
+
+def test_info_imports_neither_torch_nor_the_environment(folder: Path) -> None:
+    code = (
+        "import sys\nfrom pbvf_cli.__main__ import main\n"
+        "assert main(['dataset', 'info', sys.argv[1], '--json']) == 0\n"
+        "assert not {'torch', 'minari', 'mujoco', 'toyenv'} & set(sys.modules)\n"
+    )
+    ran = run_process(folder, code=code)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["episodes"] == 4
+
+
+def test_info_of_an_unverified_dataset(folder: Path) -> None:
+    hostile.unseal(folder)
+    ran = pbvf("dataset", "info", folder, "--json", warns=True)
+    assert ran.code == 0
+    assert ran.err.count("\n") == 1
+    assert "unverified" in ran.err
+    assert ran.json["verified"] is False
+    assert pbvf("dataset", "info", folder, warns=True).code == 0
+    ran = pbvf("dataset", "info", folder, "--require-manifest")
+    assert ran.code == 4
+    assert "manifest.json" in ran.error
+
+
+def test_info_of_cut_episodes_alone_has_no_returns(root: Path) -> None:
+    hostile.make(root, spec=BOX_SPEC, episodes=[make_episode(BOX_SPEC, 0, cut=True)])
+    ran = pbvf("dataset", "info", "lab/toy-v0", "--json")
+    assert (ran.json["return"], ran.json["histogram"]) == (None, None)
+    assert "return of whole episodes  -" in pbvf("dataset", "info", "lab/toy-v0").out
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("external link as infos", 4), ("a missing tag", 3), ("images", 5)]
+)
+def test_info_ends_with_the_right_code(name: str, code: int, folder: Path, tmp_path: Path) -> None:
+    case = (hostile.UNSAFE | hostile.DAMAGED | hostile.INCOMPATIBLE)[name]
+    case.spoil(folder, hostile.outside(tmp_path / "outside"))
+    hostile.reseal(folder)
+    ran = pbvf("dataset", "info", folder, "--json")
+    assert ran.code == code
+    assert all(word in ran.error for word in case.words)
+
+
+def test_info_of_nothing_is_wrong_usage() -> None:
+    assert pbvf("dataset", "info", "lab/none-v0").code == 2
+    assert pbvf("dataset", "info").code == 2
+
+
+# --------------------------------------------------------------------------------- list
+
+
+def test_list(folder: Path, root: Path) -> None:
+    hostile.unseal(hostile.make(root, "lab/plain-v0"))
+    (hostile.make(root, "lab/bad-v0") / METADATA_FILE).write_bytes(b"\x1b[31m")
+    ran = pbvf("dataset", "list", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    states = {found["dataset"]: found["state"] for found in ran.json["datasets"]}
+    assert states == {"lab/toy-v0": "ours", "lab/plain-v0": "foreign", "lab/bad-v0": "damaged"}
+    assert ran.json["root"] == str(root)
+    ran = pbvf("dataset", "list")
+    assert ran.code == 0
+    for words in ("lab/plain-v0", "foreign", "toyenv:Toy-v0", "metadata.json: not valid JSON"):
+        assert words in ran.out
+    assert "\x1b" not in ran.out
+
+
+def test_an_empty_list(root: Path) -> None:
+    assert pbvf("dataset", "list", "--json").json["datasets"] == []
+    assert "0" in pbvf("dataset", "list").out
+
+
+# ------------------------------------------------------------------------------- verify
+
+
+def test_verify_an_intact_dataset(folder: Path) -> None:
+    ran = pbvf("dataset", "verify", "lab/toy-v0", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    found = ran.json
+    assert (found["status"], found["problems"], found["kind"]) == ("intact", [], "dataset")
+    assert (found["safe_for_minari"], found["episodes"], found["policies"]) == (True, 4, 12)
+    ran = pbvf("dataset", "verify", folder)
+    assert ran.code == 0
+    assert "intact" in ran.out
+    assert "safe for Minari" in ran.out
+
+
+def test_verify_a_damaged_dataset(folder: Path, tmp_path: Path) -> None:
+    for name in ("episode_1/rewards", "episode_3/actions"):
+        hostile._flip(name)(folder, tmp_path)
+    ran = pbvf("dataset", "verify", folder, "--json")
+    assert ran.code == 3
+    assert ran.err.count("\n") == 1
+    assert ran.err.startswith(f"error: {folder}/{DATA_FILE}: episode_1/rewards:")
+    assert "2 more problems" in ran.err
+    found = ran.json
+    assert (found["status"], len(found["problems"])) == ("damaged", 3)
+    assert found["problems"][1]["where"].endswith("episode_3/actions")
+    assert found["problems"][1]["kind"] == "damaged"
+    ran = pbvf("dataset", "verify", folder)
+    assert ran.code == 3
+    assert "episode_3/actions" in ran.out
+
+
+def test_verify_an_unsafe_dataset(folder: Path, tmp_path: Path) -> None:
+    hostile.UNSAFE["external storage"].spoil(folder, hostile.outside(tmp_path / "outside"))
+    hostile.reseal(folder)
+    ran = pbvf("dataset", "verify", folder, "--json")
+    assert ran.code == 4
+    assert "external file" in ran.err
+    assert (ran.json["status"], ran.json["safe_for_minari"]) == ("unsafe", False)
+    assert "external file" in ran.json["minari_reason"]
+
+
+def test_verify_without_a_manifest(folder: Path) -> None:
+    hostile.unseal(folder)
+    ran = pbvf("dataset", "verify", folder, "--json")
+    assert ran.code == 0
+    assert ran.err.count("\n") == 1
+    assert "warning" in ran.err
+    assert (ran.json["status"], ran.json["safe_for_minari"]) == ("unverified", True)
+    assert pbvf("dataset", "verify", folder, "--quiet").err == ""
+    ran = pbvf("dataset", "verify", folder, "--require-manifest", "--quiet", "--json")
+    assert ran.code == 4
+    assert "manifest.json" in ran.err
+    assert ran.json["status"] == "unverified"
+
+
+def test_verify_warns_of_an_edited_card(folder: Path) -> None:
+    (folder / "README.md").write_text("mine")
+    ran = pbvf("dataset", "verify", folder, "--json")
+    assert ran.code == 0
+    assert "README.md" in ran.err
+    assert ran.json["status"] == "intact"
+    assert len(ran.json["warnings"]) == 1
+
+
+def test_verify_a_dataset_without_tags(folder: Path, tmp_path: Path) -> None:
+    hostile._drop(*(f"episode_{i}/infos" for i in range(4)))(folder, tmp_path)
+    hostile.unseal(folder)
+    ran = pbvf("dataset", "verify", folder, "--json", "--quiet")
+    assert ran.code == 5
+    assert "not policy-tagged" in ran.err
+    assert (ran.json["status"], ran.json["safe_for_minari"]) == ("unverified", True)
+
+
+def test_verify_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    PoliciesFile(make_policies(box_spec(), 2)).save(path)
+    ran = pbvf("dataset", "verify", path, "--json")
+    assert (ran.code, ran.json["kind"], ran.json["status"]) == (0, "policies", "intact")
+    assert ran.json["safe_for_minari"] is None
+    image = bytearray(path.read_bytes())
+    image[-1] ^= 1
+    path.write_bytes(image)
+    ran = pbvf("dataset", "verify", path, "--json")
+    assert (ran.code, ran.json["status"]) == (3, "damaged")
+    make_file().save(path)
+    assert pbvf("dataset", "verify", path, "--json").json["kind"] == "critic"
+    path.write_bytes(pickle.dumps({"a": np.zeros(3)}))
+    ran = pbvf("dataset", "verify", path, "--json")
+    assert (ran.code, ran.json["status"]) == (4, "unsafe")
+    assert pbvf("dataset", "verify", tmp_path / "none").code == 2
+
+
+def test_names_from_files_cannot_reach_the_terminal(folder: Path, tmp_path: Path) -> None:
+    hostile.DAMAGED["a stray group"].spoil(folder, tmp_path)
+    hostile.reseal(folder)
+    ran = pbvf("dataset", "verify", folder)
+    assert ran.code == 3
+    assert "stray" in ran.out
+    assert "\x1b" not in ran.out + ran.err
+
+
+def test_without_a_command_there_is_help() -> None:
+    ran = pbvf("dataset")
+    assert ran.code == 2
+    assert all(name in ran.out + ran.err for name in ("list", "info", "verify"))
+
+
+def test_sizes_for_people() -> None:
+    assert [size_text(n) for n in (0, 999, 1000, 999_999, 10**16)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.0 MB",
+        "10000.0 TB",
+    ]
+
+
+def test_json_is_one_line(folder: Path) -> None:
+    for words in (("list",), ("info", "lab/toy-v0"), ("verify", "lab/toy-v0")):
+        out = pbvf("dataset", *words, "--json").out
+        assert out.count("\n") == 1
+        json.loads(out)

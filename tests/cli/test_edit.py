@@ -1,0 +1,275 @@
+"""``pbvf dataset merge | filter | split`` from a user's side: output, exit codes, interrupts."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from cli_tools import content, digest, pbvf, run_process, start
+from pbvf_datasets import load_dataset
+
+A, B, OUT = "lab/a-v0", "lab/b-v0", "lab/out-v0"
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collected")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        for name, seed in ((A, 0), (B, 1)):
+            ran = pbvf(
+                *("collect", "toyenv:Toy-v0", "--dataset", name, "--episodes", 6, "--seed", seed),
+                *("--license", "MIT", "--author", "Ada", "-q"),
+            )
+            assert ran.code == 0, ran.err
+        ran = pbvf(
+            *("collect", "toyenv:ToyDiscrete-v0", "--dataset", "lab/discrete-v0", "--episodes", 2),
+            *("--seed", 0, "--license", "MIT", "-q"),
+        )
+        assert ran.code == 0, ran.err
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def root(collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "datasets"
+    shutil.copytree(collected, folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def names(root: Path) -> list[str]:
+    return sorted(p.name for p in (root / "lab").iterdir())
+
+
+def test_merge_in_json_and_for_people(root: Path) -> None:
+    ran = pbvf("dataset", "merge", A, root / B, "--dataset", OUT, "--json")
+    assert ran.code == 0
+    result = ran.json
+    assert result["dataset"] == OUT
+    assert result["path"] == str(root / OUT)
+    assert (result["episodes"], result["steps"], result["policies"]) == (12, 60, 12)
+    assert (result["duplicates"], result["license"], result["authors"]) == (0, "MIT", ["Ada"])
+    assert [s["digest"] for s in result["sources"]] == [digest(root, A), digest(root, B)]
+    assert [s["dataset"] for s in result["sources"]] == [A, B]
+    assert result["steps_per_second"] > 0
+    assert not result["already_complete"]
+    returns = load_dataset(OUT, cache=False).trajectories.returns()
+    assert result["return"]["mean"] == pytest.approx(returns.mean())
+    again = pbvf("dataset", "merge", A, B, "--dataset", OUT)
+    assert again.code == 0
+    assert "already complete" in again.err
+    assert "nothing to do" in again.out
+    assert str(root / OUT) in again.out
+    card = (root / OUT / "README.md").read_text()
+    assert f"pbvf dataset merge {A} {B} --dataset {OUT}" in card
+    assert "pbvf collect toyenv:Toy-v0" in card
+    assert str(root) not in card
+
+
+def test_duplicates_are_told(root: Path) -> None:
+    assert pbvf("dataset", "merge", A, B, "--dataset", OUT, "-q").code == 0
+    ran = pbvf("dataset", "merge", OUT, A, "--dataset", "lab/more-v0")
+    assert ran.code == 0
+    assert "note: 6 episodes are in more than one input and were taken once" in ran.err
+    assert [line.split() for line in ran.out.splitlines()][3] == ["duplicates", "left", "out", "6"]
+    ran = pbvf(
+        "dataset", "merge", OUT, A, "--dataset", "lab/all-v0", "--keep-duplicates", "--json", "-q"
+    )
+    assert (ran.json["episodes"], ran.json["duplicates"], ran.err) == (18, 0, "")
+
+
+def test_what_does_not_fit_is_exit_5_and_leaves_nothing(root: Path) -> None:
+    before = names(root)
+    ran = pbvf("dataset", "merge", A, "lab/discrete-v0", "--dataset", OUT)
+    assert ran.code == 5
+    assert "lab/discrete-v0: it does not fit lab/a-v0: environment ToyDiscrete-v0" in ran.error
+    assert names(root) == before
+
+
+def test_other_licences_ask_for_one(root: Path) -> None:
+    ran = pbvf(
+        *("collect", "toyenv:Toy-v0", "--dataset", "lab/c-v0", "--episodes", 1, "--seed", 5, "-q")
+    )
+    assert ran.code == 0
+    ran = pbvf("dataset", "merge", A, "lab/c-v0", "--dataset", OUT)
+    assert ran.code == 2
+    assert "lab/a-v0: MIT, lab/c-v0: none" in ran.error
+    assert "--license" in ran.error
+    ran = pbvf("dataset", "merge", A, "lab/c-v0", "--dataset", OUT, "--license", "MIT", "--json")
+    assert (ran.code, ran.json["license"]) == (0, "MIT")
+
+
+def test_filter(root: Path) -> None:
+    returns = load_dataset(A, cache=False).trajectories.returns()
+    limit = sorted(returns)[3]
+    ran = pbvf(
+        *("dataset", "filter", A, "--dataset", OUT, "--json"),
+        *("--min-return", limit, "--episodes", "0-5"),
+    )
+    assert ran.code == 0
+    assert (ran.json["episodes"], ran.json["left_out"]) == (3, 3)
+    assert "min-return" in ran.err
+    found = load_dataset(OUT, cache=False).trajectories.returns()
+    assert sorted(found) == pytest.approx(sorted(returns)[3:])
+    for option, code, words in (
+        (("--truncated",), 2, "none of the 6 episodes"),
+        (("--min-return", "1e9"), 2, "none of the 6 episodes"),
+        (("--episodes", "0-6"), 2, "no episode 6"),
+        (("--episodes", "x"), 2, "--episodes"),
+        (("--seeds", "5-1"), 2, "--seeds"),
+        (("--top", "0"), 2, "--top"),
+        (("--min-return", "nan"), 2, "--min-return"),
+        ((), 2, "nothing to filter by"),
+        (("--terminated", "--truncated"), 2, "either --terminated or --truncated"),
+        (("--truncated", "--terminated"), 2, "either --terminated or --truncated"),
+    ):
+        ran = pbvf("dataset", "filter", A, "--dataset", "lab/no-v0", *option)
+        assert (ran.code, words in ran.error) == (code, True), ran.err
+    ran = pbvf("dataset", "filter", A, "--dataset", OUT, "--terminated", "--no-cut")
+    assert ran.code == 7
+    assert "--overwrite" in ran.error
+    ran = pbvf("dataset", "filter", A, "--dataset", OUT, "--terminated", "--no-cut", "--overwrite")
+    assert ran.code == 0
+    assert "lab/no-v0" not in names(root)
+
+
+def test_split_draws_stores_and_prints_its_seed(root: Path) -> None:
+    ran = pbvf("dataset", "split", A, "--dataset", A, "--fractions", "0.5,0.5", "--json")
+    assert ran.code == 0
+    parts = ran.json["parts"]
+    assert [p["dataset"] for p in parts] == ["lab/a-train-v0", "lab/a-test-v0"]
+    assert [p["name"] for p in parts] == ["train", "test"]
+    assert [p["episodes"] for p in parts] == [3, 3]
+    assert "drawn" in ran.err
+    first = [digest(root, p["dataset"]) for p in parts]
+    again = pbvf("dataset", "split", A, "--dataset", A, "--fractions", "0.5,0.5", "--json")
+    assert again.json["seed"] == ran.json["seed"]
+    assert again.json["already_complete"]
+    assert "stored in the output" in again.err
+    for part in parts:
+        shutil.rmtree(part["path"])
+    seeded = pbvf(
+        *("dataset", "split", A, "--dataset", A, "--fractions", "0.5,0.5"),
+        *("--seed", ran.json["seed"]),
+    )
+    assert seeded.code == 0
+    assert [digest(root, p["dataset"]) for p in parts] == first
+    assert "lab/a-train-v0" in seeded.out
+    other = pbvf("dataset", "split", A, "--dataset", A, "--fractions", "0.5,0.5", "--by", "policy")
+    assert other.code == 7
+    assert 'by is "episode" there and "policy" here' in other.error
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("merge", A), "--dataset"),
+        (("merge", A, "--dataset", OUT, "--license", " "), "--license: ' ' is not"),
+        (("merge", A, "--dataset", "lab/out"), "not a dataset id"),
+        (("merge", "--dataset", OUT), "Missing argument"),
+        (("merge", "lab/none-v0", "--dataset", OUT), "no dataset lab/none-v0"),
+        (("merge", A, "--dataset", A, "--overwrite"), "replace itself"),
+        (("filter", A, "--top", "0.5"), "--dataset"),
+        (("split", A, "--dataset", OUT), "--fractions"),
+        (("split", A, "--dataset", OUT, "--fractions", "a,b"), "--fractions"),
+        (("split", A, "--dataset", OUT, "--fractions", "0.5,0.4"), "add up to 0.9"),
+        (("split", A, "--dataset", OUT, "--fractions", ".5,.5", "--names", "x"), "--names"),
+        (("split", A, "--dataset", OUT, "--fractions", ".5,.5", "--names", "x,/"), "dataset id"),
+        (("split", A, "--dataset", OUT, "--fractions", ".5,.5", "--seed", "-1"), "--seed"),
+    ],
+)
+def test_wrong_usage_is_exit_2_and_leaves_nothing(
+    root: Path, argv: tuple[str, ...], words: str
+) -> None:
+    before = content(root)
+    ran = pbvf("dataset", *argv)
+    assert ran.code == 2
+    assert words in ran.error
+    assert content(root) == before
+
+
+def test_unverified_inputs(root: Path) -> None:
+    (root / A / "manifest.json").unlink()
+    ran = pbvf("dataset", "merge", A, "--dataset", OUT, "-q", warns=True)
+    assert ran.code == 0
+    assert ran.err.count("warning:") == 1
+    assert "unverified" in ran.err
+    for command in (
+        ("merge", A, "--dataset", "lab/x-v0"),
+        ("filter", A, "--dataset", "lab/x-v0", "--top", "1"),
+        ("split", A, "--dataset", "lab/x-v0", "--fractions", ".5,.5", "--seed", "0"),
+    ):
+        ran = pbvf("dataset", *command, "--require-manifest")
+        assert ran.code == 4
+        assert "manifest.json" in ran.error
+
+
+def test_damage_is_exit_3_and_named(root: Path) -> None:
+    path = root / B / "data/main_data.hdf5"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for command in (
+        ("merge", A, B, "--dataset", OUT),
+        ("filter", B, "--dataset", OUT, "--top", "1"),
+        ("split", B, "--dataset", OUT, "--fractions", ".5,.5", "--seed", "0"),
+    ):
+        ran = pbvf("dataset", *command)
+        assert ran.code == 3
+        assert str(path) in ran.error
+    assert not [name for name in names(root) if "out" in name]
+
+
+SLOW = """
+import sys, time
+import pbvf_datasets.write.writer as writer
+writer.MAX_SHARD_BYTES = 1
+real = writer.DatasetWriter.add
+def add(self, episode):
+    real(self, episode)
+    print(self.episodes_safe, flush=True)
+    time.sleep(0.2)
+writer.DatasetWriter.add = add
+from pbvf_cli.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_it_goes_on_to_the_same_bytes(root: Path, number: signal.Signals) -> None:
+    argv = ("dataset", "merge", A, B, "--dataset", OUT)
+    assert pbvf(*argv, "-q").code == 0
+    expected = content(root / OUT)
+    shutil.rmtree(root / OUT)
+    process = start(*argv, code=SLOW)
+    assert process.stdout is not None
+    # What is printed once stdout is claimed for data goes to stderr.
+    assert process.stderr is not None
+    while process.stderr.readline().strip() != "3":
+        assert process.poll() is None
+    locked = pbvf(*argv)
+    assert locked.code == 7
+    assert "another process" in locked.error
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -9)
+    if number == signal.SIGINT:
+        assert err.splitlines()[-1].startswith("interrupted; what was finished is safe")
+    assert not (root / OUT).exists()
+    ran = run_process(*argv, "--json")
+    assert (ran.code, ran.json["episodes"]) == (0, 12)
+    assert content(root / OUT) == expected
+    assert ".out-v0.collecting" not in names(root)
+
+
+def test_help_shows_examples() -> None:
+    for command in ("merge", "filter", "split"):
+        ran = pbvf("dataset", command, "--help")
+        assert ran.code == 0
+        assert f"pbvf dataset {command} lab/a-v0" in ran.out
+    assert "filter" in pbvf("dataset", "--help").out

@@ -1,0 +1,235 @@
+"""The error boundary: exit codes, one line, signals, warnings."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import warnings
+
+import pytest
+import typer
+
+from cli_tools import pbvf
+from pbvf_cli.shared import errors
+from pbvf_cli.shared.errors import Signals, Stopped, describe, guarded
+from pbvf_cli.shared.output import one_line
+from pbvf_offline import errors as library
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (library.UsageError, 2),
+        (library.DamagedError, 3),
+        (library.UnsafeError, 4),
+        (library.IncompatibleError, 5),
+        (library.ResourceError, 6),
+        (library.ConflictError, 7),
+        (library.DivergedError, 8),
+        (library.WorkerError, 9),
+        (library.NetworkError, 10),
+    ],
+)
+def test_library_errors_keep_their_line_and_code(kind, code):
+    error = kind("is wrong", where="file.hdf5", remedy="do this")
+    assert describe(error) == ("file.hdf5: is wrong; do this", code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 6, "memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 6, "memory"),
+        (OSError(errno.ENOSPC, "No space", "/x/y"), 6, "/x/y: no space left"),
+        (OSError(errno.EROFS, "Read-only", "/x/y"), 6, "/x/y"),
+        (PermissionError(errno.EACCES, "Permission", "/x/y"), 6, "permission denied"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 6, "memory"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/x/y"), 1, "bug"),
+        (KeyError("surprise"), 1, "bug in pbvf: KeyError"),
+        (RuntimeError("surprise"), 1, "bug in pbvf: RuntimeError: surprise"),
+        (Stopped(signal.SIGINT), 130, "interrupted"),
+        (Stopped(signal.SIGTERM), 143, "terminated"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (typer.Abort(), 130, "interrupted"),
+        (typer.BadParameter("no"), 2, "no"),
+    ],
+)
+def test_other_errors_have_a_code(error, code, words):
+    text, given = describe(error)
+    assert given == code
+    assert text is not None
+    assert words in text
+
+
+def test_system_exit_says_nothing_and_keeps_its_code():
+    assert describe(SystemExit(3)) == (None, 3)
+    assert describe(SystemExit("text")) == (None, 1)
+
+
+def test_a_reader_of_the_help_that_left_is_no_failure():
+    error = SystemExit(1)
+    error.__context__ = BrokenPipeError()
+    assert describe(error) == (None, 0)
+
+
+def test_bug_shows_a_traceback_and_exits_1(capsys):
+    def run() -> None:
+        raise ZeroDivisionError("oops")
+
+    assert guarded(run, []) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1] == "error: this is a bug in pbvf: ZeroDivisionError: oops"
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_users_errors_show_a_traceback_only_with_debug(capsys, debug):
+    def run() -> None:
+        raise library.DamagedError("is cut", where="a")
+
+    assert guarded(run, ["--debug"] if debug else []) == 3
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1] == "error: a: is cut"
+    assert ("Traceback" in err) == debug
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
+    def run() -> None:
+        raise library.DamagedError("name \x1b[2J\nis\r bad", where="f")
+
+    guarded(run, [])
+    assert capsys.readouterr().err == "error: f: name \\x1b[2J is bad\n"
+    assert one_line("a\u202eb") == "a\\u202eb"
+
+
+def test_warnings_are_single_lines(capsys):
+    def run() -> None:
+        warnings.warn("first\nsecond", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert guarded(run, []) == 0
+    assert capsys.readouterr().err == "warning: first second\n"
+
+
+def test_handlers_and_hooks_are_put_back():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.unraisablehook
+    show = warnings.showwarning
+    seen = []
+    guarded(lambda: seen.append(signal.getsignal(signal.SIGTERM)), [])
+    after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.unraisablehook
+    assert after == before
+    assert warnings.showwarning is show
+    assert seen[0] not in before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_unwind_through_finally(capsys, number, code):
+    saved = []
+
+    def run() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        finally:
+            saved.append(True)
+
+    assert guarded(run, []) == code
+    assert saved == [True]
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "continues" in err
+
+
+def test_held_signal_stops_at_the_next_check():
+    reached = []
+
+    def work() -> None:
+        with Signals() as signals, signals.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached.append("after the signal")
+            signals.check()
+            reached.append("after the check")
+
+    with pytest.raises(Stopped) as stopped:
+        work()
+    assert stopped.value.exit_code == 143
+    assert reached == ["after the signal"]
+
+
+def test_held_signal_stops_at_the_end_at_the_latest():
+    with Signals() as signals, pytest.raises(Stopped), signals.held():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypatch):
+    reached = []
+
+    def work() -> None:
+        with Signals() as signals, signals.held():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)  # a wrapper forwards it at once
+            reached.append("echo")
+            monkeypatch.setattr(errors, "_REPEAT_SECONDS", 0.0)
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("second")
+
+    with pytest.raises(Stopped):
+        work()
+    assert reached == ["echo"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["nonsense"], ["No such command 'nonsense'", "pbvf --help"]),
+        (["colect"], ["Did you mean 'collect'"]),
+        (["collect", "X", "--foo"], ["--foo", "pbvf collect --help"]),
+        (["collect"], ["ENV"]),
+        (["collect", "X", "--steps", "0"], ["--steps", "1"]),
+        (["collect", "X", "--steps", "many"], ["--steps"]),
+        (["collect", "X", "--sigma", "wide"], ["--sigma"]),
+        (["collect", "X", "--workers", "0"], ["--workers"]),
+        (["fit-critic", "X", "--critic", "qvf", "--out", "c"], ["--critic", "pssvf"]),
+        (["fit-critic", "X", "--critic", "psvf"], ["--out"]),
+        (["evaluate", "X", "--device", "tpu"], ["--device", "cuda"]),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(argv, words):
+    ran = pbvf(*argv)
+    assert ran.code == 2
+    assert ran.error.startswith("error: ")
+    for word in words:
+        assert word in ran.error
+
+
+def test_no_command_shows_the_help_and_exits_2():
+    ran = pbvf()
+    assert ran.code == 2
+    assert "fit-critic" in ran.out
+
+
+@pytest.mark.parametrize("command", ["collect", "fit-critic", "synthesize", "evaluate"])
+def test_help_has_an_example_of_each_command(command):
+    ran = pbvf(command, "--help")
+    assert ran.code == 0
+    assert f"pbvf {command} " in ran.out.split("Examples:")[1]
+    for option in ("--seed", "--device", "--quiet", "--debug", "--json"):
+        assert option in ran.out
+
+
+def test_version():
+    from pbvf_offline import __version__
+
+    assert pbvf("--version").out == f"pbvf {__version__}\n"
+
+
+def test_shell_completion_knows_the_commands(monkeypatch):
+    monkeypatch.setenv("_PBVF_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "pbvf fi")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    ran = pbvf()
+    assert ran.out.split() == ["fit-critic"]
+    assert ran.code == 0

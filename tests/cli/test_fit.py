@@ -1,0 +1,268 @@
+"""``pbvf fit-critic`` from a user's side."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import shutil
+
+import pytest
+
+from cli_tools import pbvf
+from pbvf_offline.fit.critic_file import load_critic
+
+SMALL = ("--hidden", "8", "--batch-size", "4", "-q", "--json")
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("datasets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        for env, name, *more in (
+            ("Toy-v0", "toy"),
+            ("Toy-v0", "parts", "--perturb-every", 2),
+            ("ToyDiscrete-v0", "discrete"),
+            ("Toy-v0", "noisy", "--stochastic"),
+            ("ToyDiscrete-v0", "choices", "--stochastic"),
+            ("ToySurvive-v0", "survive"),
+        ):
+            argv = ["--dataset", f"lab/{name}-v0", "--steps", 52, "--seed", 0, "-q", *more]
+            assert pbvf("collect", f"toyenv:{env}", *argv).code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(datasets, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit(dataset: str, kind: str, *argv: object):
+    ran = pbvf("fit-critic", dataset, "--critic", kind, "--out", "c.safetensors", *SMALL, *argv)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+@pytest.mark.parametrize("kind", ["pssvf", "psvf", "pavf"])
+def test_json_holds_what_the_interface_promises(here, kind):
+    result = fit("lab/toy-v0", kind, "--updates", 30, "--validation-policies", 0.3, "--seed", 0)
+    assert result["critic"] == "c.safetensors"
+    assert result["updates"] == 30
+    assert result["loss"] > 0
+    assert result["updates_per_second"] == pytest.approx(30 / result["seconds"])
+    assert result["gamma"] == (1.0 if kind == "pssvf" else 0.99)
+    assert result["snapshots"] == []
+    validation = result["validation"]
+    assert (
+        len(validation["predicted"]) == len(validation["observed"]) == len(validation["policies"])
+    )
+    assert {"rank_correlation", "top_tenth_return"} <= set(validation)
+    assert load_critic(here / "c.safetensors").fit.settings.kind == kind
+
+
+def test_without_held_out_policies_validation_is_null():
+    assert fit("lab/toy-v0", "psvf", "--updates", 2)["validation"] is None
+
+
+def test_settings_name_their_source_and_cut_episodes_are_counted():
+    argv = ["--critic", "psvf", "--out", "c.safetensors", "--updates", 2, "--hidden", "8"]
+    ran = pbvf("fit-critic", "lab/toy-v0", *argv, "--lr", 0.01)
+    rows = {line.split()[0]: line.split()[1:] for line in ran.err.splitlines() if line.strip()}
+    assert rows["lr"] == ["0.01", "given"]
+    assert " ".join(rows["batch-size"]) == "128 paper default for psvf"
+    assert " ".join(rows["environment"]) == "Toy-v0 stored in the dataset"
+    assert "1 episode(s) cut short" in ran.err
+
+
+def test_snapshots_are_the_fits_of_so_many_updates(here):
+    result = fit("lab/toy-v0", "psvf", "--updates", 20, "--snapshots", "10,5", "--seed", 1)
+    assert result["snapshots"] == ["c-000005.safetensors", "c-000010.safetensors"]
+    middle = (here / "c-000010.safetensors").read_bytes()
+    (here / "c.safetensors").unlink()
+    fit("lab/toy-v0", "psvf", "--updates", 10, "--seed", 1)
+    assert (here / "c.safetensors").read_bytes() == middle
+
+
+def test_the_same_twice_then_more_updates_then_other_settings(here):
+    path = here / "c.safetensors"
+    first = fit("lab/toy-v0", "psvf", "--updates", 10)
+    before = path.read_bytes()
+    again = fit("lab/toy-v0", "psvf", "--updates", 10)
+    assert again["already_complete"] is True
+    assert again["updates_per_second"] is None
+    assert again["seed"] == first["seed"]
+    assert path.read_bytes() == before
+    argv = ["--critic", "psvf", "--out", "c.safetensors", *SMALL, "--updates", 10, "--lr", 0.1]
+    ran = pbvf("fit-critic", "lab/toy-v0", *argv)
+    assert ran.code == 7
+    assert "lr 0.001 (now 0.1)" in ran.error
+    assert path.read_bytes() == before
+    assert fit("lab/toy-v0", "psvf", "--updates", 20)["updates"] == 20
+    extended = path.read_bytes()
+    fit("lab/toy-v0", "psvf", "--updates", 20, "--seed", first["seed"], "--overwrite")
+    assert path.read_bytes() == extended
+
+
+def test_case_8_discrete_actions_keep_their_space(here):
+    fit("lab/discrete-v0", "psvf", "--updates", 3)
+    actions = load_critic(here / "c.safetensors").spec.actions
+    assert (actions.n, actions.start) == (4, 2)
+
+
+@pytest.mark.parametrize("dataset", ["lab/noisy-v0", "lab/choices-v0"])
+@pytest.mark.parametrize("kind", ["pssvf", "psvf", "pavf"])
+def test_stochastic_policies(here, kind, dataset):
+    result = fit(dataset, kind, "--updates", 20, "--validation-policies", 0.3, "--seed", 0)
+    assert result["updates"] == 20
+    assert result["loss"] > 0
+    file = load_critic(here / "c.safetensors")
+    assert file.spec.stochastic
+    assert file.critic.kind == kind
+    argv = ["--from-scratch", 2, "--steps", 3, "--out", "p.safetensors", "-q", "--json"]
+    grown = pbvf("synthesize", "c.safetensors", *argv)
+    assert grown.code == 0, grown.err
+    assert len(grown.json["predicted"]) == 2
+
+
+def test_the_pavf_of_discrete_deterministic_policies_is_refused(here):
+    argv = ["--critic", "pavf", "--out", "c.safetensors", "--updates", 2, *SMALL]
+    ran = pbvf("fit-critic", "lab/discrete-v0", *argv)
+    assert ran.code == 5
+    assert "psvf or pssvf" in ran.error
+    assert not (here / "c.safetensors").exists()
+
+
+def test_reward_without_survival():
+    survive = fit("lab/survive-v0", "psvf", "--updates", 2, "--reward", "without-survival")
+    assert survive["reward"] == "without-survival"
+    argv = ["--critic", "psvf", "--out", "d.safetensors", "--reward", "without-survival", *SMALL]
+    ran = pbvf("fit-critic", "lab/toy-v0", *argv)
+    assert ran.code == 5
+    assert "reward_survive" in ran.error
+
+
+def test_the_papers_reward_for_hopper_needs_what_old_versions_do_not_report():
+    for env, expected in (("Hopper-v4", "raw"), ("Hopper-v5", "without-survival")):
+        data = f"lab/{env.lower()}"
+        argv = ["--dataset", data, "--episodes", 2, "--warmup-episodes", 1, "-q"]
+        assert pbvf("collect", env, *argv).code == 0
+        assert fit(data, "pssvf", "--updates", 2, "--overwrite")["reward"] == expected
+
+
+def test_pssvf_needs_one_policy_an_episode():
+    argv = ["--critic", "pssvf", "--out", "c.safetensors", *SMALL]
+    ran = pbvf("fit-critic", "lab/parts-v0", *argv)
+    assert ran.code == 5
+    assert "psvf" in ran.error
+
+
+def test_case_28_divergence_keeps_the_last_good_file(here):
+    argv = ["--lr", "1e6", "--hidden", "64,64", "--seed", 0]
+    fit("lab/toy-v0", "psvf", "--updates", 1, *argv)
+    before = (here / "c.safetensors").read_bytes()
+    argv += ["--critic", "psvf", "--out", "c.safetensors", "--batch-size", "4", "-q"]
+    ran = pbvf("fit-critic", "lab/toy-v0", *argv, "--updates", 300)
+    assert ran.code == 8
+    assert "--lr" in ran.error
+    assert (here / "c.safetensors").read_bytes() == before
+
+
+def test_case_29_a_moved_dataset_works_by_path(datasets, here):
+    shutil.copytree(datasets / "lab/toy-v0", here / "elsewhere/copy")
+    fit("lab/toy-v0", "psvf", "--updates", 5, "--seed", 0)
+    by_id = (here / "c.safetensors").read_bytes()
+    fit("elsewhere/copy", "psvf", "--updates", 5, "--seed", 0, "--overwrite")
+    assert (here / "c.safetensors").read_bytes() == by_id
+    assert str(here).encode() not in by_id
+
+
+def test_damaged_data_exits_3_and_names_the_file(datasets, here):
+    shutil.copytree(datasets / "lab/toy-v0", here / "bad")
+    file = here / "bad/data/main_data.hdf5"
+    image = bytearray(file.read_bytes())
+    image[len(image) // 2] ^= 1
+    file.write_bytes(image)
+    argv = ["--critic", "psvf", "--out", "c.safetensors", *SMALL]
+    ran = pbvf("fit-critic", "bad", *argv)
+    assert ran.code == 3
+    assert "main_data.hdf5" in ran.error
+    assert not (here / "c.safetensors").exists()
+
+
+def test_a_folder_without_manifest_warns_or_is_refused(datasets, here):
+    shutil.copytree(datasets / "lab/toy-v0", here / "plain")
+    (here / "plain/manifest.json").unlink()
+    argv = ["--critic", "psvf", "--out", "c.safetensors", "--updates", 2, *SMALL]
+    ran = pbvf("fit-critic", "plain", *argv, warns=True)
+    assert ran.code == 0
+    assert ran.err.startswith("warning: ")
+    assert ran.err.count("\n") == 1
+    refused = pbvf("fit-critic", "plain", *argv, "--require-manifest", "--overwrite")
+    assert refused.code == 4
+    assert "manifest" in refused.error
+
+
+def test_a_full_disk_exits_6_and_leaves_no_half_file(here):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    argv = ["--critic", "psvf", "--out", "c.safetensors", *SMALL, "--updates", 2]
+    assert pbvf("fit-critic", "lab/toy-v0", *argv, "--out", "warm.safetensors").code == 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        ran = pbvf("fit-critic", "lab/toy-v0", *argv)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ran.code == 6
+    assert "c.safetensors" in ran.error
+    assert not (here / "c.safetensors").exists()
+
+
+def test_a_place_that_cannot_be_written_exits_6(here):
+    (here / "file").write_text("")
+    ran = pbvf(
+        "fit-critic", "lab/toy-v0", "--critic", "psvf", "--out", "file/c.safetensors", *SMALL
+    )
+    assert ran.code == 6
+
+
+def test_a_pickle_at_the_output_is_not_opened(here):
+    (here / "c.safetensors").write_bytes(pickle.dumps({"weights": list(range(99))}))
+    ran = pbvf("fit-critic", "lab/toy-v0", "--critic", "psvf", "--out", "c.safetensors", *SMALL)
+    assert ran.code == 4
+    assert "pickle" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["lab/missing-v0"], "no dataset lab/missing-v0"),
+        (["lab/toy"], "lab/toy"),
+        (["lab/toy-v0", "--gamma", "1.5"], "--gamma"),
+        (["lab/toy-v0", "--lr", "0"], "--lr"),
+        (["lab/toy-v0", "--lr", "nan"], "--lr"),
+        (["lab/toy-v0", "--hidden", "a"], "--hidden"),
+        (["lab/toy-v0", "--hidden", "linear"], "--hidden: a critic"),
+        (["lab/toy-v0", "--snapshots", "0"], "--snapshots"),
+        (["lab/toy-v0", "--snapshots", "50", "--updates", "10"], "--snapshots"),
+        (["lab/toy-v0", "--updates", "0"], "--updates"),
+        (["lab/toy-v0", "--validation-policies", "1"], "--validation-policies"),
+        (["lab/toy-v0", "--seed", "-1"], "--seed"),
+        (["lab/toy-v0", "--batch-size", "99999999999999999999"], "--batch-size"),
+        (["lab/toy-v0", "--relabel", "1e300"], "--relabel"),
+        (["lab/toy-v0", "--relabel", "nan"], "--relabel"),
+        (["lab/toy-v0", "--out", "."], "folder"),
+    ],
+)
+def test_wrong_usage_exits_2(here, argv, words):
+    ran = pbvf("fit-critic", *argv[:1], "--critic", "psvf", "--out", "c.safetensors", *argv[1:])
+    assert ran.code == 2
+    assert words in ran.error
+    assert not (here / "c.safetensors").exists()
+
+
+def test_a_huge_n_step_is_the_whole_segment(here):
+    argv = ["lab/toy-v0", "--critic", "psvf", "--seed", 0, "--updates", 3, "--hidden", 8, "-q"]
+    assert pbvf("fit-critic", *argv, "--out", "a", "--n-step", 10**30).code == 0
+    assert pbvf("fit-critic", *argv, "--out", "b", "--n-step", 1000).code == 0

@@ -1,0 +1,777 @@
+"""``pbvf train-online``: what it prints, how it goes on, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli_tools import content, pbvf, start
+from pbvf_cli.shared import progress, values
+from pbvf_datasets import load_dataset
+from pbvf_offline.errors import UsageError
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.policies.files import load_policies
+from pbvf_offline.rollout.workers import ordered_map
+from pbvf_runs import train as runs
+from pbvf_runs.log import EVENTS_FOLDER, METRICS_FILE
+
+QUICK = ("--evaluations", 4, "--evaluation-episodes", 2, "--hidden", 8)
+
+
+def train(env, run, *argv, critic="pssvf", quiet=True):
+    return pbvf(
+        "train-online", env, "--critic", critic, "--run", run, *QUICK, *argv, *["-q"] * quiet
+    )
+
+
+def trained(env, run, *argv, critic="pssvf"):
+    ran = train(env, run, "--json", *argv, critic=critic)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+def kept(run):
+    """Return what a run must hold in the same bytes however it got there."""
+    return {
+        name: data
+        for name, data in content(run).items()
+        if not {METRICS_FILE, EVENTS_FOLDER} & set(Path(name).parts)
+    }
+
+
+def scalars(run):
+    """Return ``{(name, step): value}`` of the run's TensorBoard files."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = {}
+    for path in sorted((run / EVENTS_FOLDER).iterdir()):
+        data = path.read_bytes()
+        while data:  # records: length, its checksum, content, its checksum
+            (size,) = struct.unpack("Q", data[:8])
+            event = Event.FromString(data[12 : 12 + size])
+            found |= {(v.tag, event.step): v.simple_value for v in event.summary.value}
+            data = data[size + 16 :]
+    return found
+
+
+def events(run, kind):
+    lines = [json.loads(line) for line in (run / METRICS_FILE).read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "datasets"
+
+
+# ------------------------------------------------------------------------ what it prints
+
+
+def test_one_run_in_json(tmp_path):
+    run = tmp_path / "run"
+    out = trained("LQR-v0", run, "--steps", 220, "--seed", 3)
+    assert out["run"] == str(run)
+    assert (out["steps"], out["episodes"], out["seed"]) == (220, 4, 3)
+    assert [e["step"] for e in out["evaluations"]] == [55, 110, 165, 220]
+    means = [np.mean(e["returns"]) for e in out["evaluations"]]
+    assert out["average_return"] == pytest.approx(np.mean(means))
+    assert out["last20_return"] == pytest.approx(means[-1])
+    assert [e["returns"] for e in events(run, "evaluation")] == [
+        e["returns"] for e in out["evaluations"]
+    ]
+    shown = scalars(run)
+    for step, mean in zip((55, 110, 165, 220), means, strict=True):
+        assert shown["evaluation/mean_return", step] == pytest.approx(mean, rel=1e-6)
+    got = [e["return"] for e in events(run, "episode")]
+    assert len(got) == 4
+    assert out["perturbed_return"] == pytest.approx(np.mean(got))
+    assert load_critic(out["critic"]).critic.config.gamma == out["settings"]["gamma"] == 1.0
+    assert len(load_policies(out["policy"]).policies) == 1
+    assert out["preset"] == "the paper's LQR"
+    assert out["seconds"] > 0
+    assert (out["kind"], out["architecture"], out["stochastic"]) == ("pssvf", "linear", False)
+    assert out["snapshots"] == []
+    assert out["dataset"] is None
+    assert out["already_complete"] is False
+
+
+def test_returns_without_survival_are_null_where_there_is_no_bonus(tmp_path):
+    # Sums of the LQR's rewards differ in their last bits; that is no bonus.
+    argv = ["--steps", 500, "--seed", 0, "--hidden", "64,64", "--evaluations", 100]
+    out = trained("LQR-v0", tmp_path / "lqr", *argv)
+    assert {e["returns_without_survival"] for e in out["evaluations"]} == {None}
+    assert out["average_return_without_survival"] is None
+    assert out["last20_return_without_survival"] is None
+    # All that an inverted pendulum is paid is the bonus.
+    out = trained("InvertedPendulum-v5", tmp_path / "pendulum", "--steps", 40, "--seed", 0)
+    assert out["average_return"] > 1
+    assert out["average_return_without_survival"] == out["last20_return_without_survival"] == 0.0
+
+
+def test_a_run_without_evaluations_has_no_average(tmp_path):
+    out = trained("toyenv:Toy-v0", tmp_path / "run", "--steps", 3, "--evaluations", 0, "--seed", 0)
+    assert out["evaluations"] == []
+    assert out["average_return"] is None
+    assert out["last20_return"] is None
+    assert out["perturbed_return"] is None  # no whole episode either
+    ran = train("toyenv:Toy-v0", tmp_path / "run", "--steps", 3, "--evaluations", 0)
+    assert ran.code == 0
+    assert "average return" in ran.out
+
+
+def test_people_see_the_settings_with_their_sources_and_a_table(tmp_path):
+    argv = ["--steps", 100, "--seed", 0, "--evaluations", 10]
+    ran = train("CartPole-v1", tmp_path / "run", *argv, quiet=False)
+    assert ran.code == 0
+    rows = [line.split() for line in ran.err.splitlines()]
+    assert ["sigma", "1.0", "paper-avg", "for", "CartPole"] in rows
+    assert ["steps", "100", "given"] in rows
+    assert ["update-every", "episode", "paper", "default", "for", "pssvf"] in rows
+    assert ["hidden", "8", "given"] in rows
+    table = [line.split() for line in ran.out.splitlines()]
+    assert ["step", "mean", "return", "min", "max"] in table
+    steps = [row[0] for row in table if len(row) == 4 and row[0].isdigit()]
+    assert steps == ["20", "40", "60", "80", "100"]
+
+
+def test_the_preset_decides_what_is_not_given(tmp_path):
+    # On Acrobot the best for the average and for the last return differ.
+    for preset, rate in ((None, 1e-2), ("paper-avg", 1e-2), ("paper-last", 1e-3)):
+        argv = [] if preset is None else ["--preset", preset]
+        out = trained("Acrobot-v1", tmp_path / str(preset), *argv, "--steps", 1, "--seed", 0)
+        assert out["preset"] == f"{preset or 'paper-avg'} for Acrobot"
+        assert out["settings"]["lr_policy"] == out["settings"]["lr_critic"] == rate
+    out = trained("Acrobot-v1", tmp_path / "own", "--policy", 16, "--steps", 1, "--seed", 0)
+    assert out["preset"].startswith("default")
+
+
+def test_every_setting_can_be_given(tmp_path):
+    wanted = {
+        "gamma": 0.5,
+        "sigma": 0.25,
+        "hidden": [8],
+        "lr_policy": 0.002,
+        "lr_critic": 0.003,
+        "batch_size": 7,
+        "actor_states": 6,
+        "update_every": 5,
+        "critic_updates": 3,
+        "actor_updates": 2,
+        "buffer_size": 40,
+        "reward": "without-survival",
+        "normalization": "none",
+        "biased": True,
+    }
+    argv = ["--biased", "--stochastic", "--policy", "4", "--squash", "none"]
+    for name, value in wanted.items():
+        if name not in ("biased", "hidden"):
+            argv += [f"--{name.replace('_', '-')}", value]
+    run = tmp_path / "run"
+    out = trained("toyenv:ToySurvive-v0", run, *argv, "--steps", 30, "--seed", 1, critic="pavf")
+    assert {name: out["settings"][name] for name in wanted} == wanted
+    spec = load_policies(out["policy"]).policies.spec
+    assert (spec.hidden, spec.stochastic, spec.squash) == ((4,), True, "none")
+    argv[argv.index("--update-every") + 1] = "episode"
+    ran = train("toyenv:ToySurvive-v0", run, *argv, "--steps", 30, "--seed", 1, critic="pavf")
+    assert ran.code == 7
+    assert "update_every 5 (now None)" in ran.error
+
+
+def test_environment_arguments_reach_the_environment(tmp_path):
+    argv = ["--env-kwargs", '{"length": null}', "--max-episode-steps", 4, "--seed", 0]
+    out = trained("toyenv:Toy-v0", tmp_path / "run", *argv, "--steps", 12)
+    assert out["episodes"] == 3
+    assert out["environment"] == "toyenv:Toy-v0"
+
+
+@pytest.mark.parametrize("critic", ["pssvf", "psvf", "pavf"])
+@pytest.mark.parametrize("normalization", ["episode", "per-step", "none"])
+def test_every_critic_and_normalisation_trains(tmp_path, critic, normalization):
+    argv = ["--steps", 60, "--seed", 0, "--normalization", normalization, "--update-every", 10]
+    out = trained("MountainCarContinuous-v0", tmp_path / "run", *argv, critic=critic)
+    assert out["steps"] == 60
+    assert out["settings"]["normalization"] == normalization
+
+
+def test_progress_counts_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    ran = train("LQR-v0", tmp_path / "run", "--steps", 100, "--seed", 0, quiet=False)
+    assert "training: 100/100 steps" in ran.err
+    argv = ["--steps", 100, "--seeds", "4,5"]
+    ran = train("LQR-v0", tmp_path / "runs", *argv, quiet=False)
+    assert "training: 150/200 steps" in ran.err
+    assert "seed 5, last evaluation -" in ran.err.splitlines()[-1]
+
+
+def test_help_has_examples_and_panels():
+    ran = pbvf("train-online", "--help")
+    assert ran.code == 0
+    assert ran.out.index("--lr-critic") < ran.out.index("Seldom needed")
+    assert ran.out.index("Seldom needed") < ran.out.index("--buffer-size")
+    assert "pbvf train-online " in ran.out.split("Examples:")[1]
+
+
+# --------------------------------------------------------------------------- going on
+
+
+def test_the_same_command_finds_the_run_complete_with_its_stored_seed(tmp_path):
+    run = tmp_path / "run"
+    first = trained("LQR-v0", run, "--steps", 100)
+    before = content(run)
+    again = trained("LQR-v0", run, "--steps", 100)
+    assert content(run) == before
+    assert again["already_complete"]
+    assert again["seconds"] == 0
+    different = ("seconds", "already_complete")
+    assert {k: v for k, v in again.items() if k not in different} == {
+        k: v for k, v in first.items() if k not in different
+    }
+    ran = train("LQR-v0", run, "--steps", 100, quiet=False)
+    assert f"already complete: {run}" in ran.err
+    anew = trained("LQR-v0", run, "--steps", 100, "--overwrite")
+    assert anew["seed"] != first["seed"]
+    assert not anew["already_complete"]
+
+
+def test_equal_settings_give_equal_bytes_and_more_steps_extend(tmp_path):
+    trained("LQR-v0", tmp_path / "a", "--steps", 300, "--seed", 0, critic="psvf")
+    trained("LQR-v0", tmp_path / "b", "--steps", 150, "--seed", 0, critic="psvf")
+    trained("LQR-v0", tmp_path / "b", "--steps", 300, critic="psvf")
+    assert kept(tmp_path / "a") == kept(tmp_path / "b")
+
+
+def test_snapshots_are_what_a_shorter_run_ends_with(tmp_path):
+    run = tmp_path / "run"
+    out = trained("LQR-v0", run, "--steps", 200, "--snapshots", "100,170", "--seed", 0)
+    assert out["snapshots"] == [
+        {
+            "step": step,
+            "critic": str(run / f"critic-0000{step}.safetensors"),
+            "policy": str(run / f"policy-0000{step}.safetensors"),
+        }
+        for step in (100, 170)
+    ]
+    trained("LQR-v0", tmp_path / "short", "--steps", 170, "--seed", 0)
+    for name in ("critic", "policy"):
+        assert (run / f"{name}-0000170.safetensors").read_bytes() == (
+            tmp_path / "short" / f"{name}.safetensors"
+        ).read_bytes()
+
+
+SLOW = ("train-online", "toyenv:ToySlow-v0", "--critic", "psvf", "--hidden", "8")
+SLOW += ("--update-every", "4", "--evaluations", "3", "--evaluation-episodes", "1")
+SLOW += ("--snapshots", "20", "--steps", "60", "-q")
+# A checkpoint every 20 steps, where a run of usual length has one every 20,000.
+OFTEN = """
+import sys
+import pbvf_runs.train
+pbvf_runs.train.SHARD_STEPS = 20
+from pbvf_cli.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def slow(folder):
+    """Return the arguments for a log in a folder, which is part of the settings."""
+    return [*SLOW, "--env-kwargs", json.dumps({"log": str(folder / "log.txt")})]
+
+
+def wait_for(path, lines, process):
+    for _ in range(6000):
+        if path.exists() and len(path.read_text().splitlines()) >= lines:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError("the process did not get so far")
+
+
+@pytest.fixture
+def often(monkeypatch):
+    monkeypatch.setattr(runs, "SHARD_STEPS", 20)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return the folder of the log, and what a run of ``SLOW`` leaves when left alone."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "SHARD_STEPS", 20)
+        ran = pbvf(*slow(folder), "--seed", 0, "--run", folder / "run")
+    assert ran.code == 0, ran.err
+    files = kept(folder / "run")
+    assert sum(name.startswith("episodes/shard-") for name in files) == 3
+    return folder, files
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_stopped_in_the_middle_the_same_command_continues(tmp_path, undisturbed, number, code):
+    folder, expected = undisturbed
+    log, run = folder / "log.txt", tmp_path / "run"
+    argv = [*slow(folder), "--run", run]
+    log.unlink()
+    process = start(*argv, "--seed", 0, code=OFTEN)
+    wait_for(log, 38, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert out == ""
+    if code > 0:
+        assert len(err.splitlines()) == 1
+        assert "continues" in err
+    assert (run / "checkpoint.safetensors").exists()
+    assert not (run / "result.json").exists()
+    before = len(log.read_text().splitlines())
+    ran = pbvf(*argv)  # the seed is that of the folder
+    assert ran.code == 0, ran.err
+    assert kept(run) == expected
+    again = len(log.read_text().splitlines()) - before
+    assert again < 60  # what the last checkpoint holds was not run again
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
+    run = tmp_path / "run"
+    trained("LQR-v0", run, "--steps", 200, "--seed", 0)
+    expected = kept(run)
+    config = (run / "config.json").read_bytes()
+    shutil.rmtree(run)
+    (run / "episodes").mkdir(parents=True)
+    # A kill between two writes leaves temporary names; one before the first, no configuration.
+    (run / ".tmp-checkpoint.safetensors").write_bytes(b"half")
+    (run / ".metrics.jsonl.tmp").write_bytes(b"half")
+    trained("LQR-v0", run, "--steps", 200, "--seed", 0)
+    assert kept(run) == expected
+    assert (run / "config.json").read_bytes() == config
+    (run / ".tmp-pending.safetensors").write_bytes(b"half")
+    trained("LQR-v0", run, "--steps", 200, "--seed", 0, "--overwrite")
+    assert kept(run) == expected
+
+
+def test_two_at_once_conflict(tmp_path, undisturbed):
+    folder, _ = undisturbed
+    log = folder / "log.txt"
+    argv = [*slow(folder), "--run", tmp_path / "run", "--seed", 0]
+    log.unlink(missing_ok=True)
+    process = start(*argv)
+    wait_for(log, 3, process)
+    second = pbvf(*argv)
+    process.kill()
+    process.communicate()
+    assert second.code == 7
+    assert "another process" in second.error
+
+
+# ------------------------------------------------------------------------------ seeds
+
+
+def test_seeds_are_runs_of_their_own_and_averaged(tmp_path):
+    run = tmp_path / "runs"
+    out = trained("InvertedPendulum-v5", run, "--steps", 60, "--seeds", "0,2,5")
+    single = trained("InvertedPendulum-v5", tmp_path / "two", "--steps", 60, "--seed", 2)
+    assert kept(run / "seed-2") == kept(tmp_path / "two")
+    assert out["seeds"] == [part["seed"] for part in out["runs"]] == [0, 2, 5]
+    assert set(out["runs"][1]) == set(single)
+    assert out["runs"][1]["evaluations"] == single["evaluations"]
+    for name in ("average_return", "last20_return", "perturbed_return"):
+        values = [part[name] for part in out["runs"]]
+        assert out[name] == pytest.approx(np.mean(values))
+        interval = out[f"{name}_interval"]
+        assert interval["std"] == pytest.approx(np.std(values, ddof=1))
+        assert min(values) <= interval["low"] <= out[name] <= interval["high"] <= max(values)
+    assert out["average_return_without_survival"] == 0.0
+    assert out["critic"] == [str(run / f"seed-{k}" / "critic.safetensors") for k in (0, 2, 5)]
+    assert out["policy"] == [str(run / f"seed-{k}" / "policy.safetensors") for k in (0, 2, 5)]
+    assert out["steps"] == 60
+    assert out["episodes"] == [part["episodes"] for part in out["runs"]]
+    assert out["evaluations"][1] == {
+        "step": 30,
+        "returns": [np.mean(part["evaluations"][1]["returns"]) for part in out["runs"]],
+    }
+    again = trained("InvertedPendulum-v5", run, "--steps", 60, "--seeds", "0,2,5")
+    assert again["already_complete"]
+    ran = train("InvertedPendulum-v5", run, "--steps", 60, "--seeds", "0,2,5")
+    assert "95 % of the mean" in ran.out
+
+
+def test_one_seed_has_no_interval(tmp_path):
+    out = trained("LQR-v0", tmp_path / "runs", "--steps", 100, "--seeds", "7")
+    assert out["average_return_interval"] == {
+        "mean": out["average_return"],
+        "std": None,
+        "low": None,
+        "high": None,
+    }
+    assert out["average_return_without_survival_interval"] is None
+
+
+@pytest.mark.usefixtures("forking")
+def test_workers_change_no_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    for workers in (1, 3):
+        argv = ["--steps", 150, "--seeds", "0-2", "--workers", workers]
+        ran = train("LQR-v0", tmp_path / str(workers), *argv, quiet=False)
+        assert ran.code == 0, ran.err
+    assert "training: 3/3 runs" in ran.err
+    assert kept(tmp_path / "1") == kept(tmp_path / "3")
+
+
+@pytest.mark.usefixtures("forking")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_seed_loses_no_other(tmp_path, workers):
+    run = tmp_path / "runs"
+    trained("LQR-v0", run / "seed-1", "--steps", 100, "--seed", 1, "--sigma", 0.1)
+    argv = ["--steps", 100, "--seeds", "0-2", "--workers", workers]
+    ran = train("LQR-v0", run, *argv)
+    assert ran.code == 7
+    assert "seed 1: exists with other settings: sigma 0.1 (now 0.5)" in ran.error
+    assert "1 of 3 seeds failed" in ran.error
+    for seed in (0, 2):
+        assert json.loads((run / f"seed-{seed}/result.json").read_text())["steps"] == 100
+    assert content(run / "seed-1")["config.json"].count(b'"sigma": 0.1') == 1
+
+
+class Slow:
+    """A job whose items take so long that no worker should hold two."""
+
+    def start(self):
+        return self.run
+
+    def run(self, item):
+        time.sleep(0.3)
+        return os.getpid()
+
+
+@pytest.mark.usefixtures("forking")
+def test_long_jobs_are_spread_over_all_workers():
+    assert len(set(ordered_map(Slow(), range(4), 4, queued=1))) == 4
+
+
+@pytest.mark.usefixtures("often")
+def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_path, undisturbed):
+    folder, expected = undisturbed
+    log, run = folder / "log.txt", tmp_path / "runs"
+    log.unlink(missing_ok=True)
+    argv = [*slow(folder), "--run", run, "--seeds", "0-1"]
+    process = start(*argv, "--workers", 2, start_new_session=True)
+    wait_for(log, 10, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    for _ in range(100):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("a worker is still there")
+    ran = pbvf(*argv)
+    assert ran.code == 0, ran.err
+    assert kept(run / "seed-0") == expected
+
+
+# ---------------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("code", "env", "critic", "argv", "words"),
+    [
+        (2, "Nope-v0", "pssvf", (), "Nope-v0"),
+        (2, "Swimmer-v3", "pssvf", (), "use Swimmer-v5"),
+        (2, "toyenv:Endless-v0", "pssvf", (), "--max-episode-steps"),
+        (2, "toyenv:ToyDict-v0", "pssvf", (), "observation space"),
+        (2, "CartPole-v1", "psvf", ("--biased",), "--biased: the psvf"),
+        (2, "LQR-v0", "pssvf", ("--preset", "paper-avg"), "--preset: the paper has no"),
+        (2, "CartPole-v1", "pssvf", ("--preset", "paper-avg", "--policy", "16"), "linear, 32"),
+        (5, "CartPole-v1", "pavf", (), "continuous actions"),
+        (2, "CartPole-v1", "pssvf", ("--reward", "without-survival"), "--reward: the environment"),
+        (2, "toyenv:ToyBroken-v0", "pssvf", (), "the toy broke"),
+        (2, "LQR-v0", "pssvf", ("--seed", 0, "--seeds", "0-1"), "--seed or --seeds"),
+        (2, "LQR-v0", "pssvf", ("--seeds", "2-1"), "--seeds"),
+        (2, "LQR-v0", "pssvf", ("--seeds", "4294967296"), "out of range"),
+        (2, "LQR-v0", "pssvf", ("--seed", -1), "out of range"),
+        (2, "LQR-v0", "pssvf", ("--update-every", "0"), "--update-every"),
+        (2, "LQR-v0", "pssvf", ("--gamma", 1.5), "--gamma"),
+        (2, "LQR-v0", "pssvf", ("--sigma", -1), "--sigma"),
+        (2, "LQR-v0", "pssvf", ("--lr-policy", 0), "--lr-policy"),
+        (2, "LQR-v0", "pssvf", ("--lr-critic", "nan"), "--lr-critic"),
+        (2, "LQR-v0", "pssvf", ("--snapshots", "20,500"), "--snapshots"),
+        (2, "LQR-v0", "pssvf", ("--snapshots", "x"), "--snapshots"),
+        (2, "LQR-v0", "pssvf", ("--policy", "wide"), "--policy"),
+        (2, "LQR-v0", "pssvf", ("--env-kwargs", "{"), "--env-kwargs"),
+        (2, "LQR-v0", "pssvf", ("--license", "MIT"), "--export-dataset"),
+        (2, "LQR-v0", "pssvf", ("--author", "A"), "--export-dataset"),
+        (2, "LQR-v0", "pssvf", ("--export-dataset", "lab/b-v0", "--license", ""), "--license: ''"),
+        (2, "LQR-v0", "pssvf", ("--hidden", "linear"), "--hidden: a critic has"),
+        (2, "LQR-v0", "pssvf", ("--export-dataset", "../x-v0"), "../x-v0"),
+        (2, "LQR-v0", "pssvf", ("--export-dataset", "lab/b-v0", "--seeds", "0-1"), "seed-N"),
+        (
+            2,
+            "LQR-v0",
+            "psvf",
+            ("--export-dataset", "lab/b-v0", "--normalization", "per-step"),
+            "--normalization episode",
+        ),
+        (8, "toyenv:ToyNaN-v0", "pssvf", (), "NaN"),
+    ],
+)
+def test_refusals_are_one_line(tmp_path, datasets, code, env, critic, argv, words):
+    ran = train(env, tmp_path / "run", "--steps", 100, *argv, critic=critic)
+    assert ran.code == code, ran.err
+    assert words in ran.error
+    assert not datasets.exists()
+    if code != 8:  # the folder is free for the right words
+        assert not (tmp_path / "run").exists()
+
+
+def test_required_options():
+    assert "--critic" in pbvf("train-online", "LQR-v0", "--run", "x").error
+    assert "--run" in pbvf("train-online", "LQR-v0", "--critic", "psvf").error
+
+
+def test_wrong_words_do_not_cost_the_run_that_is_there(tmp_path):
+    run = tmp_path / "run"
+    trained("CartPole-v1", run, "--steps", 50, "--seed", 0)
+    before = content(run)
+    ran = train("CartPole-v1", run, "--steps", 50, "--overwrite", critic="pavf")
+    assert ran.code == 5
+    assert content(run) == before
+
+
+def test_other_settings_and_other_things_are_left_alone(tmp_path):
+    run = tmp_path / "run"
+    trained("LQR-v0", run, "--steps", 100, "--seed", 0)
+    before = content(run)
+    ran = train("LQR-v0", run, "--steps", 100, "--sigma", 0.125)
+    assert ran.code == 7
+    assert "sigma 0.5 (now 0.125)" in ran.error
+    assert "--overwrite" in ran.error
+    ran = train("LQR-v0", run, "--steps", 100, "--seed", 1)
+    assert (ran.code, "seed 0 (now 1)" in ran.error) == (7, True)
+    ran = train("LQR-v0", run, "--steps", 50)
+    assert ran.code == 7
+    assert "has 100 steps, 50 were asked for" in ran.error
+    ran = train("LQR-v0", run, "--steps", 100, "--seeds", "0-1")
+    assert ran.code == 7
+    assert "single run" in ran.error
+    assert content(run) == before
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    for argv in ([], ["--overwrite"]):
+        ran = train("LQR-v0", other, "--steps", 100, *argv)
+        assert ran.code == 7
+        assert "other things" in ran.error
+    assert content(other) == {"thesis.txt": b"years of work"}
+
+
+def test_the_run_may_be_the_current_folder_but_no_file(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    out = trained("LQR-v0", ".", "--steps", 50, "--seed", 0)
+    assert out["critic"] == str(tmp_path / "here" / "critic.safetensors")
+    (tmp_path / "file").write_text("")
+    for name, words in ((tmp_path / "file", "is a file"), ("/", "no folder above")):
+        ran = train("LQR-v0", name, "--steps", 50)
+        assert ran.code == 2
+        assert words in ran.error
+
+
+def test_an_unfinished_longer_run_is_not_cut_back(tmp_path):
+    run = tmp_path / "run"
+    trained("LQR-v0", run, "--steps", 200, "--seed", 0)
+    (run / "result.json").unlink()
+    before = content(run)
+    ran = train("LQR-v0", run, "--steps", 100)
+    assert ran.code == 7
+    assert "200 steps" in ran.error
+    assert content(run) == before
+
+
+def test_divergence_keeps_the_last_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    argv = ["--lr-critic", 1e30, "--update-every", 120, "--seed", 0]
+    trained("LQR-v0", run, "--steps", 100, *argv, critic="psvf")
+    before = (run / "checkpoint.safetensors").read_bytes()
+    ran = train("LQR-v0", run, "--steps", 200, *argv, critic="psvf")
+    assert ran.code == 8
+    assert "--lr-critic" in ran.error
+    assert (run / "checkpoint.safetensors").read_bytes() == before
+    # Up to there the run is as good as it was.
+    assert trained("LQR-v0", run, "--steps", 100, *argv, critic="psvf")["steps"] == 100
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "pending.safetensors", "result.json"])
+def test_damage_is_noticed(tmp_path, name):
+    run = tmp_path / "run"
+    trained("LQR-v0", run, "--steps", 100, "--seed", 0)
+    image = bytearray((run / name).read_bytes())
+    image[len(image) // 2] ^= 0xFF
+    (run / name).write_bytes(image)
+    ran = train("LQR-v0", run, "--steps", 100 if name == "result.json" else 200)
+    assert ran.code == 3
+    assert name in ran.error
+
+
+# --------------------------------------------------------------------- what comes of it
+
+
+def test_the_training_episodes_become_a_dataset(tmp_path, datasets):
+    run = tmp_path / "run"
+    argv = ["--steps", 220, "--seed", 0, "--export-dataset", "lab/online-v0"]
+    argv += ["--license", "CC0-1.0", "--author", "A. Nonymous"]
+    out = trained("LQR-v0", run, *argv, critic="psvf")
+    assert out["dataset"] == str(datasets / "lab/online-v0")
+    data = load_dataset("lab/online-v0")
+    assert len(data.transitions.reward) == 220
+    assert data.trajectories.cut.tolist() == [False] * 4 + [True]
+    assert len(data.theta) == 5  # each episode its own perturbed policy
+    whole = [data.transitions.reward[data.transitions.episode == k].sum() for k in range(4)]
+    assert np.mean(whole) == pytest.approx(out["perturbed_return"])
+    card = (datasets / "lab/online-v0/README.md").read_text()
+    assert "pbvf train-online LQR-v0 --critic psvf" in card
+    assert "CC0-1.0" in card
+    assert str(tmp_path) not in card
+    before = content(datasets / "lab/online-v0")
+    assert trained("LQR-v0", run, *argv, critic="psvf")["already_complete"]
+    assert content(datasets / "lab/online-v0") == before
+    # The command of the card makes the same dataset, from another folder.
+    other = trained("LQR-v0", tmp_path / "other", *argv, "--overwrite", critic="psvf")
+    assert content(datasets / "lab/online-v0") == before
+    assert other["perturbed_return"] == out["perturbed_return"]
+    ran = train("LQR-v0", run, *argv[:-4], "--license", "MIT", critic="psvf")
+    assert ran.code == 7
+    assert "lab/online-v0" in ran.error
+
+
+def test_the_command_on_the_card_is_whole(tmp_path, datasets):
+    argv = ["--steps", 12, "--seed", 0, "--stochastic", "--biased", "--export-dataset", "lab/b-v0"]
+    argv += ["--env-kwargs", '{"obs_dim": 4}', "--max-episode-steps", 3, "--policy", 4]
+    trained("toyenv:Toy-v0", tmp_path / "run", *argv, critic="pavf")
+    before = content(datasets / "lab/b-v0")
+    manifest = json.loads(before["manifest.json"])
+    card = before["README.md"].decode()
+    line = next(line for line in card.splitlines() if "pbvf train-online" in line)
+    words = shlex.split(line.strip("` "))
+    assert words[:2] == ["pbvf", "train-online"]
+    words[words.index("--run") + 1] = str(tmp_path / "again")
+    ran = pbvf(*words[1:], "--overwrite", "-q")
+    assert ran.code == 0, ran.err
+    assert content(datasets / "lab/b-v0") == before
+    assert manifest["digest"] in (datasets / "lab/b-v0/manifest.json").read_text()
+
+
+def test_a_run_of_several_seeds_can_be_exported_one_by_one(tmp_path, datasets):
+    run = tmp_path / "runs"
+    trained("LQR-v0", run, "--steps", 100, "--seeds", "0-1")
+    argv = ["--steps", 100, "--seed", 1, "--export-dataset", "lab/one-v0"]
+    out = trained("LQR-v0", run / "seed-1", *argv)
+    assert out["already_complete"]
+    assert load_dataset("lab/one-v0").trajectories.cut.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("critic", ["pssvf", "psvf", "pavf"])
+def test_critic_and_policy_serve_the_other_commands(tmp_path, datasets, critic):
+    argv = ["--steps", 90, "--seed", 0, "--snapshots", 60]
+    out = trained("InvertedPendulum-v5", tmp_path / "run", *argv, critic=critic)
+    for file in (out["critic"], out["snapshots"][0]["critic"]):
+        ran = pbvf(
+            "synthesize", file, "--from-scratch", 2, "--steps", 5, "--restarts", 1, "--evaluate",
+            "--episodes", 1, "--out", tmp_path / "p.safetensors", "--overwrite", "--json", "-q",
+            "--seed", 0,
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+        assert len(ran.json["returns"]) == 2
+    for file in (out["policy"], out["snapshots"][0]["policy"]):
+        ran = pbvf(
+            "evaluate", file, "--critic", out["critic"], "--episodes", 2, "--seed", 0, "--json",
+            "-q",
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+        assert np.shape(ran.json["returns"]) == (1, 2)
+        assert np.isfinite(ran.json["predicted"]).all()
+
+
+def test_steps_or_episode():
+    assert values.steps_or_episode("episode", "--x") is None
+    assert values.steps_or_episode("12", "--x") == 12
+    for text in ("0", "-3", "1.5", "", "Episode"):
+        with pytest.raises(UsageError, match="--x"):
+            values.steps_or_episode(text, "--x")
+
+
+# ------------------------------------------------------------------- nothing is lost
+
+
+def test_overwrite_keeps_a_users_notes_and_makes_the_run_anew(tmp_path):
+    run = tmp_path / "run"
+    trained("LQR-v0", run, "--steps", 100, "--seed", 0)
+    (run / "notes.txt").write_text("mine")
+    out = trained("LQR-v0", run, "--steps", 150, "--seed", 1, "--overwrite")
+    assert (out["steps"], out["seed"]) == (150, 1)
+    assert (run / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_takes_nothing_from_a_folder_that_is_no_run(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "critic.safetensors").write_text("of another program")
+    (run / "notes.txt").write_text("mine")
+    ran = train("LQR-v0", run, "--steps", 100, "--overwrite")
+    assert ran.code == 7
+    assert "other things" in ran.error
+    assert len(list(run.iterdir())) == 2
+
+
+def test_a_damaged_critic_of_a_finished_run_is_made_again(tmp_path):
+    run = tmp_path / "run"
+    argv = ["--steps", 120, "--seed", 0]
+    trained("LQR-v0", run, *argv)
+    before = kept(run)
+    for name in ("critic.safetensors", "policy.safetensors"):
+        (run / name).write_bytes(b"damaged")
+        assert trained("LQR-v0", run, *argv)["already_complete"] is False
+        assert kept(run) == before
+    assert trained("LQR-v0", run, *argv)["already_complete"] is True
+
+
+@pytest.mark.usefixtures("datasets")
+def test_a_conflict_of_the_export_is_found_before_training(tmp_path):
+    run, argv = tmp_path / "run", ["--seed", 0, "--export-dataset", "lab/run-v0"]
+    trained("LQR-v0", run, "--steps", 100, *argv)
+    before = kept(run)
+    for more in (["--steps", 150], ["--steps", 100, "--license", "MIT"]):
+        ran = train("LQR-v0", run, *argv, *more)
+        assert ran.code == 7
+        assert "--export-dataset" in ran.error
+        assert kept(run) == before
+    assert trained("LQR-v0", run, "--steps", 100, *argv)["already_complete"] is True
+
+
+@pytest.mark.parametrize(
+    ("code", "env", "argv", "words"),
+    [
+        (8, "LQR-v0", ("--sigma", "1e300"), "a perturbed parameter is not finite"),
+        (8, "toyenv:ToyHuge-v0", (), "beyond single precision"),
+        (8, "toyenv:ToyNaNSurvive-v0", (), "reward_survive in step"),
+        (2, "LQR-v0", ("--seeds", "0-99999999999"), "--seeds"),
+    ],
+)
+def test_numbers_beyond_all_bounds(tmp_path, monkeypatch, code, env, argv, words):
+    ran = train(env, tmp_path / "run", "--steps", 100, *argv)
+    assert ran.code == code
+    assert words in ran.error

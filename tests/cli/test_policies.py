@@ -1,0 +1,477 @@
+"""``pbvf synthesize`` and ``pbvf evaluate`` from a user's side."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli_tools import pbvf
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.policies.files import PoliciesFile, load_policies
+
+POLICIES = 4
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Datasets, critics and policies of a few environments, made by the commands themselves."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder / "datasets"))
+        for env, name in (
+            ("LQR-v0", "lqr"),
+            ("toyenv:Toy-v0", "toy"),
+            ("toyenv:ToyPair-v0", "pair"),
+            ("toyenv:ToyVaried-v0", "varied"),
+            ("toyenv:ToyDiscrete-v0", "discrete"),
+        ):
+            data, critic = f"lab/{name}-v0", folder / f"{name}-critic"
+            collect = ["--dataset", data, "--episodes", 12, "--seed", 0, "-q"]
+            assert pbvf("collect", env, *collect).code == 0
+            fit = ["--critic", "psvf", "--hidden", "8", "--updates", 20, "--seed", 0, "-q"]
+            assert pbvf("fit-critic", data, *fit, "--out", critic).code == 0
+            grow = ["--from-scratch", POLICIES, "--steps", 3, "--seed", 0, "-q"]
+            assert pbvf("synthesize", critic, *grow, "--out", folder / name).code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made / "datasets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def synthesize(critic, *argv: object):
+    ran = pbvf("synthesize", critic, "--out", "p", "--seed", 0, "-q", "--json", *argv)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+def evaluate(policies, *argv: object):
+    ran = pbvf("evaluate", policies, "-q", "--json", *argv)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+# ------------------------------------------------------------------------- synthesize
+
+
+def test_synthesize_json_holds_what_the_interface_promises(made, here):
+    result = synthesize(made / "lqr-critic", "--from-scratch", 3, "--steps", 4)
+    assert result["policies"] == "p"
+    for key in ("predicted", "chosen_step", "objective", "distance"):
+        assert len(result[key]) == 3
+    assert all(0 <= step <= 4 for step in result["chosen_step"])
+    assert result["returns"] is result["closest"] is result["curve"] is None
+    assert len(load_policies(here / "p").policies) == 3
+
+
+def test_default_is_five_policies_and_the_papers_learning_rate(made):
+    ran = pbvf("synthesize", made / "lqr-critic", "--out", "p", "--steps", 1)
+    rows = {line.split()[0]: line.split()[1:] for line in ran.err.splitlines() if line.strip()}
+    assert rows["from-scratch"] == ["5", "default"]
+    assert rows["lr"][:3] == ["0.05", "paper", "default"]
+    assert "chosen step" in ran.out
+
+
+def test_evaluation_measures_and_changes_nothing(made):
+    critic = made / "lqr-critic"
+    plain = synthesize(critic, "--steps", 6)
+    argv = ["--steps", 6, "--evaluate", "--evaluate-every", 2, "--episodes", 1]
+    measured = synthesize(critic, *argv)
+    for key in ("predicted", "chosen_step", "objective"):
+        assert measured[key] == plain[key]
+    assert [point["step"] for point in measured["curve"]] == [0, 2, 4, 6]
+    assert all(len(p["returns"]) == len(p["predicted"]) == 5 for p in measured["curve"])
+    assert len(measured["closest"]) == 5
+    # The LQR starts where it always starts, so one episode is the return itself.
+    assert evaluate("p", "--episodes", 1)["means"] == measured["returns"]
+    again = synthesize(critic, *argv)
+    assert again["already_complete"] is True
+    assert again["returns"] == measured["returns"]
+
+
+def test_states_may_come_from_a_dataset(made):
+    for name, sigma in (("one", 1), ("two", 2)):
+        argv = ["--dataset", f"lab/{name}-v0", "--episodes", 4, "--sigma", sigma, "--seed", 9]
+        assert pbvf("collect", "toyenv:Toy-v0", *argv, "-q").code == 0
+    own = synthesize(made / "toy-critic", "--steps", 3, "--states", 7)
+    argv = ["--out", "q", "--seed", 0, "-q", "--json", "--steps", 3, "--states", 7]
+    other = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/one-v0").json
+    assert own["objective"] != other["objective"]
+    ran = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/two-v0")
+    assert ran.code == 7
+    assert "states" in ran.error
+    # Of other widths, and of as many observations in another environment.
+    for dataset in ("lab/lqr-v0", "lab/varied-v0"):
+        wrong = pbvf("synthesize", made / "toy-critic", "--out", "r", "--dataset", dataset)
+        assert wrong.code == 5
+        assert dataset in wrong.error
+
+
+def test_the_same_twice_then_other_settings(made, here):
+    first = synthesize(made / "toy-critic", "--steps", 3)
+    before = (here / "p").read_bytes()
+    again = pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 3)
+    assert again.code == 0
+    assert "already complete" in again.err
+    assert "stored in the output" in again.err
+    other = pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 4)
+    assert other.code == 7
+    assert "steps 3 (now 4)" in other.error
+    assert (here / "p").read_bytes() == before
+    assert synthesize(made / "toy-critic", "--steps", 4, "--overwrite") != first
+
+
+def test_no_trust_region_takes_the_last_step(made):
+    assert (
+        synthesize(made / "toy-critic", "--steps", 3, "--no-trust-region")["chosen_step"] == [3] * 5
+    )
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_a_critic_is_not_replaced_by_policies(made, here, overwrite):
+    shutil.copy(made / "lqr-critic", "c")
+    before = Path("c").read_bytes()
+    ran = pbvf("synthesize", "c", "--out", "c", "--steps", 1, "--seed", 0, *overwrite)
+    assert (ran.code, Path("c").read_bytes() == before) == (7, True)
+    assert "no policies file, so it is not replaced" in ran.error
+
+
+def test_synthesis_reads_the_critic_only(made):
+    before = (made / "toy-critic").read_bytes()
+    synthesize(made / "toy-critic", "--steps", 3)
+    assert (made / "toy-critic").read_bytes() == before
+
+
+@pytest.mark.parametrize("steps", [5, 0])
+def test_zero_steps_keep_the_initial_policies(made, steps):
+    result = synthesize(made / "toy-critic", "--steps", steps, "--lr", 1e-9)
+    assert len(result["chosen_step"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--from-scratch", "0"], "--from-scratch"),
+        (["--steps", "-1"], "--steps"),
+        (["--lr", "nan"], "--lr"),
+        (["--radius", "0"], "--radius"),
+        (["--radius", "1", "--no-trust-region"], "--radius"),
+        (["--env", "LQR-v0"], "--evaluate"),
+        (["--evaluate-every", "2"], "--evaluate"),
+        (["--episodes", "2"], "--evaluate"),
+        (["--evaluate", "--env-kwargs", "{}"], "--env"),
+        (["--evaluate", "--env", "toyenv:Nope-v0"], "Nope"),
+        (["--evaluate", "--env", "toyenv:ToyFree-v0"], "--max-episode-steps"),
+        (["--evaluate", "--env", "toyenv:ToyDict-v0"], "supported are"),
+        (["--out", "."], "folder"),
+        (["--seed", "-1"], "--seed"),
+    ],
+)
+def test_synthesize_wrong_usage_exits_2(made, here, argv, words):
+    ran = pbvf("synthesize", made / "toy-critic", "--out", "p", *argv)
+    assert ran.code == 2
+    assert words in ran.error
+    assert not (here / "p").exists()
+
+
+def test_a_critic_that_is_missing_or_of_another_kind(made):
+    missing = pbvf("synthesize", "nowhere", "--out", "p")
+    assert missing.code == 2
+    assert "nowhere: does not exist" in missing.error
+    other = pbvf("synthesize", made / "toy", "--out", "p")
+    assert other.code == 5
+    assert "policies file" in other.error
+
+
+@pytest.mark.parametrize("name", ["critic.pkl", "critic.safetensors"])
+def test_case_22_a_pickle_is_not_opened(here, made, name):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(here / "boom"), "w"))
+
+    (here / name).write_bytes(pickle.dumps(Bomb()))
+    for argv in (
+        ["synthesize", name, "--out", "p"],
+        ["evaluate", made / "toy", "--critic", name],
+        ["evaluate", name],
+    ):
+        ran = pbvf(*argv)
+        assert ran.code == 4
+        assert "safetensors" in ran.error
+        assert "weights_only" not in ran.error
+    assert not (here / "boom").exists()
+
+
+def with_environment(path, out, reference):
+    """Write a critic or policies file again with another environment in it."""
+    try:
+        file = load_policies(path)
+        replace(file, environment=reference).save(out)
+    except Exception:
+        critic = load_critic(path)
+        replace(critic, context=replace(critic.context, environment=reference)).save(out)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        EnvReference("Evil-v0", "evilmod"),
+        EnvReference("evilmod:Evil-v0"),
+        EnvReference("Swimmer-v5", None, {"xml_file": "/etc/hostname"}),
+        EnvReference("Swimmer-v5", None, {}, ("xml_file",)),
+    ],
+)
+def test_case_31_a_file_imports_and_opens_nothing(made, here, monkeypatch, reference):
+    (here / "evilmod.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(here))
+    for source, command in (("toy", ["evaluate"]), ("toy-critic", ["synthesize", "--out", "q"])):
+        out = here / f"evil-{source}"
+        with_environment(made / source, out, reference)
+        argv = [command[0], out, *command[1:], *(["--evaluate"] if len(command) > 1 else [])]
+        ran = pbvf(*argv)
+        assert ran.code == 4
+        assert "--env" in ran.error
+        named = pbvf(*argv, "--env", "toyenv:Toy-v0", warns=True)
+        assert named.code == 0, named.err
+
+
+# --------------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_json_holds_what_the_interface_promises(made):
+    result = evaluate(made / "toy", "--episodes", 3, "--critic", made / "toy-critic", "--seed", 0)
+    returns = np.array(result["returns"])
+    assert returns.shape == (POLICIES, 3)
+    assert np.array(result["discounted_returns"]).shape == (POLICIES, 3)
+    assert result["mean"] == pytest.approx(returns.mean())
+    assert result["means"] == pytest.approx(returns.mean(axis=1).tolist())
+    assert result["gamma"] == 0.99
+    assert len(result["predicted"]) == POLICIES
+    assert -1 <= result["rank_correlation"] <= 1
+    assert evaluate(made / "toy", "--episodes", 3, "--seed", 0)["returns"] == result["returns"]
+
+
+def test_predictions_agree_with_synthesis(made, here):
+    grown = synthesize(made / "toy-critic", "--steps", 2)
+    result = evaluate("p", "--critic", made / "toy-critic", "--episodes", 1)
+    assert result["predicted"] == pytest.approx(grown["predicted"], rel=1e-6)
+
+
+def test_rank_correlation_is_that_of_scipy_and_null_below_three(made, here):
+    from scipy.stats import spearmanr
+
+    result = evaluate(made / "toy", "--critic", made / "toy-critic")
+    means = np.mean(result["discounted_returns"], axis=1)
+    expected = spearmanr(result["predicted"], means).statistic
+    assert result["rank_correlation"] == pytest.approx(expected)
+    file = load_policies(made / "toy")
+    replace(file, policies=file.policies.select([0, 1])).save(here / "two")
+    assert evaluate("two", "--critic", made / "toy-critic")["rank_correlation"] is None
+
+
+def test_policies_are_judged_in_the_critics_normaliser(made, here):
+    from pbvf_offline.policies.policy import Policies
+
+    file = load_policies(made / "toy")
+    p = file.policies
+    mean, std = p.obs_mean + 0.5, p.obs_std * 2
+    theta = p.in_normaliser(mean[0], std[0])
+    PoliciesFile(Policies(p.spec, theta, mean, std), file.environment).save(here / "same")
+    argv = ["--critic", made / "toy-critic", "--seed", 0, "--episodes", 2]
+    ours, theirs = evaluate("same", *argv), evaluate(made / "toy", *argv)
+    assert ours["predicted"] == pytest.approx(theirs["predicted"], rel=1e-4)
+    np.testing.assert_allclose(ours["returns"], theirs["returns"], rtol=1e-5)
+
+
+def test_discounted_returns_use_gamma(made):
+    result = evaluate(made / "lqr", "--episodes", 1, "--gamma", 0)
+    # With gamma 0 only the first reward counts: -1 - a^2 at s = 1.
+    first = np.array(result["discounted_returns"])[:, 0]
+    policies = load_policies(made / "lqr").policies
+    actions = [policies.actor(k).act(np.ones(1))[0][0] for k in range(POLICIES)]
+    np.testing.assert_allclose(first, -1 - np.square(actions))
+    assert evaluate(made / "lqr", "--episodes", 1, "--gamma", 1)[
+        "discounted_returns"
+    ] == pytest.approx(np.array(evaluate(made / "lqr", "--episodes", 1)["returns"]))
+
+
+def test_case_25_exactly_so_many_whole_episodes(made):
+    result = evaluate(made / "varied", "--episodes", 3, "--seed", 4)
+    assert [len(r) for r in result["returns"]] == [3] * POLICIES
+    from pbvf_offline.envs.reference import EnvConfig
+    from pbvf_offline.rollout.loop import GivenPlan, make_env, run_episode
+
+    policies = load_policies(made / "varied").policies
+    env = make_env(EnvConfig("toyenv:ToyVaried-v0"))
+    plan = GivenPlan(policies, 4, repeat=3)
+    episodes = [run_episode(env, plan, k) for k in range(3)]
+    assert len({len(e) for e in episodes}) > 1
+    assert all(e.terminated[-1] for e in episodes)
+    assert result["returns"][0] == pytest.approx([e.rewards.sum() for e in episodes])
+
+
+def test_case_24_another_version_of_the_environment_warns_once(made):
+    argv = [
+        "evaluate",
+        made / "pair",
+        "--env",
+        "toyenv:ToyPair-v1",
+        "--critic",
+        made / "pair-critic",
+    ]
+    ran = pbvf(*argv, "-q", "--json", "--episodes", 1, warns=True)
+    assert ran.code == 0
+    assert ran.err.startswith("warning: ")
+    assert ran.err.count("\n") == 1
+    assert "ToyPair-v0" in ran.err
+    assert "ToyPair-v1: rewards differ between" in ran.err
+    assert ran.json["mean"] > 0
+    argv = ["synthesize", made / "pair-critic", "--out", "p", "--evaluate", "--steps", 1, "-q"]
+    ran = pbvf(*argv, "--env", "toyenv:ToyPair-v1", warns=True)
+    assert ran.code == 0
+    assert "rewards differ between" in ran.err
+
+
+def test_another_environment_altogether_warns_too(made):
+    argv = ["evaluate", made / "toy", "--env", "toyenv:ToyLimit-v0", "-q", "--episodes", 1]
+    ran = pbvf(*argv, warns=True)
+    assert ran.code == 0
+    assert "another environment" in ran.err
+
+
+def test_spaces_or_policies_that_do_not_fit_exit_5(made):
+    wide = pbvf("evaluate", made / "toy", "--env", "LQR-v0")
+    assert wide.code == 5
+    assert "observe 3 numbers" in wide.error
+    bounds = pbvf("evaluate", made / "toy", "--env", "toyenv:ToyAsym-v0")
+    assert bounds.code == 5
+    judged = pbvf("evaluate", made / "toy", "--critic", made / "lqr-critic")
+    assert judged.code == 5
+    assert "evaluates" in judged.error
+    grown = pbvf("synthesize", made / "toy-critic", "--out", "p", "--evaluate", "--env", "LQR-v0")
+    assert grown.code == 5
+
+
+def test_discrete_policies(made):
+    assert evaluate(made / "discrete", "--episodes", 2)["mean"] > 0
+
+
+def test_max_episode_steps_is_a_time_limit(made):
+    argv = ["--env", "toyenv:Endless-v0", "--max-episode-steps", 3, "--episodes", 2]
+    ran = pbvf("evaluate", made / "toy", *argv, "-q", "--json", warns=True)
+    assert all(r <= 3 for rs in ran.json["returns"] for r in rs)
+    unlimited = pbvf("evaluate", made / "toy", *argv[:2])
+    assert unlimited.code == 2
+    assert "--max-episode-steps" in unlimited.error
+
+
+def test_an_unknown_environment_is_asked_for(made, here):
+    replace(load_policies(made / "toy"), environment=None).save(here / "nameless")
+    ran = pbvf("evaluate", "nameless")
+    assert ran.code == 2
+    assert "--env" in ran.error
+
+
+def test_a_table_for_people(made):
+    ran = pbvf("evaluate", made / "toy", "--critic", made / "toy-critic", "--episodes", 2)
+    assert "rank correlation" in ran.out
+    assert "predicted" in ran.out
+    assert "stored in the critic" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--episodes", "0"], "--episodes"),
+        (["--gamma", "2"], "--gamma"),
+        (["--seed", "-1"], "--seed"),
+        (["--env-kwargs", "{}"], "--env"),
+        (["--env", "nomodule:X-v0"], "nomodule"),
+        (["--video", "film.avi"], ".mp4 or .gif"),
+        (["--critic", "nowhere"], "nowhere"),
+    ],
+)
+def test_evaluate_wrong_usage_exits_2(made, argv, words):
+    ran = pbvf("evaluate", made / "toy", *argv)
+    assert ran.code == 2
+    assert words in ran.error
+
+
+# ------------------------------------------------------------------------------ video
+
+
+def test_video_films_the_first_episode(made, here):
+    result = evaluate(made / "toy", "--video", "a/film.gif", "--episodes", 2)
+    assert result["frames"] == 6  # five steps and the start
+    assert (here / "a/film.gif").read_bytes()[:4] == b"GIF8"
+    assert [p.name for p in (here / "a").iterdir()] == ["film.gif"]
+    ran = pbvf("evaluate", made / "toy", "--video", "a/film.gif")
+    assert ran.code == 7
+    assert evaluate(made / "toy", "--video", "a/film.gif", "--overwrite")["frames"] == 6
+
+
+def test_video_without_its_extra_says_what_to_install(made, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda n, *a: None if n == "imageio_ffmpeg" else find(n, *a)
+    )
+    ran = pbvf("evaluate", made / "toy", "--video", "film.mp4")
+    assert ran.code == 2
+    assert "pip install 'pbvf-offline[video]'" in ran.error
+
+
+def test_video_of_an_environment_without_images(made):
+    ran = pbvf("evaluate", made / "lqr", "--video", "film.gif", "-q")
+    assert ran.code == 2
+    assert "rgb_array" in ran.error
+
+
+def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(made, here, monkeypatch):
+    import toyenv
+
+    def fail(self):
+        raise RuntimeError("no GL here")
+
+    monkeypatch.setattr(toyenv.ToyEnv, "render", fail)
+    ran = pbvf("evaluate", made / "toy", "--video", "film.gif", "-q")
+    assert ran.code == 6
+    assert "MUJOCO_GL=egl" in ran.error
+    assert "no GL here" in ran.error
+    assert list(here.iterdir()) in ([], [here / "cache"])
+
+
+def test_a_video_that_cannot_be_written_exits_6(made, here):
+    (here / "file").write_text("")
+    ran = pbvf("evaluate", made / "toy", "--video", "file/film.gif", "-q")
+    assert ran.code == 6
+
+
+# ------------------------------------------------------------------------- no network
+
+
+def test_case_26_everything_works_without_a_network(made, here, monkeypatch):
+    import socket
+
+    def refuse(*_: object) -> None:
+        raise OSError("no network")
+
+    for name in ("connect", "connect_ex", "bind"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    argv = ["--dataset", "lab/offline-v0", "--steps", 20, "-q"]
+    assert pbvf("collect", "toyenv:Toy-v0", *argv).code == 0
+    argv = ["--critic", "psvf", "--hidden", "8", "--updates", 3, "--out", "c", "-q"]
+    assert pbvf("fit-critic", "lab/offline-v0", *argv).code == 0
+    assert pbvf("synthesize", "c", "--steps", 2, "--out", "p", "--evaluate", "-q").code == 0
+    assert pbvf("evaluate", "p", "--critic", "c", "--episodes", 1, "-q").code == 0

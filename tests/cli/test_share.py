@@ -1,0 +1,259 @@
+"""``pbvf dataset push``, ``pull``, ``pack``, ``unpack`` and the commands of signatures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hostile
+from cli_tools import content, pbvf, start
+from pbvf_cli.shared import progress
+from pbvf_datasets.share.privacy import Machine
+from share_tools import NAME, SOMEBODY, licensed, serving, without_pauses
+
+DATA = "data/main_data.hdf5"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pauses(monkeypatch)
+    monkeypatch.setattr(Machine, "this", classmethod(lambda cls: SOMEBODY))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return licensed(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+def digest(folder: Path) -> Any:
+    return json.loads((folder / "manifest.json").read_bytes())["digest"]
+
+
+def test_push_and_pull(made: Path, root: Path, tmp_path: Path) -> None:
+    there = tmp_path / "stick/toy"
+    size = sum(map(len, content(made).values()))
+    ran = pbvf("dataset", "push", made, there, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert {k: v for k, v in ran.json.items() if k != "seconds"} == {
+        "dataset": NAME,
+        "remote": str(there),
+        "digest": digest(made),
+        "files": {name: len(data) for name, data in content(made).items()},
+        "bytes": size,
+        "sent": size,
+        "already_complete": False,
+    }
+    ran = pbvf("dataset", "pull", there, "lab/mine-v0", "--json", "--device", "cpu")
+    assert ran.code == 0
+    assert ran.err.startswith(
+        f"note: its files call it {NAME}; stock Minari loads it as lab/mine-v0"
+    )
+    assert {k: v for k, v in ran.json.items() if k not in ("seconds", "bytes")} == {
+        "dataset": "lab/mine-v0",
+        "path": str(root / "lab/mine-v0"),
+        "remote": str(there),
+        "digest": digest(made),
+        "fetched": size,
+        "signed_by": None,
+        "already_complete": False,
+    }
+    assert content(root / "lab/mine-v0") == content(made)
+    for command in (("push", made, there), ("pull", there, "lab/mine-v0")):
+        ran = pbvf("dataset", *command)
+        assert ran.code == 0
+        assert "already complete" in ran.out
+        assert pbvf("dataset", *command, "--json").json["already_complete"] is True
+
+
+def test_pack_and_unpack(made: Path, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "toy.tar"
+    ran = pbvf("dataset", "pack", made, file, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["bytes"] == file.stat().st_size
+    assert (ran.json["digest"], ran.json["already_complete"]) == (digest(made), False)
+    assert "already complete" in pbvf("dataset", "pack", made, file).out
+    ran = pbvf("dataset", "unpack", file, "--json")
+    assert (ran.code, ran.json["dataset"], ran.json["file"]) == (0, NAME, str(file))
+    assert content(root / NAME) == content(made)
+    assert pbvf("dataset", "unpack", file, "lab/b-v0").code == 0
+    assert content(root / "lab/b-v0") == content(made)
+    data = bytearray(file.read_bytes())
+    data[-1] = 1
+    file.write_bytes(data)
+    ran = pbvf("dataset", "unpack", file, "lab/c-v0")
+    assert ran.code == 3
+    assert ran.error.startswith(f"error: {file}: ")
+    assert pbvf("dataset", "pack", made, file).code == 7
+    assert pbvf("dataset", "pack", made, file, "--overwrite").code == 0
+
+
+def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    folder = Path(shutil.copytree(made, tmp_path / "toy"))
+    key, public = tmp_path / "lab.key", tmp_path / "lab.key.pub"
+    made_keys = pbvf("dataset", "keygen", key, "--json").json
+    assert made_keys["private_key"] == str(key)
+    assert pbvf("dataset", "keygen", key).code == 7
+    assert pbvf("dataset", "check-signature", folder, "--key", public).code == 4
+    ran = pbvf("dataset", "sign", folder, "--key", key, "--json")
+    assert (ran.code, ran.json["fingerprint"]) == (0, made_keys["fingerprint"])
+    ran = pbvf("dataset", "check-signature", folder, "--key", public)
+    assert ran.code == 0
+    assert made_keys["fingerprint"] in ran.out
+    ran = pbvf("dataset", "pull", folder, NAME, "--public-key", public, "--json")
+    assert ran.json["signed_by"] == made_keys["fingerprint"]
+    assert pbvf("dataset", "pull", made, "lab/b-v0", "--public-key", public).code == 4
+    for command in ("sign", "check-signature"):
+        assert "--key" in pbvf("dataset", command, folder).error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("push", "lab/none-v0", "/x"), 2, "no dataset"),
+        (("push", "MADE", "https://u:pa55@h/x"), 2, "pull alone"),
+        (("push", "MADE", "ftq://u:pa55@h/x"), 2, "fsspec"),
+        (("push", "BARE", "OUT"), 2, "licence"),
+        (("pull", "/nowhere", "lab/x-v0"), 2, "no dataset"),
+        (("pull", "http://u:pa55@127.0.0.1:9/x?sig=pa55", "lab/x-v0"), 10, "Connection refused"),
+        (("pull", "MADE", "../x"), 2, "not a dataset id"),
+        (("pack", "BARE", "FILE"), 2, "is no folder"),
+        (("unpack", "/nowhere.tar"), 2, "does not exist"),
+        (("unpack", "MADE"), 2, "regular"),
+        (("sign", "BARE", "--key", "/nowhere"), 2, "does not exist"),
+        (("keygen", "FILE"), 6, "not a directory"),
+        (("keygen", "/nowhere/lab.key"), 2, "no such folder"),
+    ],
+)
+def test_errors_are_one_line(
+    made: Path,
+    root: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+) -> None:
+    bare = licensed(tmp_path / "bare", license=None)
+    names = {"MADE": str(made), "BARE": str(bare), "OUT": str(tmp_path / "out")}
+    names["FILE"] = str(made / "README.md/x")
+    command = [names.get(argument, argument) for argument in arguments]
+    ran = pbvf("dataset", *command)
+    assert ran.code == code
+    assert words in ran.error
+    debug = pbvf("dataset", *command, "--debug")
+    assert debug.code == code
+    assert "pa55" not in ran.err + debug.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_must_not_go_out_needs_a_word(root: Path, tmp_path: Path) -> None:
+    folder = licensed(root, authors=["alice"])
+    ran = pbvf("dataset", "push", NAME, tmp_path / "out")
+    assert ran.code == 2
+    assert "the user name 'alice'" in ran.error
+    assert pbvf("dataset", "push", NAME, tmp_path / "out", "--allow", "alice").code == 0
+    assert content(tmp_path / "out") == content(folder)
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        (hostile.DAMAGED["infinite rewards"], 3),
+        (hostile.UNSAFE["external link to an array"], 4),
+        (hostile.INCOMPATIBLE["two architectures"], 5),
+    ],
+)
+def test_a_damaged_dataset_is_neither_sent_nor_packed(
+    made: Path, tmp_path: Path, case: hostile.Case, code: int
+) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "toy"))
+    case.spoil(folder, hostile.outside(tmp_path / "secret"))
+    hostile.reseal(folder)
+    verdict = pbvf("dataset", "verify", folder)
+    assert verdict.code == code
+    for command in (("push", folder, tmp_path / "out"), ("pack", folder, tmp_path / "toy.tar")):
+        for more in ((), ("--overwrite",)):
+            ran = pbvf("dataset", *command, *more)
+            assert (ran.code, ran.out) == (code, "")
+            assert all(word in ran.error for word in case.words)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["secret", "toy"]
+
+
+def test_one_bar_follows_the_other(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    for command in (("push", made, tmp_path / "out"), ("pack", made, tmp_path / "toy.tar")):
+        for again in (False, True):
+            lines = pbvf("dataset", *command).err.splitlines()
+            words = [line.partition(":")[0] for line in lines]
+            doing = {"push": "sending", "pack": "packing"}[str(command[0])]
+            assert set(words) <= {"verifying", doing}
+            assert words == sorted(words, key=["verifying", doing].index)
+            assert ("verifying" in words) is not again
+
+
+def test_a_killed_pull_goes_on_and_keeps_others_out(made: Path, root: Path) -> None:
+    part = root / "lab/.toy-v0.arriving"
+    with serving(made, stall=20_000) as web:
+        process = start("dataset", "pull", web.url, NAME)
+        deadline = time.monotonic() + 60
+        while not any(p.stat().st_size == 20_000 for p in part.glob("part-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        ran = pbvf("dataset", "pull", web.url, NAME)
+        assert ran.code == 7
+        assert "another process" in ran.error
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert not (root / NAME).exists()
+        web.stall, web.requests = None, []
+        web.released.set()
+        assert pbvf("dataset", "pull", web.url, NAME).code == 0
+        assert web.asked(DATA) == ["bytes=20000-"]
+    assert content(root / NAME) == content(made)
+
+
+def test_ctrl_c_says_that_the_same_command_continues(made: Path, root: Path) -> None:
+    work = root / "lab/.toy-v0.arriving"
+    with serving(made, stall=20_000) as web:
+        process = start("dataset", "pull", web.url, NAME)
+        deadline = time.monotonic() + 60
+        while not any(p.stat().st_size == 20_000 for p in work.glob("part-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        web.released.set()
+    assert process.returncode == 130
+    assert out == ""
+    assert "the same command continues" in err
+    assert len(err.splitlines()) == 1
+    assert any(p.stat().st_size == 20_000 for p in work.glob("part-*"))
+
+
+def test_help_names_places_and_options() -> None:
+    for command, words in {
+        "push": ("REMOTE", "s3://", "--allow", "--overwrite"),
+        "pull": ("REMOTE", "ID", "https://", "--public-key"),
+        "pack": ("FILE.tar",),
+        "unpack": ("FILE.tar", "--public-key"),
+        "keygen": ("FILE.pub",),
+        "sign": ("--key",),
+        "check-signature": ("--key",),
+    }.items():
+        ran = pbvf("dataset", command, "--help")
+        assert ran.code == 0
+        assert all(word in ran.out for word in (*words, "--json", "--quiet", "--debug")), command

@@ -1,0 +1,512 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pbvf_offline.critics.base as base_module
+from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
+from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
+from pbvf_offline.critics.network import SplitMLP
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.fit.loop import start_fit, training_set
+from pbvf_offline.policies.batch import network_output, unit_action
+from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
+
+CPU = torch.device("cpu")
+KINDS = ("pssvf", "psvf", "pavf")
+
+
+def critic_of(kind: str, spec: Any = None, seed: int = 0, **kwargs: Any) -> Critic:
+    spec = box_spec(2, (3,), 2) if spec is None else spec
+    values: dict[str, Any] = {"hidden": (6, 5), "activation": "tanh", **kwargs}
+    return make_critic(kind, CriticConfig(spec, **values), np.random.default_rng(seed))
+
+
+def prepare(critic: Critic, data: Trajectories, held_out: Any = None) -> Any:
+    normaliser = Normaliser.identity(data.policies.spec.obs_dim)
+    held = np.zeros(len(data.policies), bool) if held_out is None else held_out
+    return critic.training_set(data, normaliser, held, CPU)
+
+
+def fill(critic: Critic, **weights: Any) -> None:
+    """Set the weights of a critic with one hidden unit by name."""
+    with torch.no_grad():
+        for name, parameter in critic.named_parameters():
+            value = torch.tensor(weights.pop(name.replace(".", "_")), dtype=parameter.dtype)
+            parameter.copy_(value.reshape(parameter.shape))
+    assert not weights
+
+
+def two_steps(rewards: list[float], end: str) -> Trajectories:
+    """One linear policy a = tanh(2 s + 1) of one observation, states 1, 2, 3."""
+    spec = box_spec(1, dtype="float64")
+    theta = np.array([[2.0, 1.0]], np.float32)
+    policies = Policies(spec, theta, np.zeros((1, 1)), np.ones((1, 1)))
+    episode = make_episode(policies, [0], [2], rewards=rewards, end=end)
+    states = np.array([[1.0], [2.0], [3.0]])
+    actions = np.array([[0.5], [-0.25]])  # as executed; not what the policy would do
+    return stack_episodes(
+        spec, [dataclasses.replace(episode, observations=states, actions=actions)]
+    )
+
+
+def test_pssvf_loss_by_hand() -> None:
+    # V(theta) = 3 relu(theta . (1, -1) + 0.5) - 1 = 3 * 1.5 - 1 = 3.5 for theta = (2, 1).
+    # Returns 4 + 0.5 * 2 = 5 (gamma 0.5): loss (5 - 3.5)^2 = 2.25.
+    data = two_steps([4.0, 2.0], "terminated")
+    critic = critic_of("pssvf", data.policies.spec, hidden=(1,), activation="relu", gamma=0.5)
+    fill(critic, network_first_theta=[1.0, -1.0], network_first_bias=[0.5],
+         network_weights_0=[3.0], network_biases_0=[-1.0])  # fmt: skip
+    batch = prepare(critic, data)
+    assert len(batch) == 1
+    loss = critic.loss(batch, torch.tensor([0, 0]))
+    assert loss.item() == pytest.approx(2.25)
+    loss.backward()
+    # d/d(output bias) (r - V)^2 = -2 (r - V) = -3; through the weight 3 and theta_0 = 2: -18.
+    assert critic.network.biases[0].grad.tolist() == pytest.approx([-3.0])
+    assert critic.network.first["theta"].grad.tolist()[0] == pytest.approx([-18.0, -9.0])
+
+
+def psvf_by_hand(n_step: int, end: str) -> tuple[Critic, Any]:
+    # V(s, theta) = 2 relu(theta . (1, -1) + s) + 1 = 2 (1 + s) + 1: 5, 7, 9 at s = 1, 2, 3.
+    data = two_steps([4.0, 2.0], end)
+    critic = critic_of(
+        "psvf", data.policies.spec, hidden=(1,), activation="relu", gamma=0.5, n_step=n_step
+    )
+    fill(critic, network_first_theta=[1.0, -1.0], network_first_obs=[1.0],
+         network_first_bias=[0.0], network_weights_0=[2.0], network_biases_0=[1.0])  # fmt: skip
+    return critic, prepare(critic, data)
+
+
+@pytest.mark.parametrize(
+    ("n_step", "end", "target0", "target1"),
+    [
+        # 4 + 0.5 * 7 = 7.5 and 2 + 0.5 * 9 = 6.5; a time limit does not stop bootstrapping.
+        (1, "truncated", 7.5, 6.5),
+        (1, "cut", 7.5, 6.5),
+        (1, "terminated", 7.5, 2.0),
+        # 4 + 0.5 * 2 + 0.25 * 9 = 7.25.
+        (2, "truncated", 7.25, 6.5),
+        (2, "terminated", 5.0, 2.0),
+    ],
+)
+def test_psvf_loss_by_hand(n_step: int, end: str, target0: float, target1: float) -> None:
+    critic, batch = psvf_by_hand(n_step, end)
+    for index, value, target in ((0, 5.0, target0), (1, 7.0, target1)):
+        loss = critic.loss(batch, torch.tensor([index]))
+        assert loss.item() == pytest.approx((value - target) ** 2)
+        critic.zero_grad()
+        loss.backward()
+        # The target is a constant: d loss / d(output bias) = 2 (V - target), not
+        # 2 (V - target) (1 - gamma).
+        assert critic.network.biases[0].grad.item() == pytest.approx(2 * (value - target))
+    both = critic.loss(batch, torch.tensor([0, 1]))
+    assert both.item() == pytest.approx(((5 - target0) ** 2 + (7 - target1) ** 2) / 2)
+
+
+def test_pavf_loss_by_hand() -> None:
+    # Q(s, a, theta) = 2 relu(theta . (1, -1) + s + 3 a) + 1 with executed a = 0.5, -0.25:
+    # Q(1, 0.5) = 2 (1 + 1 + 1.5) + 1 = 8, Q(2, -0.25) = 2 (1 + 2 - 0.75) + 1 = 5.5.
+    # The target takes the policy's own action pi(s') = tanh(2 s' + 1).
+    data = two_steps([4.0, 2.0], "truncated")
+    critic = critic_of("pavf", data.policies.spec, hidden=(1,), activation="relu", gamma=0.5)
+    fill(critic, network_first_theta=[1.0, -1.0], network_first_obs=[1.0],
+         network_first_action=[3.0], network_first_bias=[0.0],
+         network_weights_0=[2.0], network_biases_0=[1.0])  # fmt: skip
+    batch = prepare(critic, data)
+
+    def ahead(s: float) -> float:
+        return 2 * (1 + s + 3 * math.tanh(2 * s + 1)) + 1
+
+    for index, value, target in ((0, 8.0, 4 + 0.5 * ahead(2)), (1, 5.5, 2 + 0.5 * ahead(3))):
+        loss = critic.loss(batch, torch.tensor([index]))
+        assert loss.item() == pytest.approx((value - target) ** 2, rel=1e-6)
+        critic.zero_grad()
+        loss.backward()
+        slope = 2 * (value - target)
+        assert critic.network.biases[0].grad.item() == pytest.approx(slope, rel=1e-6)
+        # d Q / d(action weight) = 2 a with the executed action.
+        action = (0.5, -0.25)[index]
+        got = critic.network.first["action"].grad.item()
+        assert got == pytest.approx(slope * 2 * action, rel=1e-6)
+
+
+def test_actions_are_seen_in_the_policys_unit() -> None:
+    spec = box_spec(2, act_dim=1, low=1.0, high=5.0)
+    policies = make_policies(spec, 1)
+    episode = make_episode(policies, [0], [3])
+    actions = np.array([[1.0], [4.0], [5.0]], np.float32)
+    data = stack_episodes(spec, [dataclasses.replace(episode, actions=actions)])
+    batch = prepare(critic_of("pavf", spec), data)
+    assert batch.action.flatten().tolist() == [-1.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["psvf", "pavf"])
+def test_gradient_is_the_semi_gradient(kind: str) -> None:
+    data = make_data(box_spec(2, (3,), 2), policies=8, segments=2)
+    if kind == "pavf":
+        spec = data.policies.spec
+    critic = critic_of(kind, gamma=0.9, n_step=3)
+    batch = prepare(critic, data)
+    index = torch.arange(len(batch))
+    # Reference: targets computed first as plain numbers, then an ordinary regression.
+    theta = batch.theta[batch.policy]
+    with torch.no_grad():
+        ahead = critic.paired_values(theta, batch.obs[batch.boot_row])
+        target = batch.value + batch.discount * ahead
+    if kind == "psvf":
+        value = critic.paired_values(theta, batch.obs[batch.obs_row])
+    else:
+        spec = data.policies.spec
+        assert unit_action(spec, theta, batch.obs[batch.obs_row].unsqueeze(1)).shape[-1] == 2
+        network = critic.network
+        value = network.head(
+            network.part("theta", theta)
+            + network.part("obs", batch.obs[batch.obs_row])
+            + network.part("action", batch.action)
+        )
+    names = dict(critic.named_parameters())
+    want = torch.autograd.grad((value - target).square().mean(), list(names.values()))
+    loss = critic.loss(batch, index)
+    assert loss.item() == pytest.approx((value - target).square().mean().item(), rel=1e-5)
+    got = torch.autograd.grad(loss, list(names.values()))
+    for name, a, b in zip(names, got, want, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_is_a_mean_over_entries(kind: str) -> None:
+    critic = critic_of(kind)
+    batch = prepare(critic, make_data(critic.config.spec, policies=9))
+    index = torch.arange(len(batch)).repeat(3)[: 2 * len(batch) + 1]
+    whole = critic.loss(batch, index)
+    singles = torch.stack([critic.loss(batch, i[None]) for i in index])
+    assert whole.item() == pytest.approx(singles.mean().item(), rel=1e-5)
+    want = torch.autograd.grad(singles.mean(), list(critic.parameters()))
+    got = torch.autograd.grad(whole, list(critic.parameters()))
+    for a, b in zip(got, want, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_held_out_policies_have_no_entry(kind: str) -> None:
+    data = make_data(box_spec(2, (3,), 2), policies=6, length=4)
+    held = np.array([False, True, False, False, True, False])
+    batch = prepare(critic_of(kind), data, held)
+    assert set(batch.policy[batch.entry].tolist()) == {0, 2, 3, 5}
+    assert len(batch) == (4 if kind == "pssvf" else 16)
+
+
+def test_training_set_is_shown_in_the_critics_normaliser() -> None:
+    data = make_data(box_spec(2), policies=3, mean=[1.0, -1.0], std=[2.0, 0.5])
+    critic = critic_of("psvf", data.policies.spec)
+    normaliser = Normaliser(np.array([0.5, 0.0]), np.array([1.0, 3.0]))
+    batch = critic.training_set(data, normaliser, np.zeros(3, bool), CPU)
+    want = normaliser.apply(data.observations).astype(np.float32)
+    assert np.array_equal(batch.obs.numpy(), want)
+    # The policy's output in a state is the same in both normalisers.
+    out = network_output(data.policies.spec, batch.theta, batch.obs)
+    for k in range(3):
+        for row in range(5):
+            want_out = data.policies.actor(k).logits(data.observations[row])
+            assert out[k, row].tolist() == pytest.approx(want_out.tolist(), abs=1e-5)
+
+
+# --- what actors ascend ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_objective_gradient_by_finite_differences(kind: str, activation: str) -> None:
+    critic = critic_of(kind, activation=activation).double()
+    rng = np.random.default_rng(1)
+    theta = torch.from_numpy(rng.normal(0, 0.5, (3, critic.config.spec.size)))
+    states = torch.from_numpy(rng.normal(0, 1, (7, 2)))
+    value, gradient = critic.objective_and_gradient(theta, states)
+    assert torch.allclose(value, critic.objective(theta, states), atol=1e-14)
+    h = 1e-6
+    for k in range(3):
+        for d in range(0, theta.shape[1], 3):
+            up, down = theta.clone(), theta.clone()
+            up[k, d] += h
+            down[k, d] -= h
+            slope = (critic.objective(up, states) - critic.objective(down, states)) / (2 * h)
+            assert gradient[k, d].item() == pytest.approx(slope[k].item(), abs=1e-7)
+            others = [j for j in range(3) if j != k]
+            assert torch.all(slope[others] == 0)  # a policy's value is its own
+    assert torch.any(gradient != 0)
+
+
+def test_pavf_gradient_has_both_terms() -> None:
+    # grad_theta pi_theta(s) grad_a Q(s, a, theta) + grad_theta Q(s, a, theta) at a = pi(s).
+    critic = critic_of("pavf").double()
+    spec = critic.config.spec
+    theta = torch.randn(1, spec.size, dtype=torch.float64)
+    states = torch.randn(5, 2, dtype=torch.float64)
+
+    def q(t: Tensor, a: Tensor) -> Tensor:
+        network = critic.network
+        first = network.part("theta", t).unsqueeze(1) + network.part("obs", states)
+        return network.head(first + network.part("action", a))
+
+    moving = theta.clone().requires_grad_()
+    action = unit_action(spec, theta, states)
+    of_theta = torch.autograd.grad(q(moving, action).mean(), moving)[0]
+    free_action = action.clone().requires_grad_()
+    of_action = torch.autograd.grad(q(theta, free_action).mean(), free_action)[0]
+    moving = theta.clone().requires_grad_()
+    chained = torch.autograd.grad(unit_action(spec, moving, states), moving, of_action)[0]
+    _, gradient = critic.objective_and_gradient(theta, states)
+    assert torch.allclose(gradient, of_theta + chained, atol=1e-12)
+    assert of_theta.norm() > 1e-3
+    assert chained.norm() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_objective_does_not_depend_on_the_chunks(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    critic = critic_of(kind).double()
+    theta = torch.randn(3, critic.config.spec.size, dtype=torch.float64)
+    states = torch.randn(11, 2, dtype=torch.float64)
+    whole = critic.objective_and_gradient(theta, states)
+    paired = torch.stack([critic.paired_values(t.expand(11, -1), states).mean() for t in theta])
+    assert torch.allclose(whole[0], paired.detach(), atol=1e-12)
+    for chunk in (1, 3, 12, 33):
+        monkeypatch.setattr(base_module, "_CHUNK_VALUES", chunk)
+        parts = critic.objective_and_gradient(theta, states)
+        assert torch.allclose(parts[0], whole[0], atol=1e-12)
+        assert torch.allclose(parts[1], whole[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_objective_leaves_the_critic_alone(kind: str) -> None:
+    critic = critic_of(kind)
+    before = {name: w.clone() for name, w in critic.state_dict().items()}
+    theta = torch.randn(2, critic.config.spec.size)
+    kept = theta.clone()
+    critic.objective_and_gradient(theta, torch.randn(4, 2))
+    critic.objective(theta, torch.randn(4, 2))
+    assert all(torch.equal(before[name], w) for name, w in critic.state_dict().items())
+    assert all(p.grad is None for p in critic.parameters())
+    assert all(p.requires_grad for p in critic.parameters())
+    assert torch.equal(theta, kept)
+    assert theta.grad is None
+
+
+def test_state_dependence() -> None:
+    theta = torch.randn(2, box_spec(2, (3,), 2).size)
+    a, b = torch.randn(4, 2), torch.randn(4, 2)
+    for kind in KINDS:
+        critic = critic_of(kind)
+        assert critic.depends_on_state == (kind != "pssvf")
+        assert torch.equal(critic.objective(theta, a), critic.objective(theta, b)) == (
+            kind == "pssvf"
+        )
+        values = critic.values(theta, a, critic.state_part(a))
+        assert values.shape == ((2, 1) if kind == "pssvf" else (2, 4))
+
+
+# --- the network ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("hidden", [(7,), (7, 5), (4, 6, 3)])
+def test_split_network_is_an_mlp_on_the_concatenated_input(
+    hidden: tuple[int, ...], activation: str
+) -> None:
+    inputs = {"theta": 5, "obs": 3, "action": 2}
+    network = SplitMLP(inputs, hidden, activation, np.random.default_rng(0))
+    sizes = [10, *hidden, 1]
+    linears = [nn.Linear(sizes[k], sizes[k + 1]) for k in range(len(sizes) - 1)]
+    with torch.no_grad():
+        linears[0].weight.copy_(torch.cat([network.first[n] for n in inputs], dim=1))
+        linears[0].bias.copy_(network.first_bias)
+        for linear, weight, bias in zip(linears[1:], network.weights, network.biases, strict=True):
+            linear.weight.copy_(weight)
+            linear.bias.copy_(bias)
+    layers: list[nn.Module] = []
+    for linear in linears:
+        layers += [linear, nn.ReLU() if activation == "relu" else nn.Tanh()]
+    plain = nn.Sequential(*layers[:-1])
+    parts = {name: torch.randn(9, width) for name, width in inputs.items()}
+    out = network.head(sum(network.part(n, x) for n, x in parts.items()))
+    want = plain(torch.cat(list(parts.values()), dim=1)).squeeze(-1)
+    assert torch.allclose(out, want, atol=1e-6)
+    assert sum(p.numel() for p in network.parameters()) == sum(
+        p.numel() for p in plain.parameters()
+    )
+
+
+def test_network_is_initialised_like_nn_linear() -> None:
+    # Uniform on +-1/sqrt(in), where in counts all parts of the first layer.
+    network = SplitMLP({"theta": 60, "obs": 40}, (200, 100), "relu", np.random.default_rng(0))
+    for tensor, fan_in in (
+        (network.first["theta"], 100),
+        (network.first["obs"], 100),
+        (network.first_bias, 100),
+        (network.weights[0], 200),
+        (network.biases[0], 200),
+        (network.weights[1], 100),
+    ):
+        bound = 1 / math.sqrt(fan_in)
+        assert tensor.dtype == torch.float32
+        assert tensor.abs().max().item() <= bound * (1 + 1e-6)
+        assert tensor.abs().max().item() > 0.9 * bound
+        assert tensor.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.2)
+
+
+def test_initial_weights_come_from_the_generator() -> None:
+    for kind in KINDS:
+        a, b, c = critic_of(kind), critic_of(kind), critic_of(kind, seed=1)
+        same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
+        other = [torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True)]
+        assert all(same)
+        assert not any(other)
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def finite_loss(kind: str, spec: Any) -> bool:
+    data = make_data(spec, policies=4)
+    fit = start_fit(data, fit_settings(kind), CPU)
+    prepared = training_set(fit, data, CPU)
+    shape = fit.critic.noise_shape(prepared)
+    noise = None if shape is None else torch.zeros(len(prepared), *shape)
+    return math.isfinite(fit.critic.loss(prepared, prepared.entry, noise).item())
+
+
+def test_pavf_refuses_discrete_deterministic_policies() -> None:
+    spec = discrete_spec(2)
+    with pytest.raises(IncompatibleError, match="psvf or pssvf") as caught:
+        critic_of("pavf", spec)
+    assert caught.value.exit_code == 5
+    assert finite_loss("pssvf", spec)
+    assert finite_loss("psvf", spec)
+
+
+@pytest.mark.parametrize(
+    "spec", [box_spec(2, stochastic=True), discrete_spec(2, stochastic=True)], ids=["box", "choice"]
+)
+def test_every_critic_evaluates_stochastic_policies(spec: Any) -> None:
+    for kind in KINDS:
+        assert finite_loss(kind, spec)
+    # Each by a critic of its own: the deterministic one knows no draws.
+    assert critic_of("pavf", spec).noise_shape(None) is not None  # type: ignore[arg-type]
+    plain = critic_of("pavf", box_spec(2))
+    assert plain.noise_shape(prepare(plain, make_data(box_spec(2), policies=4))) is None
+
+
+def test_unknown_kind() -> None:
+    assert set(KINDS) <= set(CRITICS)
+    with pytest.raises(UsageError, match="pssvf"):
+        critic_of("ddpg")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden": ()}, "hidden"),
+        ({"hidden": (0,)}, "hidden"),
+        ({"activation": "gelu"}, "gelu"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"gamma": -0.1}, "gamma"),
+        ({"gamma": float("nan")}, "gamma"),
+        ({"reward": "cooked"}, "cooked"),
+        ({"n_step": 0}, "n-step"),
+    ],
+)
+def test_refused_configurations(change: dict[str, Any], words: str) -> None:
+    values: dict[str, Any] = {"spec": box_spec(), "hidden": (4,), **change}
+    with pytest.raises(UsageError, match=words):
+        CriticConfig(**values)
+
+
+def test_configuration_round_trip_and_damage() -> None:
+    config = CriticConfig(box_spec(), (4, 5), "tanh", 0.5, "without-survival", 7)
+    data = config.to_dict()
+    assert CriticConfig.from_dict(data, "file") == config
+    for change in (
+        {"hidden": []},
+        {"hidden": [1.5]},
+        {"hidden": "4"},
+        {"activation": "gelu"},
+        {"activation": ["relu"]},
+        {"gamma": "1"},
+        {"gamma": 2},
+        {"gamma": 10**400},
+        {"reward": None},
+        {"n_step": 0},
+        {"n_step": True},
+        {"spec": {}},
+        {"extra": 1},
+    ):
+        with pytest.raises(DamagedError) as caught:
+            CriticConfig.from_dict({**data, **change}, "file")
+        assert caught.value.where == "file"
+    with pytest.raises(DamagedError):
+        CriticConfig.from_dict([], "file")
+
+
+def test_a_training_set_of_another_critic_is_a_programming_error() -> None:
+    data = make_data(box_spec(2, (3,), 2), policies=4)
+    monte_carlo = prepare(critic_of("pssvf"), data)
+    with pytest.raises(ValueError, match="no transitions"):
+        critic_of("psvf").loss(monte_carlo, torch.tensor([0]))
+    transitions = prepare(critic_of("psvf"), data)
+    with pytest.raises(ValueError, match="no actions"):
+        critic_of("pavf").loss(transitions, torch.tensor([0]))
+
+
+# --- options beyond the paper ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_standardising_is_a_change_of_coordinates(kind: str) -> None:
+    spec = box_spec(2, (3,), 2)
+    theta = make_data(spec, policies=30).policies.theta * 3 + 1
+    plain, shown = critic_of(kind), critic_of(kind, standardise=True)
+    points, states = torch.from_numpy(theta[:4]), torch.randn(5, 2)
+    if kind != "pavf":  # without data taken in, nothing changes
+        assert torch.equal(plain.objective(points, states), shown.objective(points, states))
+    shown.standardise_to(theta)
+    center, scale = theta.astype(float).mean(axis=0), theta.astype(float).std(axis=0)
+    assert np.allclose(shown.theta_center.numpy(), center, atol=1e-5)
+    assert np.allclose(shown.theta_scale.numpy(), scale, rtol=1e-5)
+    # The same first layer on (theta - center) / scale.
+    want = plain.network.part("theta", (points - shown.theta_center) / shown.theta_scale)
+    assert torch.equal(shown.theta_part(points), want)
+
+
+def test_standardising_a_direction_without_spread() -> None:
+    critic = critic_of("psvf", box_spec(2), standardise=True)
+    theta = np.zeros((10, 3), np.float32)
+    theta[:, 0] = np.linspace(-1, 1, 10)
+    critic.standardise_to(theta)
+    assert torch.all(critic.theta_scale > 0)
+    assert torch.all(torch.isfinite(critic.theta_part(torch.from_numpy(theta))))
+    critic.standardise_to(np.ones((3, 3), np.float32))
+    assert torch.all(critic.theta_scale > 0)
+
+
+@pytest.mark.parametrize("kind", ["psvf", "pavf"])
+def test_bounded_targets_by_hand(kind: str) -> None:
+    critic = critic_of(kind)
+    batch = prepare(critic, make_data(critic.config.spec, policies=6))
+    index = torch.arange(len(batch))
+    ahead = torch.linspace(-9, 9, len(batch))
+    free = batch.value + batch.discount * ahead
+    assert torch.equal(batch.bootstrap(index, ahead), free)
+    bounded = dataclasses.replace(batch, bounds=(-1.0, 2.0))
+    want = batch.value + batch.discount * ahead.clamp(-1, 2)
+    assert torch.equal(bounded.bootstrap(index, ahead), want)
+    assert not torch.equal(free, want)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pbvf_cli.__main__ import main
+from pbvf_experiments.cells import cell
+from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
+from pbvf_experiments.plots import draw_offline
+from pbvf_experiments.quickstart import run_quickstart
+from pbvf_offline.errors import ConflictError, DamagedError, UsageError
+from pbvf_offline.presets.offline import CriticPreset, SynthesisPreset
+from pbvf_runs.seeds import parse_seeds
+
+PNG = b"\x89PNG"
+
+
+def test_seeds() -> None:
+    assert parse_seeds("0-2,7") == [0, 1, 2, 7]
+    for text in ("", "a", "1-", "3,3", "2-1"):
+        with pytest.raises(UsageError, match="seeds"):
+            parse_seeds(text)
+
+
+def test_recipes() -> None:
+    assert parse_recipes(None) == ("default", "paper")
+    assert parse_recipes("paper") == ("paper",)
+    with pytest.raises(UsageError, match="cells"):
+        parse_recipes("best")
+
+
+def test_a_cell_runs_once_and_refuses_other_settings(tmp_path: Path) -> None:
+    path, runs = tmp_path / "raw" / "cell.json", []
+
+    def run() -> dict[str, int]:
+        runs.append(1)
+        return {"answer": 42}
+
+    assert cell(path, {"seed": 1}, run) == cell(path, {"seed": 1}, run) == {"answer": 42}
+    assert len(runs) == 1
+    with pytest.raises(ConflictError, match="another seed"):
+        cell(path, {"seed": 2}, run)
+    path.write_text('{"settings": {}}')
+    with pytest.raises(DamagedError, match="not a result"):
+        cell(path, {"seed": 1}, run)
+
+
+SMALL = OfflineSettings(
+    env="InvertedPendulum-v5",
+    steps=300,
+    perturb_every=20,
+    snapshots=(5, 10),
+    plain_steps=4,
+    evaluate_every=2,
+    episodes=1,
+    policies=2,
+)
+
+
+def test_offline_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pbvf_experiments import offline
+
+    quick = CriticPreset((8,), 8, 1e-3, 10, 5, relabel=0.3, standardise=True, average=0.9)
+    monkeypatch.setitem(offline.CRITIC_PRESETS, "psvf", quick)
+    notes: list[str] = []
+    results = run_offline(SMALL, [3], tmp_path, notes.append)
+    assert sorted(p.name for p in (tmp_path / "raw").iterdir()) == [
+        "seed-003-dataset.json",
+        "seed-003-default.json",
+        "seed-003-paper.json",
+    ]
+    stored = json.loads((tmp_path / "raw" / "seed-003-paper.json").read_text())
+    fit = stored["settings"]["fit"]
+    assert (fit["n_step"], fit["relabel"], fit["average"]) == (1, 0.0, 0.0)
+    assert [p["step"] for p in results[3]["paper"]["plain_5"]["curve"]] == [0, 2, 4]
+    rows = summary(results)
+    assert [row["seed"] for row in rows] == ["3", "mean"]
+    assert rows[0]["region"] == pytest.approx(
+        sum(results[3]["default"]["trust_region"]["returns"]) / 2
+    )
+    peak = max(sum(p["returns"]) / 2 for p in results[3]["default"]["plain_10"]["curve"])
+    assert rows[0]["plain peak"] == pytest.approx(peak)
+    draw_offline(results, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
+    before = len(notes)
+    assert run_offline(SMALL, [3], tmp_path, notes.append) == results
+    assert len(notes) == before  # every cell was read back
+
+
+def test_quickstart_draws_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pbvf_experiments import quickstart
+    from pbvf_offline.synthesis import ascent as synthesis
+
+    short = SynthesisPreset(steps=1, radius=1.0, states=10, restarts=1)
+    monkeypatch.setattr(quickstart, "SYNTHESIS", short)
+    monkeypatch.setattr(synthesis, "SYNTHESIS", short)
+    notes: list[str] = []
+
+    def run() -> object:
+        return run_quickstart(
+            tmp_path, steps=1_200, updates=3, seed=0, workers=1, note=notes.append
+        )
+
+    result = run()
+    assert (tmp_path / "quickstart.png").read_bytes().startswith(PNG)
+    assert [note.split()[1] for note in notes] == [
+        "collect",
+        "fit-critic",
+        "synthesize",
+        "evaluate",
+    ]
+    assert run() == result
+
+
+def test_reproduce_refuses_bad_words(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for wrong in (["fig-nothing"], ["fig-offline", "--seeds", "x"]):
+        assert main(["reproduce", *wrong, "--out", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1

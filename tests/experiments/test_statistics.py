@@ -1,0 +1,67 @@
+"""Means over seeds and their intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pbvf_runs.statistics import Interval, interval
+
+
+def test_mean_and_sample_standard_deviation_worked_out_by_hand() -> None:
+    found = interval([2.0, 4.0, 9.0])
+    assert found.mean == 5.0
+    assert found.std == pytest.approx(math.sqrt((9 + 1 + 16) / 2))
+
+
+def test_the_interval_of_two_values_is_their_span() -> None:
+    # Of the means of two draws a quarter each is 1 and 3.
+    assert interval([3.0, 1.0]) == Interval(2.0, math.sqrt(2), 1.0, 3.0)
+
+
+def test_one_value_has_no_spread() -> None:
+    assert interval([7.0]) == Interval(7.0, None, None, None)
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    assert interval([4.0] * 5) == Interval(4.0, 0.0, 4.0, 4.0)
+
+
+def test_order_and_repetition_change_nothing(rng: np.random.Generator) -> None:
+    values = rng.normal(size=9).tolist()
+    assert interval(values) == interval(values) == interval(values[::-1])
+
+
+def test_the_interval_of_many_values_is_that_of_the_central_limit(
+    rng: np.random.Generator,
+) -> None:
+    values = rng.normal(10.0, 2.0, 400)
+    found = interval(values.tolist())
+    assert found.low is not None
+    assert found.high is not None
+    half = 1.96 * values.std(ddof=1) / 20
+    assert found.low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(200):
+        found = interval(rng.normal(size=20).tolist())
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0.0 <= found.high
+    assert 176 <= hits <= 198  # 95 % of 200 is 190; percentile intervals are a little short
+
+
+def test_the_json_form() -> None:
+    assert interval([1.0]).to_dict() == {"mean": 1.0, "std": None, "low": None, "high": None}
+
+
+@pytest.mark.parametrize("values", [[], [1.0, float("nan")], [float("inf")]])
+def test_what_has_no_mean_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        interval(values)

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.fit.loop import (
+    Fit,
+    FitSettings,
+    advance,
+    batch_indices,
+    held_out_policies,
+    shared_normaliser,
+    start_fit,
+    training_set,
+)
+from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
+
+CPU = torch.device("cpu")
+KINDS = ("pssvf", "psvf", "pavf")
+POLICIES = {
+    **{kind: (kind, box_spec()) for kind in KINDS},
+    "stochastic pavf": ("pavf", box_spec(stochastic=True)),
+    "discrete pavf": ("pavf", discrete_spec(stochastic=True)),
+}
+kinds_and_policies = pytest.mark.parametrize(
+    ("kind", "spec"), POLICIES.values(), ids=POLICIES.keys()
+)
+
+
+def fitted(data: Trajectories, settings: FitSettings, updates: int) -> Fit:
+    fit = start_fit(data, settings, CPU)
+    advance(fit, training_set(fit, data, CPU), updates)
+    return fit
+
+
+def weights(fit: Fit) -> bytes:
+    return b"".join(w.numpy().tobytes() for w in fit.critic.state_dict().values())
+
+
+@kinds_and_policies
+def test_same_seed_same_weights(kind: str, spec: PolicySpec) -> None:
+    data = make_data(spec, policies=10)
+    settings = fit_settings(kind)
+    assert weights(fitted(data, settings, 30)) == weights(fitted(data, settings, 30))
+    other = dataclasses.replace(settings, seed=1)
+    assert weights(fitted(data, other, 30)) != weights(fitted(data, settings, 30))
+
+
+@kinds_and_policies
+@pytest.mark.parametrize("stops", [[1, 30], [10, 20, 30], [29, 30]])
+def test_stops_along_the_way_change_nothing(kind: str, spec: PolicySpec, stops: list[int]) -> None:
+    data = make_data(spec, policies=10)
+    settings = fit_settings(kind)
+    fit = start_fit(data, settings, CPU)
+    for stop in stops:
+        advance(fit, training_set(fit, data, CPU), stop)
+    assert weights(fit) == weights(fitted(data, settings, 30))
+    assert fit.updates == 30
+
+
+@pytest.mark.parametrize("noise", [None, (2, 3)])
+def test_batches_depend_on_seed_and_update_alone(noise: Any) -> None:
+    settings = fit_settings(batch_size=5)
+    whole = list(batch_indices(settings, 17, 0, 600, noise))
+    assert len(whole) == 600
+    assert all(index.shape == (5,) for index, _ in whole)
+    assert {int(i) for index, _ in whole for i in index} == set(range(17))
+    for start, stop in ((0, 1), (255, 257), (256, 256), (300, 600), (599, 600)):
+        part = list(batch_indices(settings, 17, start, stop, noise))
+        assert len(part) == stop - start
+        for (a, x), (b, y) in zip(part, whole[start:stop], strict=True):
+            assert np.array_equal(a, b)
+            if noise is not None:
+                assert np.array_equal(x, y)
+                assert x.shape == (5, 2, 3)
+
+
+def test_one_update_is_one_step_of_adam() -> None:
+    # Adam's first step moves every weight with a gradient by lr, against its sign.
+    data = make_data(policies=10)
+    settings = fit_settings("psvf", lr=1e-3, batch_size=7)
+    fit = start_fit(data, settings, CPU)
+    before = [p.detach().clone() for p in fit.critic.parameters()]
+    prepared = training_set(fit, data, CPU)
+    index = torch.from_numpy(next(iter(batch_indices(settings, len(prepared), 0, 1)))[0])
+    loss = fit.critic.loss(prepared, index)
+    gradients = torch.autograd.grad(loss, list(fit.critic.parameters()))
+    advance(fit, prepared, 1)
+    for old, new, gradient in zip(before, fit.critic.parameters(), gradients, strict=True):
+        clear = gradient.abs() > 1e-3
+        step = (new.detach() - old)[clear]
+        assert torch.allclose(step, -1e-3 * gradient[clear].sign(), rtol=1e-2, atol=1e-6)
+        assert torch.all((new.detach() - old)[gradient == 0] == 0)
+    assert fit.pending == pytest.approx([loss.item()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_goes_down(kind: str) -> None:
+    data = make_data(policies=30)
+    # Rewards that the policy's parameters decide, so that there is something to learn.
+    rewards = data.policies.theta.sum(axis=1).astype(float)[data.policy]
+    data = dataclasses.replace(data, rewards=rewards)
+    settings = fit_settings(kind, hidden=(32,), n_step=100, batch_size=32)
+    fit = start_fit(data, settings, CPU)
+    prepared = training_set(fit, data, CPU)
+    before = fit.critic.loss(prepared, prepared.entry).item()
+    advance(fit, prepared, 200)
+    assert fit.critic.loss(prepared, prepared.entry).item() < before / 2
+
+
+def test_record_is_the_mean_of_each_stretch() -> None:
+    data = make_data(policies=10)
+    losses: list[float] = []
+
+    def note(fit: Fit) -> None:
+        losses.append(fit.pending[-1] if fit.pending else math.nan)
+
+    fit = start_fit(data, fit_settings("pssvf"), CPU)
+    assert fit.loss is None
+    advance(fit, training_set(fit, data, CPU), 250, after_update=note)
+    assert [u for u, _ in fit.record] == [100, 200]
+    assert len(fit.pending) == 50
+    # The hundredth loss is only in the mean: 100 * mean - the 99 seen.
+    for k, (_, mean) in enumerate(fit.record):
+        seen = losses[100 * k : 100 * k + 99]
+        last = 100 * mean - sum(seen)
+        assert 0 <= last < 100 * mean
+    assert fit.loss == fit.record[-1][1]
+
+
+def changed_rewards(data: Trajectories, policies: Any, by: float) -> Trajectories:
+    there = np.isin(data.policy, np.flatnonzero(policies))
+    assert there.any()
+    return dataclasses.replace(data, rewards=np.where(there, data.rewards + by, data.rewards))
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@kinds_and_policies
+def test_held_out_policies_are_not_learned_from(kind: str, spec: PolicySpec, bounded: bool) -> None:
+    segments = 1 if kind == "pssvf" else 2
+    data = make_data(spec, policies=12, segments=segments)
+    # Nothing good ever happens here; a bound on values must not learn of what others earned.
+    data = dataclasses.replace(data, rewards=-np.abs(data.rewards))
+    settings = fit_settings(kind, validation=0.3, bound_values=bounded)
+    held = held_out_policies(data, settings)
+    assert held.sum() == 4
+    other = changed_rewards(data, held, 1000.0)
+    assert weights(fitted(data, settings, 40)) == weights(fitted(other, settings, 40))
+    learned = changed_rewards(data, ~held, 1000.0)
+    assert weights(fitted(data, settings, 40)) != weights(fitted(learned, settings, 40))
+
+
+def test_cut_episodes_serve_td_and_not_monte_carlo() -> None:
+    policies = make_policies(box_spec(), 6)
+    ends = ("cut", "terminated") * 3
+    episodes = [make_episode(policies, [k], [4], end=e) for k, e in enumerate(ends)]
+    data = stack_episodes(policies.spec, episodes)
+    cut = np.array([True, False] * 3)
+    changed = changed_rewards(data, cut, 50.0)
+    for kind, same in (("pssvf", True), ("psvf", False)):
+        a, b = (fitted(d, fit_settings(kind), 20) for d in (data, changed))
+        assert (weights(a) == weights(b)) is same
+
+
+def test_nothing_left_to_learn_from() -> None:
+    policies = make_policies(box_spec(), 2)
+    episodes = [
+        make_episode(policies, [0], [3], end="terminated"),
+        make_episode(policies, [1], [3], end="cut"),
+    ]
+    data = stack_episodes(policies.spec, episodes)
+    for seed in range(20):
+        settings = fit_settings("pssvf", validation=0.5, seed=seed)
+        if held_out_policies(data, settings)[0]:
+            fit = start_fit(data, settings, CPU)
+            with pytest.raises(IncompatibleError, match="nothing to learn from") as caught:
+                training_set(fit, data, CPU)
+            assert caught.value.exit_code == 5
+            return
+    pytest.fail("no seed held out the only whole episode")
+
+
+def test_a_shared_normaliser_is_kept() -> None:
+    data = make_data(mean=[1.0, 2.0], std=[3.0, 4.0])
+    normaliser = shared_normaliser(data)
+    assert normaliser.mean.tolist() == [1.0, 2.0]
+    assert normaliser.std.tolist() == [3.0, 4.0]
+    fit = start_fit(data, fit_settings(), CPU)
+    prepared = training_set(fit, data, CPU)
+    assert prepared.theta.numpy().tobytes() == data.policies.theta.tobytes()
+
+
+def test_merged_normalisers_are_re_expressed() -> None:
+    spec = box_spec(2, (4,))
+    a = make_policies(spec, 3, 0, [1.0, 2.0], [3.0, 0.5])
+    b = make_policies(spec, 3, 1, [-1.0, 0.0], [0.5, 2.0])
+    episodes = [make_episode(p, [k], [5]) for p in (a, b) for k in range(3)]
+    data = stack_episodes(spec, episodes)
+    normaliser = shared_normaliser(data)
+    assert np.allclose(normaliser.mean, data.observations.mean(axis=0))
+    assert np.allclose(normaliser.std, data.observations.std(axis=0))
+    fit = start_fit(data, fit_settings(), CPU)
+    prepared = training_set(fit, data, CPU)
+    shown = Policies(
+        spec,
+        prepared.theta.numpy(),
+        np.tile(normaliser.mean, (6, 1)),
+        np.tile(normaliser.std, (6, 1)),
+    )
+    for k in range(6):
+        for obs in data.observations[:10]:
+            want = data.policies.actor(k).act(obs)[0]
+            assert np.allclose(shown.actor(k).act(obs)[0], want, rtol=0, atol=1e-5)
+
+
+def test_diverging_stops_at_the_first_bad_loss() -> None:
+    data = make_data(policies=10)
+    settings = fit_settings("psvf", hidden=(32, 32), lr=1e6)
+    fit = start_fit(data, settings, CPU)
+    with pytest.raises(DivergedError, match="update") as caught:
+        advance(fit, training_set(fit, data, CPU), 500)
+    assert caught.value.exit_code == 8
+    assert "--lr" in str(caught.value)
+    assert all(math.isfinite(value) for value in fit.pending)
+    assert fit.updates < 500
+
+
+def test_what_is_raised_after_an_update_stops_between_two_whole_updates() -> None:
+    data = make_data(policies=10)
+    settings = fit_settings("psvf")
+    fit = start_fit(data, settings, CPU)
+
+    def stop(fit: Fit) -> None:
+        if fit.updates == 7:
+            raise KeyboardInterrupt
+
+    prepared = training_set(fit, data, CPU)
+    with pytest.raises(KeyboardInterrupt):
+        advance(fit, prepared, 20, after_update=stop)
+    assert weights(fit) == weights(fitted(data, settings, 7))
+    advance(fit, prepared, 20)
+    assert weights(fit) == weights(fitted(data, settings, 20))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lr": 0.0}, "learning rate"),
+        ({"lr": float("nan")}, "learning rate"),
+        ({"lr": float("inf")}, "learning rate"),
+        ({"batch_size": 0}, "batch size"),
+        ({"validation": 1.0}, "fraction"),
+        ({"validation": -0.1}, "fraction"),
+    ],
+)
+def test_refused_settings(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        fit_settings(**change)
+    assert caught.value.exit_code == 2
+
+
+def test_a_critic_that_cannot_evaluate_such_policies() -> None:
+    data = make_data(discrete_spec(), policies=4)
+    with pytest.raises(IncompatibleError):
+        start_fit(data, fit_settings("pavf"), CPU)
+
+
+@pytest.mark.parametrize("which", ["stochastic pavf", "discrete pavf"])
+def test_targets_of_stochastic_policies_draw_anew_at_each_update(which: str) -> None:
+    kind, spec = POLICIES[which]
+    data = make_data(spec, policies=4)
+    fit = start_fit(data, fit_settings(kind, n_step=1), CPU)
+    seen: list[torch.Tensor] = []
+    loss = fit.critic.loss
+
+    def noting(batch: Any, index: Any, noise: Any = None) -> Any:
+        seen.append(noise)
+        return loss(batch, index, noise)
+
+    fit.critic.loss = noting  # type: ignore[method-assign]
+    advance(fit, training_set(fit, data, CPU), 300)
+    drawn = torch.stack(seen)
+    assert drawn.shape == (300, 4, 1 if which == "stochastic pavf" else 3)
+    assert len(torch.unique(drawn.flatten(1), dim=0)) == 300
+    assert drawn.mean().abs() < 4 / drawn.numel() ** 0.5
+    assert drawn.std().item() == pytest.approx(1.0, abs=0.1)

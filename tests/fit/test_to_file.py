@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pbvf_offline.fit.to_file as module
+from libtools import box_spec, discrete_spec, fit_settings, make_data
+from pbvf_offline.critics import StochasticPAVF
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import (
+    ConflictError,
+    DivergedError,
+    PbvfError,
+    ResourceError,
+    UnsafeError,
+    UsageError,
+)
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.fit.loop import FitSettings
+from pbvf_offline.fit.to_file import (
+    FitResult,
+    fit_to_file,
+    partial_path,
+    snapshot_path,
+    stored_seed,
+)
+from pbvf_offline.io.tensor_file import locked
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
+
+DATA = make_data(policies=10)
+SETTINGS = fit_settings("psvf", validation=0.3)
+
+
+def run(
+    out: Path,
+    updates: int,
+    settings: FitSettings = SETTINGS,
+    data: Trajectories = DATA,
+    **kwargs: Any,
+) -> FitResult:
+    values: dict[str, Any] = {
+        "environment": EnvReference("LQR-v0"),
+        "dataset": "d" * 64,
+        **kwargs,
+    }
+    return fit_to_file(data, settings, out, updates=updates, **values)
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path) -> bytes:
+    out = tmp_path / "undisturbed.safetensors"
+    run(out, 120)
+    return out.read_bytes()
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt after one update."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        if done == self.at:
+            raise KeyboardInterrupt
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_result_and_again(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "c.safetensors"
+    seen: list[tuple[int, int]] = []
+    result = run(out, 30, progress=lambda done, total, loss: seen.append((done, total)))
+    assert seen == [(k, 30) for k in range(1, 31)]
+    assert not result.already_complete
+    assert result.updates_done_now == 30
+    assert result.file.fit.updates == 30
+    assert names(out.parent) == ["c.safetensors"]
+    before = out.read_bytes()
+    again = run(out, 30)
+    assert again.already_complete
+    assert (again.updates_done_now, again.seconds) == (0, 0.0)
+    assert out.read_bytes() == before
+
+
+def test_same_seed_same_bytes(tmp_path: Path) -> None:
+    for kind in ("pssvf", "psvf", "pavf"):
+        paths = [tmp_path / f"{kind}{k}.safetensors" for k in range(3)]
+        settings = fit_settings(kind)
+        for path, seed in zip(paths, (0, 0, 1), strict=True):
+            run(path, 20, dataclasses.replace(settings, seed=seed))
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+        assert paths[0].read_bytes() != paths[2].read_bytes()
+
+
+@pytest.mark.parametrize("at", [1, 2, 50, 99, 100, 101, 119, 120])
+def test_interrupted_and_continued(at: int, tmp_path: Path, undisturbed: bytes) -> None:
+    out = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 120, progress=Interrupt(at))
+    assert not out.exists()
+    assert load_critic(partial_path(out)).fit.updates == at
+    assert stored_seed(out) == SETTINGS.seed
+    result = run(out, 120)
+    assert result.updates_done_now == 120 - at
+    assert out.read_bytes() == undisturbed
+    assert not partial_path(out).exists()
+
+
+@pytest.mark.parametrize("name", ["relabel", "bound_values", "standardise"])
+@pytest.mark.parametrize("kind", ["psvf", "pavf"])
+def test_interrupted_and_continued_with_every_option(name: str, kind: str, tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, kind=kind, **{name: CHANGES[name]})
+    whole, broken = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    run(whole, 40, settings, snapshots=(20,))
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, 40, settings, snapshots=(20,), progress=Interrupt(13))
+    run(broken, 40, settings, snapshots=(20,))
+    assert broken.read_bytes() == whole.read_bytes()
+    assert snapshot_path(broken, 20).read_bytes() == snapshot_path(whole, 20).read_bytes()
+    assert load_critic(whole).encode() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("spec", [box_spec(stochastic=True), discrete_spec(stochastic=True)])
+def test_the_pavf_of_stochastic_policies_is_a_fit_like_any_other(
+    spec: PolicySpec, tmp_path: Path
+) -> None:
+    data = make_data(spec, policies=10)
+    settings = fit_settings("pavf", validation=0.3)
+    whole, broken = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    run(whole, 40, settings, data)
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, 40, settings, data, progress=Interrupt(13))
+    run(broken, 20, settings, data)
+    run(broken, 40, settings, data)
+    assert broken.read_bytes() == whole.read_bytes()
+    file = load_critic(whole)
+    assert isinstance(file.critic, StochasticPAVF)
+    assert file.encode() == whole.read_bytes()
+    assert file.validation is not None
+
+
+def test_interrupted_many_times(tmp_path: Path, undisturbed: bytes) -> None:
+    out = tmp_path / "c.safetensors"
+    for at in range(15, 120, 15):
+        with pytest.raises(KeyboardInterrupt):
+            run(out, 120, progress=Interrupt(at))
+    run(out, 120)
+    assert out.read_bytes() == undisturbed
+
+
+def test_killed_between_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: bytes
+) -> None:
+    # SIGKILL leaves the last checkpoint: written here after every update, lost at the 40th.
+    out = tmp_path / "c.safetensors"
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", -1.0)
+    copies: list[bytes] = []
+
+    def copy(done: int, total: int, loss: float) -> None:
+        if partial_path(out).exists():
+            copies.append(partial_path(out).read_bytes())
+        if done == 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 120, progress=copy)
+    partial_path(out).write_bytes(copies[-1])
+    result = run(out, 120)
+    assert result.updates_done_now == 120 - 39
+    assert out.read_bytes() == undisturbed
+
+
+def test_a_damaged_partial_file_is_only_our_own_leftover(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    out = tmp_path / "c.safetensors"
+    partial_path(out).write_bytes(b"\0" * 50)
+    assert stored_seed(out) is None
+    run(out, 120)
+    assert out.read_bytes() == undisturbed
+    assert not partial_path(out).exists()
+
+
+@pytest.mark.parametrize("first", [1, 60, 100, 119])
+def test_extension_equals_an_uninterrupted_fit(
+    first: int, tmp_path: Path, undisturbed: bytes
+) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, first)
+    result = run(out, 120)
+    assert result.updates_done_now == 120 - first
+    assert out.read_bytes() == undisturbed
+
+
+def test_interrupted_extension_keeps_the_finished_file(tmp_path: Path, undisturbed: bytes) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 50)
+    finished = out.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 120, progress=Interrupt(80))
+    assert out.read_bytes() == finished
+    assert run(out, 120).updates_done_now == 40
+    assert out.read_bytes() == undisturbed
+
+
+def test_snapshots_equal_shorter_fits(tmp_path: Path, undisturbed: bytes) -> None:
+    out = tmp_path / "c.safetensors"
+    result = run(out, 120, snapshots=(100, 30, 120))
+    assert [p.name for p in result.snapshots] == [
+        "c-000030.safetensors",
+        "c-000100.safetensors",
+        "c-000120.safetensors",
+    ]
+    assert out.read_bytes() == undisturbed
+    for path, updates in zip(result.snapshots, (30, 100), strict=False):
+        short = tmp_path / f"short{updates}.safetensors"
+        run(short, updates)
+        assert path.read_bytes() == short.read_bytes()
+    assert result.snapshots[2].read_bytes() == undisturbed
+
+
+@pytest.mark.parametrize("at", [20, 30, 31, 110])
+def test_snapshots_of_an_interrupted_fit(at: int, tmp_path: Path, undisturbed: bytes) -> None:
+    whole, broken = tmp_path / "whole.safetensors", tmp_path / "broken.safetensors"
+    run(whole, 120, snapshots=(30, 100))
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, 120, snapshots=(30, 100), progress=Interrupt(at))
+    run(broken, 120, snapshots=(30, 100))
+    for update in (30, 100):
+        a, b = snapshot_path(whole, update), snapshot_path(broken, update)
+        assert a.read_bytes() == b.read_bytes()
+    assert broken.read_bytes() == undisturbed
+
+
+def test_a_snapshot_asked_for_later_goes_over_the_way_again(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 120)
+    result = run(out, 120, snapshots=(30,))
+    assert not result.already_complete
+    assert out.read_bytes() == undisturbed
+    short = tmp_path / "short.safetensors"
+    run(short, 30)
+    assert result.snapshots[0].read_bytes() == short.read_bytes()
+    assert run(out, 120, snapshots=(30,)).already_complete
+
+
+def test_a_snapshot_of_other_settings_is_a_conflict(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 40, snapshots=(20,))
+    out.unlink()
+    theirs = snapshot_path(out, 20).read_bytes()
+    with pytest.raises(ConflictError, match="seed"):
+        run(out, 40, dataclasses.replace(SETTINGS, seed=9), snapshots=(20,))
+    assert snapshot_path(out, 20).read_bytes() == theirs
+
+
+CHANGES: dict[str, Any] = {
+    "kind": "pavf",
+    "hidden": (9,),
+    "gamma": 0.8,
+    "lr": 2e-2,
+    "batch_size": 5,
+    "n_step": 3,
+    "validation": 0.2,
+    "seed": 5,
+    "activation": "tanh",
+    "relabel": 0.1,
+    "bound_values": True,
+    "standardise": True,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_other_settings_are_a_conflict_that_names_them(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 5)
+    before = out.read_bytes()
+    other = dataclasses.replace(SETTINGS, **{name: CHANGES[name]})
+    with pytest.raises(ConflictError, match=name) as caught:
+        run(out, 5, other)
+    assert caught.value.exit_code == 7
+    assert "--overwrite" in str(caught.value)
+    assert out.read_bytes() == before
+    with pytest.raises(ConflictError, match=name):
+        run(out, 50, other)  # nor are they an extension
+
+
+def test_other_data_are_a_conflict(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 5)
+    with pytest.raises(ConflictError, match="dataset"):
+        run(out, 5, dataset="e" * 64)
+
+
+def test_a_partial_fit_with_other_settings_is_a_conflict(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 50, progress=Interrupt(10))
+    with pytest.raises(ConflictError, match="seed"):
+        run(out, 50, dataclasses.replace(SETTINGS, seed=5))
+    assert partial_path(out).exists()
+    run(out, 50, dataclasses.replace(SETTINGS, seed=5), overwrite=True)
+    assert load_critic(out).fit.settings.seed == 5
+    assert not partial_path(out).exists()
+
+
+def test_fewer_updates_than_there_are_is_a_conflict(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 30)
+    before = out.read_bytes()
+    with pytest.raises(ConflictError, match="30 updates, 20 were asked for"):
+        run(out, 20)
+    assert out.read_bytes() == before
+
+
+def test_overwrite_starts_anew(tmp_path: Path) -> None:
+    out, fresh = tmp_path / "c.safetensors", tmp_path / "fresh.safetensors"
+    run(out, 30, snapshots=(10,))
+    other = dataclasses.replace(SETTINGS, seed=4)
+    result = run(out, 20, other, snapshots=(10,), overwrite=True)
+    assert result.updates_done_now == 20
+    run(fresh, 20, other, snapshots=(10,))
+    assert out.read_bytes() == fresh.read_bytes()
+    assert snapshot_path(out, 10).read_bytes() == snapshot_path(fresh, 10).read_bytes()
+
+
+def test_something_else_at_the_output_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    for content in (b"my notes", b"PK\x03\x04 my archive"):
+        out.write_bytes(content)
+        with pytest.raises(PbvfError) as caught:
+            run(out, 5)
+        assert caught.value.exit_code in (3, 4, 5, 7)
+        assert out.read_bytes() == content
+    assert isinstance(caught.value, UnsafeError)
+
+
+def test_diverging_keeps_the_last_good_file(tmp_path: Path) -> None:
+    wild = fit_settings("psvf", hidden=(32, 32), lr=1e6)
+    out = tmp_path / "c.safetensors"
+    run(out, 1, wild)
+    good = out.read_bytes()
+    with pytest.raises(DivergedError) as caught:
+        run(out, 400, wild)
+    assert caught.value.exit_code == 8
+    assert out.read_bytes() == good
+    assert load_critic(out).fit.updates == 1
+    with pytest.raises(DivergedError):
+        run(tmp_path / "none.safetensors", 400, wild)
+    assert not (tmp_path / "none.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("updates", "snapshots", "where"),
+    [
+        (0, (), "--updates"),
+        (-3, (), "--updates"),
+        (10, (0,), "--snapshots"),
+        (10, (11,), "--snapshots"),
+    ],
+)
+def test_numbers_out_of_range(
+    updates: int, snapshots: tuple[int, ...], where: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(tmp_path / "c.safetensors", updates, snapshots=snapshots)
+    assert caught.value.where == where
+    assert names(tmp_path) == []
+
+
+def test_two_fits_into_one_file(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    with locked(out), pytest.raises(ConflictError, match="another process"):
+        run(out, 5)
+
+
+def test_a_failed_write_says_so_and_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: bytes
+) -> None:
+    import os
+
+    out = tmp_path / "c.safetensors"
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResourceError, match="no space left"):
+        run(out, 120)
+    monkeypatch.undo()
+    assert not out.exists()
+    run(out, 120)
+    assert out.read_bytes() == undisturbed
+
+
+def test_validation_is_recorded(tmp_path: Path) -> None:
+    with_split, without = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    result = run(with_split, 10)
+    run(without, 10, dataclasses.replace(SETTINGS, validation=0.0))
+    stored = load_critic(with_split).validation
+    assert stored is not None
+    assert stored == result.file.validation
+    assert len(stored["policies"]) == 3
+    assert {"rank_correlation", "top_tenth_return", "predicted", "observed"} <= set(stored)
+    assert load_critic(without).validation is None
+
+
+def test_stored_seed(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    assert stored_seed(out) is None
+    run(out, 3, dataclasses.replace(SETTINGS, seed=77))
+    assert stored_seed(out) == 77

@@ -1,0 +1,260 @@
+import json
+import os
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from minari.serialization import deserialize_space
+from minari.serialization import serialize_space as minari_serialize_space
+
+import pbvf_datasets
+from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
+from pbvf_datasets.format import schema
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+
+
+def test_canonical_json_is_one_string_for_one_value():
+    assert (
+        schema.canonical_json({"b": 1, "a": [0.1, None, "ü"]})
+        == b'{"a":[0.1,null,"\\u00fc"],"b":1}'
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, np.float32(1)])
+def test_canonical_json_refuses_what_json_cannot_say(value):
+    with pytest.raises(UsageError, match="JSON"):
+        schema.canonical_json({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"a":1,"a":2}', "appears twice"),
+        ("[NaN]", "NaN"),
+        ("[Infinity]", "Infinity"),
+        ("[1e999]", "out of range"),
+        ("[" * 100_000, "JSON"),
+        ("[" * 50 + "]" * 50, "nested"),
+        ('{"a":' * 40 + "1" + "}" * 40, "nested"),
+        ("", "JSON"),
+        (b"\xff\xfe", "JSON"),
+        ("9" * 5000, "JSON"),
+    ],
+)
+def test_parse_json_refuses(text, why):
+    with pytest.raises(DamagedError, match=why) as error:
+        schema.parse_json(text, "file.json")
+    assert error.value.where == "file.json"
+    assert error.value.exit_code == 3
+
+
+def test_parse_json_bounds_the_size_before_reading():
+    with pytest.raises(DamagedError, match="over 10"):
+        schema.parse_json(b" " * 11, "x", max_bytes=10)
+
+
+def test_parse_json_keeps_floats_exactly():
+    values = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0]
+    assert schema.parse_json(schema.canonical_json(values), "x") == values
+
+
+@pytest.mark.parametrize("spec", [BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC])
+@pytest.mark.parametrize("cut", ["none", "budget"])
+def test_episode_blob_round_trip(spec, cut):
+    assert schema.parse_episode_blob(schema.episode_blob(spec, cut), "x") == (spec, cut)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "why"),
+    [
+        ({"version": 99}, IncompatibleError, "upgrade"),
+        ({"version": 0}, DamagedError, "version"),
+        ({"version": True}, DamagedError, "version"),
+        ({"cut": "half"}, DamagedError, "cut"),
+        ({"more": 1}, DamagedError, "keys"),
+        ({"spec": {}}, DamagedError, "spec"),
+    ],
+)
+def test_parse_episode_blob_refuses(change, error, why):
+    blob = {**json.loads(schema.episode_blob(BOX_SPEC, "none")), **change}
+    with pytest.raises(error, match=why) as caught:
+        schema.parse_episode_blob(schema.canonical_json(blob), "episode_3/infos/pbvf")
+    assert "episode_3" in str(caught.value)
+
+
+def test_version_99_says_to_what_to_upgrade():
+    with pytest.raises(IncompatibleError, match="reads version 99") as error:
+        schema.check_version(99, "x")
+    assert error.value.exit_code == 5
+
+
+def test_the_table_describes_real_episodes():
+    for spec, survive in ((BOX_SPEC, True), (DISCRETE_SPEC, False), (STOCHASTIC_SPEC, True)):
+        episode = make_episode(spec, 0, survive=survive)
+        for field in schema.FIELDS:
+            array = getattr(episode, field.attribute)
+            if array is None:
+                assert not field.required, field.name
+                continue
+            assert array.shape == schema.field_shape(field, spec, 7, 3), field.name
+            assert schema.field_dtype(field, spec) in (None, array.dtype), field.name
+        assert len({f.name for f in schema.FIELDS}) == len(schema.FIELDS)
+
+
+SPACES = [
+    spaces.Box(-np.inf, np.inf, (3,), np.float64),
+    spaces.Box(np.array([-1.0, 0.1], np.float32), np.array([0.7, 1e30], np.float32)),
+    spaces.Box(0, 255, (4,), np.uint8),
+    spaces.Discrete(5),
+    spaces.Discrete(3, start=-1),
+]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_spaces_round_trip_and_are_what_minari_writes(space):
+    text = schema.serialize_space(space)
+    assert text == minari_serialize_space(space)
+    assert schema.parse_space(text, "x") == space == deserialize_space(text)
+
+
+BOX = {"type": "Box", "dtype": "float32", "shape": [2], "low": [0, 0], "high": [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("space", "error"),
+    [
+        ({**BOX, "shape": [10**12]}, IncompatibleError),
+        ({**BOX, "shape": [1, 2]}, IncompatibleError),
+        ({**BOX, "shape": ["2"]}, DamagedError),
+        ({**BOX, "dtype": "object"}, IncompatibleError),
+        ({**BOX, "dtype": ["float32"]}, IncompatibleError),
+        ({**BOX, "low": [0]}, DamagedError),
+        ({**BOX, "low": [0, "0"]}, DamagedError),
+        ({**BOX, "low": [2, 0]}, DamagedError),
+        ({**BOX, "dtype": "uint8", "high": [1, 300]}, DamagedError),
+        ({**BOX, "extra": 1}, DamagedError),
+        ({"type": "Discrete", "dtype": "int64", "start": 0, "n": 0}, DamagedError),
+        ({"type": "Discrete", "dtype": "int64", "start": 0, "n": 10**30}, DamagedError),
+        ({"type": "Discrete", "n": 2}, DamagedError),
+        ({"type": "Dict", "subspaces": {}}, IncompatibleError),
+        ({"type": "Text"}, IncompatibleError),
+        ([], IncompatibleError),
+    ],
+)
+def test_parse_space_refuses(space, error):
+    with pytest.raises(error) as caught:
+        schema.parse_space(json.dumps(space), "metadata.json")
+    assert "metadata.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", [None, 3, "nonsense", json.dumps({**BOX, "low": [float("nan"), 0]})]
+)
+def test_parse_space_refuses_what_is_no_space(text):
+    with pytest.raises(DamagedError):
+        schema.parse_space(text, "x")
+
+
+def test_unsupported_spaces_are_named_with_what_is_supported():
+    good = SPACES[0]
+    for bad in (
+        spaces.Dict({"a": good}),
+        spaces.Text(3),
+        spaces.Box(0, 255, (64, 64, 3), np.uint8),
+        spaces.Discrete(4),
+    ):
+        with pytest.raises(UsageError, match="one-dimensional Box") as error:
+            schema.check_spaces(bad, spaces.Discrete(2))
+        assert error.value.exit_code == 2
+    for bad in (spaces.MultiDiscrete([2, 2]), spaces.Box(0, 3, (2,), np.int64)):
+        with pytest.raises(UsageError, match="action space"):
+            schema.check_spaces(good, bad)
+    with pytest.raises(UsageError, match="not supported"):
+        schema.serialize_space(spaces.MultiBinary(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("lab/swimmer-fragments-v0", ("lab", "swimmer-fragments", 0)),
+        ("D4RL/door/human-v12", ("D4RL/door", "human", 12)),
+        ("plain-v1", ("", "plain", 1)),
+        ("a-b/x-v1-v2", ("a-b", "x-v1", 2)),
+    ],
+)
+def test_good_ids(name, parts):
+    assert schema.check_dataset_id(name) == parts
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lab/x", "lab/../x-v0", "../x-v0", "/abs/x-v0", "lab//x-v0", "lab/x-v0/", "", "-v0",
+        "lab/x-v", "lab/x-v01", "lab/x y-v0", "lab/.x-v0", "lab\\x-v0", "l/x-v0", "lab/x-v0\n",
+        "lab/data/x-v0", "data/x-v0", "lab/" + "x" * 300 + "-v0", "lab/x\0-v0", "~/x-v0",
+    ],
+)  # fmt: skip
+def test_malformed_ids_are_usage_errors(name, tmp_path):
+    with pytest.raises(UsageError) as error:
+        schema.check_dataset_id(name)
+    assert error.value.exit_code == 2
+    with pytest.raises(UsageError):
+        schema.resolve_dataset(name, tmp_path)
+
+
+def test_resolve_by_id_and_by_path(tmp_path, monkeypatch):
+    folder = tmp_path / "root" / "lab" / "x-v0"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    assert schema.resolve_dataset("lab/x-v0") == folder
+    assert schema.resolve_dataset(str(folder)) == folder
+    assert schema.resolve_dataset(folder) == folder
+    monkeypatch.chdir(folder.parent)
+    assert schema.resolve_dataset("./x-v0").resolve() == folder
+    assert schema.resolve_dataset("../lab/x-v0").resolve() == folder
+    with pytest.raises(UsageError, match="no dataset lab/y-v0"):
+        schema.resolve_dataset("lab/y-v0")
+    (folder / "file").write_text("x")
+    with pytest.raises(UsageError, match="folder"):
+        schema.resolve_dataset(folder / "file")
+    with pytest.raises(UsageError, match="neither"):
+        schema.resolve_dataset("a\0b")
+
+
+def test_root_is_minaris(monkeypatch, tmp_path):
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert schema.datasets_root() == tmp_path == get_dataset_path()
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert schema.datasets_root() == Path(get_dataset_path())
+
+
+def test_package_exports_are_lazy():
+    import subprocess
+
+    code = (
+        "import sys, pbvf_datasets; heavy = {'h5py', 'minari', 'torch', 'gymnasium'};"
+        "found = heavy & set(sys.modules); assert not found, found;"
+        "from pbvf_datasets import DatasetWriter;"
+        "found = heavy & set(sys.modules); assert not found, found"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+    assert "DatasetWriter" in dir(pbvf_datasets)
+    with pytest.raises(AttributeError, match="nonsense"):
+        pbvf_datasets.nonsense  # noqa: B018
+
+
+def test_supported_spaces_of_real_environments():
+    for name in ("CartPole-v1", "Pendulum-v1"):
+        env = gym.make(name)
+        assert schema.check_spaces(env.observation_space, env.action_space) == (
+            env.observation_space,
+            env.action_space,
+        )
+        env.close()

@@ -1,0 +1,528 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import registry
+from gymnasium.spaces import Box
+
+from libtools import box_spec, make_policies
+from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.loop import (
+    EpisodeJob,
+    EpisodeRun,
+    GivenPlan,
+    PerturbationPlan,
+    ReturnOf,
+    evaluate_policies,
+    observations_acted_on,
+    require_end,
+    run_episode,
+    run_episodes,
+    warm_up,
+)
+from pbvf_offline.seeding import Stream, generator
+
+
+class ProbeEnv(gym.Env[Any, Any]):
+    """Observation (seeded start, time); reward = first action; can misbehave on request."""
+
+    def __init__(
+        self,
+        length: int = 7,
+        *,
+        mutate: bool = False,
+        same: bool = False,
+        bad_reward_at: int = 0,
+        bad_obs_at: int = 0,
+        info: str = "",
+        raises_at: int = 0,
+        scalar_obs: bool = False,
+        bad: float = float("nan"),
+    ) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+        self.length, self.mutate, self.same, self.info = length, mutate, same, info
+        self.bad_reward_at, self.bad_obs_at, self.bad = bad_reward_at, bad_obs_at, bad
+        self.raises_at, self.scalar_obs = raises_at, scalar_obs
+        self.obs = np.zeros(2)
+        self.received: list[np.ndarray] = []
+
+    def _observe(self) -> Any:
+        if self.scalar_obs:
+            return np.array([float(self.t)])
+        if self.t and self.t == self.bad_obs_at:
+            return np.full(2, self.bad)
+        if self.same:
+            return self.obs
+        return self.obs.copy()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        self.received = []
+        self.obs[:] = self.np_random.uniform(-1, 1), 0
+        return self._observe(), {"a": 0} if self.info == "reset" else {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        if self.t == self.raises_at:
+            raise KeyError("broken")
+        self.received.append(action.copy())
+        reward = float(action[0])
+        if self.mutate:
+            action[:] = 99.0
+        if self.t == self.bad_reward_at:
+            reward = self.bad
+        self.obs[1] = self.t
+        info: dict[str, Any] = {"reward_survive": 1.0} if self.info == "survive" else {}
+        return self._observe(), reward, self.t >= self.length, False, info
+
+
+if "RolloutProbe-v0" not in registry:
+    gym.register("RolloutProbe-v0", entry_point=ProbeEnv)
+    gym.register("RolloutProbeLimit-v0", entry_point=ProbeEnv, max_episode_steps=100)
+
+
+def probe(**kwargs: Any) -> EnvConfig:
+    return EnvConfig("RolloutProbeLimit-v0", kwargs)
+
+
+SPEC = box_spec(2)
+
+
+def plan(
+    spec: PolicySpec = SPEC, every: int | None = None, sigma: float = 0.5, seed: int = 0
+) -> PerturbationPlan:
+    theta = init_theta(spec, np.random.default_rng(3))[None]
+    mean, std = np.full((1, spec.obs_dim), 0.5), np.full((1, spec.obs_dim), 2.0)
+    return PerturbationPlan(Policies(spec, theta, mean, std), sigma, every, seed)
+
+
+def same(a: Episode, b: Episode) -> bool:
+    for name in a.__dataclass_fields__:
+        x, y = getattr(a, name), getattr(b, name)
+        if isinstance(x, np.ndarray):
+            if x.dtype != y.dtype or x.tobytes() != y.tobytes():
+                return False
+        elif x != y:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_episode_is_a_function_of_plan_and_index(stochastic: bool) -> None:
+    job = EpisodeJob(probe(), plan(box_spec(2, (4,), stochastic=stochastic), 3))
+    forward = list(run_episodes(job, range(5)))
+    backward = list(run_episodes(job, range(4, -1, -1)))[::-1]
+    alone = next(iter(run_episodes(job, [3])))
+    assert all(same(a, b) for a, b in zip(forward, backward, strict=True))
+    assert same(alone, forward[3])
+    starts = {e.observations[0, 0] for e in forward}
+    assert len(starts) == 5
+    assert len({e.theta[0].tobytes() for e in forward}) == 5
+
+
+@pytest.mark.usefixtures("forking")
+def test_workers_give_the_same_episodes_in_the_same_order() -> None:
+    job = EpisodeJob(probe(), plan(every=3))
+    inline = list(run_episodes(job, range(6)))
+    parallel = list(run_episodes(job, range(6), workers=2))
+    assert all(same(a, b) for a, b in zip(inline, parallel, strict=True))
+
+
+def test_other_seeds_give_other_episodes() -> None:
+    first, second = (
+        next(iter(run_episodes(EpisodeJob(probe(), plan(seed=seed)), [0]))) for seed in (0, 1)
+    )
+    assert first.observations[0, 0] != second.observations[0, 0]
+    assert not np.array_equal(first.theta, second.theta)
+
+
+def test_endless_indices_are_lazy() -> None:
+    episodes = run_episodes(EpisodeJob(probe(), plan()), None)
+    assert len(next(episodes)) == len(next(episodes)) == 7
+
+
+def test_segments_restart_at_each_reset() -> None:
+    # Seven steps, a change every three: 3 + 3 + 1, in every episode.
+    job = EpisodeJob(probe(), plan(every=3, seed=8))
+    for index, episode in enumerate(run_episodes(job, range(3))):
+        assert episode.segment.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+        assert episode.theta.shape[0] == 3
+        for j in range(3):
+            # theta of segment j of episode i is drawn from the seed and (i, j) alone.
+            noise = generator(8, Stream.PERTURBATION, index, j).standard_normal(SPEC.size)
+            want = (plan().base.theta[0].astype(float) + 0.5 * noise).astype(np.float32)
+            assert np.array_equal(episode.theta[j], want)
+
+
+@pytest.mark.parametrize(
+    ("every", "length", "segment"),
+    [
+        (None, 3, [0, 0, 0, 0]),
+        (1, 3, [0, 1, 2, 2]),
+        (3, 3, [0, 0, 0, 0]),
+        (2, 4, [0, 0, 1, 1, 1]),
+        (100, 2, [0, 0, 0]),
+        (5, 1, [0, 0]),
+    ],
+)
+def test_only_policies_that_acted_are_stored(
+    every: int | None, length: int, segment: list[int]
+) -> None:
+    episode = next(iter(run_episodes(EpisodeJob(probe(length=length), plan(every=every)), [0])))
+    assert episode.segment.tolist() == segment
+    assert episode.segment.dtype == np.int32
+    assert episode.theta.shape == (segment[-1] + 1, SPEC.size)
+    assert episode.obs_mean.shape == episode.obs_std.shape == (segment[-1] + 1, 2)
+    assert np.all(episode.obs_mean == 0.5)
+
+
+def test_warm_up_draws_from_its_own_streams() -> None:
+    import dataclasses
+
+    usual = plan()
+    warm = dataclasses.replace(usual, warmup=True)
+    assert usual.reset_seed(0) != warm.reset_seed(0)
+    assert not np.array_equal(usual.segment(0, 0).theta, warm.segment(0, 0).theta)
+    assert usual.action_rng(0).random() != warm.action_rng(0).random()
+
+
+def test_sigma_zero_is_the_base_policy() -> None:
+    still = plan(sigma=0.0)
+    assert np.array_equal(still.segment(2, 5).theta, still.base.theta[0])
+
+
+def test_ends_are_marked() -> None:
+    ended = next(iter(run_episodes(EpisodeJob(probe(), plan()), [0])))
+    assert ended.terminated.tolist() == [False] * 6 + [True]
+    assert not ended.truncated.any()
+    assert ended.cut == "none"
+    limited = EnvConfig("RolloutProbe-v0", {"length": 50}, max_episode_steps=4)
+    stopped = next(iter(run_episodes(EpisodeJob(limited, plan()), [0])))
+    assert not stopped.terminated.any()
+    assert stopped.truncated.tolist() == [False] * 3 + [True]
+    assert stopped.cut == "none"  # a time limit is the environment's own end
+    budget = next(iter(run_episodes(EpisodeJob(probe(), plan(every=2), 3), [0])))
+    assert len(budget) == 3
+    assert not budget.terminated.any()
+    assert budget.truncated.tolist() == [False, False, True]
+    assert budget.cut == "budget"
+    assert budget.observations.shape == (4, 2)
+    assert budget.observations[-1, 1] == 3
+    exact = next(iter(run_episodes(EpisodeJob(probe(), plan(), 7), [0])))
+    assert exact.terminated[-1]
+    assert exact.cut == "none"
+
+
+def test_a_budget_gives_the_beginning_of_the_whole_episode() -> None:
+    whole = next(iter(run_episodes(EpisodeJob(probe(), plan(every=2)), [4])))
+    budget = next(iter(run_episodes(EpisodeJob(probe(), plan(every=2), 4), [4])))
+    assert same(whole.truncate(4), budget)
+
+
+def test_the_same_array_at_every_step_is_copied() -> None:
+    plain, shared = (
+        next(iter(run_episodes(EpisodeJob(probe(same=s), plan(every=2)), [1])))
+        for s in (False, True)
+    )
+    assert same(plain, shared)
+    assert plain.observations[:, 1].tolist() == list(range(8))
+
+
+def test_actions_are_stored_as_received_even_if_the_env_changes_them() -> None:
+    env = make_env(probe(mutate=True))
+    episode = run_episode(env, plan(sigma=10.0), 0)
+    received = env.unwrapped.received  # type: ignore[attr-defined]
+    assert episode.actions.dtype == np.float32
+    assert np.array_equal(episode.actions, np.stack(received))
+    assert all(action in env.action_space for action in episode.actions)
+    assert np.array_equal(episode.rewards, episode.actions[:, 0].astype(float))
+
+
+def test_more_steps_than_the_first_buffer() -> None:
+    config = EnvConfig("RolloutProbe-v0", {"length": 2500})
+    short = next(iter(run_episodes(EpisodeJob(config, plan(every=700), 900), [0])))
+    long = next(iter(run_episodes(EpisodeJob(config, plan(every=700)), [0])))
+    assert long.observations[:, 1].tolist() == list(range(2501))
+    assert same(long.truncate(900), short)
+    assert long.theta.shape[0] == 4
+
+
+def test_infos_may_differ_between_reset_and_step() -> None:
+    plain = next(iter(run_episodes(EpisodeJob(probe(info="reset"), plan()), [0])))
+    assert plain.reward_survive is None
+    survive = next(iter(run_episodes(EpisodeJob(probe(info="survive"), plan()), [0])))
+    assert survive.reward_survive is not None
+    assert survive.reward_survive.tolist() == [0.0] + [1.0] * 7
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("where", "step"), [("reward", 2), ("obs", 3)])
+def test_nan_and_inf_are_divergence(where: str, step: int, bad: float) -> None:
+    config = probe(bad=bad, **{f"bad_{where}_at": 3})
+    with pytest.raises(DivergedError, match=f"{where}.* in step {step} of episode 2") as caught:
+        list(run_episodes(EpisodeJob(config, plan()), [2]))
+    assert caught.value.exit_code == 8
+    assert caught.value.where == "RolloutProbeLimit-v0"
+
+
+def test_nan_observation_is_divergence_even_if_the_env_checks_actions() -> None:
+    config = EnvConfig("toyenv:ToyNaN-v0")
+    env = make_env(config)
+    spec = spec_for_env(env, ())
+    env.close()
+    with pytest.raises(DivergedError, match="observation in step 3"):
+        list(run_episodes(EpisodeJob(config, plan(spec)), [0]))
+
+
+def test_an_exception_of_the_environment_names_it() -> None:
+    with pytest.raises(
+        UsageError, match=r"raised KeyError: 'broken' in step 4 of episode 1"
+    ) as caught:
+        list(run_episodes(EpisodeJob(probe(raises_at=5), plan()), [1]))
+    assert caught.value.where == "RolloutProbeLimit-v0"
+
+
+def test_observation_of_another_shape_is_refused() -> None:
+    # One number would be spread over both dimensions without a word.
+    with pytest.raises(UsageError, match="observation"):
+        list(run_episodes(EpisodeJob(probe(scalar_obs=True), plan()), [0]))
+
+
+@pytest.mark.parametrize("hidden", [(), (64, 64)])
+@pytest.mark.parametrize("squash", ["tanh", "none"])
+def test_actions_recompute_from_observation_and_tag(hidden: tuple[int, ...], squash: Any) -> None:
+    spec = box_spec(2, hidden, squash=squash)
+    for episode in run_episodes(EpisodeJob(probe(), plan(spec, 2)), range(4)):
+        policies = Policies(spec, episode.theta, episode.obs_mean, episode.obs_std)
+        for t in range(len(episode)):
+            action, _ = policies.actor(int(episode.segment[t])).act(episode.observations[t])
+            assert np.abs(action - episode.actions[t]).max() <= 1e-5 * 2
+
+
+def test_stochastic_actions_come_from_their_pre_actions() -> None:
+    spec = box_spec(2, stochastic=True)
+    episode = next(iter(run_episodes(EpisodeJob(probe(), plan(spec, 3)), [0])))
+    assert episode.pre_action is not None
+    assert episode.pre_action.shape == (8, 1)
+    assert episode.pre_action.dtype == np.float64
+    assert episode.pre_action[-1] == 0
+    want = np.tanh(episode.pre_action[:-1])
+    assert np.allclose(episode.actions, want, rtol=0, atol=1e-6)
+    assert np.std(episode.pre_action[:-1]) > 0
+
+
+def test_discrete_actions() -> None:
+    config = EnvConfig("toyenv:ToyDiscrete-v0")
+    env = make_env(config)
+    spec = spec_for_env(env, ())
+    env.close()
+    for stochastic in (False, True):
+        spec = PolicySpec(spec.obs_dim, (), spec.actions, stochastic=stochastic)
+        for episode in run_episodes(EpisodeJob(config, plan(spec, 2)), range(3)):
+            assert episode.actions.dtype == np.int64
+            assert episode.actions.ndim == 1
+            assert set(episode.actions) <= {2, 3, 4, 5}
+            assert episode.pre_action is None
+
+
+def test_given_plan_takes_turns() -> None:
+    policies = make_policies(SPEC, 3)
+    episodes = list(run_episodes(EpisodeJob(probe(), GivenPlan(policies, 0)), range(7)))
+    for i, episode in enumerate(episodes):
+        assert np.array_equal(episode.theta, policies.theta[[i % 3]])
+    assert len({e.seed for e in episodes}) == 7
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_evaluation_runs_exact_counts_with_common_starts(stochastic: bool) -> None:
+    policies = make_policies(box_spec(2, stochastic=stochastic), 4)
+    calls: list[tuple[int, int]] = []
+    returns, discounted = evaluate_policies(
+        probe(),
+        policies,
+        episodes=3,
+        seed=5,
+        gamma=0.5,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert returns.shape == discounted.shape == (4, 3)
+    assert calls == [(i + 1, 12) for i in range(12)]
+    given = GivenPlan(policies, 5, repeat=3)
+    env = make_env(probe())
+    for k in range(4):
+        for e in range(3):
+            episode = run_episode(env, given, 3 * k + e)
+            assert np.array_equal(episode.theta[0], policies.theta[k])
+            assert episode.seed == given.reset_seed(e)
+            assert returns[k, e] == episode.rewards.sum()
+            by_hand = sum(0.5**t * r for t, r in enumerate(episode.rewards))
+            assert discounted[k, e] == pytest.approx(by_hand, abs=1e-12)
+    same_seed, _ = evaluate_policies(probe(), policies, episodes=3, seed=5)
+    other, _ = evaluate_policies(probe(), policies, episodes=3, seed=6)
+    assert np.array_equal(same_seed, returns)
+    assert not np.array_equal(other, returns)
+
+
+def test_a_policys_returns_do_not_depend_on_its_company() -> None:
+    policies = make_policies(SPEC, 4)
+    together, _ = evaluate_policies(probe(), policies, episodes=2, seed=0)
+    for k in range(4):
+        alone, _ = evaluate_policies(probe(), policies.select([k]), episodes=2, seed=0)
+        assert np.array_equal(alone[0], together[k])
+
+
+def test_short_episodes_are_not_counted_more_often() -> None:
+    config = EnvConfig("toyenv:ToyVaried-v0")
+    env = make_env(config)
+    policies = make_policies(spec_for_env(env, ()), 2)
+    env.close()
+    returns, _ = evaluate_policies(config, policies, episodes=5, seed=0)
+    lengths = [
+        len(e)
+        for e in run_episodes(EpisodeJob(config, GivenPlan(policies, 0, repeat=5)), range(10))
+    ]
+    assert returns.shape == (2, 5)
+    assert lengths[:5] == lengths[5:]
+    assert len(set(lengths)) > 1
+
+
+def test_an_endless_environment_is_refused_before_its_first_step() -> None:
+    policies = make_policies(SPEC, 1)
+    with pytest.raises(UsageError, match="no time limit") as caught:
+        evaluate_policies(EnvConfig("RolloutProbe-v0"), policies, episodes=1, seed=0)
+    assert "--max-episode-steps" in str(caught.value)
+    require_end(EnvConfig("RolloutProbe-v0", max_episode_steps=5), None)
+    require_end(EnvConfig("RolloutProbe-v0"), 5)
+    require_end(probe(), None)
+    endless = EnvConfig("toyenv:Endless-v0")
+    with pytest.raises(UsageError, match="no time limit"):
+        require_end(endless, None)
+
+
+def test_reducers_by_hand() -> None:
+    episode = next(iter(run_episodes(EpisodeJob(probe(length=3), plan()), [0])))
+    r = episode.rewards
+    total, discounted = ReturnOf(0.5)(episode)
+    assert total == pytest.approx(r[0] + r[1] + r[2])
+    assert discounted == pytest.approx(r[0] + r[1] / 2 + r[2] / 4)
+    assert np.array_equal(observations_acted_on(episode), episode.observations[:3])
+
+
+def test_warm_up_statistics_are_those_of_the_observations_acted_on() -> None:
+    import dataclasses
+
+    warm = dataclasses.replace(plan(every=2), warmup=True)
+    normaliser, steps = warm_up(probe(), warm, episodes=4)
+    job = EpisodeJob(probe(), warm, None, observations_acted_on)
+    obs = np.concatenate(list(run_episodes(job, range(4))))
+    assert steps == len(obs) == 28
+    assert np.allclose(normaliser.mean, obs.mean(axis=0), rtol=1e-12)
+    assert np.allclose(normaliser.std, obs.std(axis=0), rtol=1e-12)
+    assert normaliser.mean[1] == pytest.approx(3.0)  # times 0 … 6; the final 7 is not acted on
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(1), np.float64(0.0), np.zeros((1, 2)), [0.0]])
+def test_a_misshapen_observation_in_a_later_step_is_refused(wrong: object) -> None:
+    class Later(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1, 1, (2,), np.float64)
+        action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+        steps = 0
+
+        def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros(2), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.steps += 1
+            return (wrong if self.steps == 3 else np.zeros(2)), 0.0, False, self.steps == 5, {}
+
+    env = Later()
+    policies = make_policies(spec_for_env(env, ()), 1)
+    with pytest.raises(UsageError, match="observation has shape"):
+        run_episode(env, GivenPlan(policies, 0), 0)
+
+
+# --- an episode in pieces -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("pieces", [[7], [1] * 7, [3, 4], [2, 5, 9], [0, 4, 0, 3], [None]])
+def test_pieces_of_an_episode_make_the_whole(
+    pieces: list[int | None], stochastic: bool, every: int | None
+) -> None:
+    spec = box_spec(2, (4,), stochastic=stochastic)
+    env = make_env(probe(info="survive"))
+    whole = run_episode(env, plan(spec, every), 3)
+    run = EpisodeRun(env, plan(spec, every), 3)
+    assert (run.steps, run.ended, run.reports_survive) == (0, False, False)
+    taken = 0
+    for steps in pieces:
+        ended = run.advance(steps)
+        taken = 7 if steps is None else min(7, taken + steps)
+        assert run.steps == taken
+        assert ended == run.ended == run.terminated == (taken == 7)
+        if taken:
+            assert same(run.episode(), whole if taken == 7 else whole.truncate(taken))
+    assert run.advance(5)  # nothing happens after the end
+    assert run.steps == 7
+    assert same(run.episode(), whole)
+    assert not run.truncated
+    assert run.reports_survive
+
+
+def test_an_episode_outgrows_its_first_arrays_in_pieces() -> None:
+    config = EnvConfig("RolloutProbe-v0", {"length": 2500})
+    env = make_env(config)
+    whole = run_episode(env, plan(every=700), 0)
+    run = EpisodeRun(env, plan(every=700), 0)
+    while not run.advance(333):
+        assert run.observations[: run.steps + 1, 1].tolist() == list(range(run.steps + 1))
+    assert same(run.episode(), whole)
+
+
+def test_every_observation_is_announced_before_it_is_acted_on() -> None:
+    seen: list[np.ndarray] = []
+    acted: list[int] = []
+
+    class Noting(PerturbationPlan):
+        def segment(self, episode: int, index: int) -> Any:
+            acted.append(len(seen))
+            return super().segment(episode, index)
+
+    usual = plan(every=1)
+    noting = Noting(usual.base, usual.sigma, 1, usual.seed)
+    run = EpisodeRun(make_env(probe()), noting, 0, lambda obs: seen.append(obs.copy()))
+    assert len(seen) == 1
+    run.advance(3)
+    assert len(seen) == 4
+    run.advance()
+    # With the last one, which is not acted on; a policy is asked for after its observation.
+    assert np.array_equal(np.stack(seen), run.observations[:8])
+    assert acted == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_time_limit_is_no_end_of_the_task() -> None:
+    limited = EnvConfig("RolloutProbe-v0", {"length": 50}, max_episode_steps=4)
+    run = EpisodeRun(make_env(limited), plan(), 0)
+    assert not run.advance(3)
+    assert run.advance(3)
+    assert (run.steps, run.terminated, run.truncated) == (4, False, True)
+    assert run.episode().cut == "none"
+
+
+@pytest.mark.parametrize(("where", "step"), [("reward", 4), ("obs", 5)])
+def test_bad_numbers_are_noticed_in_the_piece_that_holds_them(where: str, step: int) -> None:
+    run = EpisodeRun(make_env(probe(**{f"bad_{where}_at": 5})), plan(), 2)
+    run.advance(4)
+    with pytest.raises(DivergedError, match=f"{where}.* in step {step} of episode 2"):
+        run.advance(1)

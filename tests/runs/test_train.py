@@ -1,0 +1,956 @@
+"""Training runs as folders: what is in them, and that no interruption shows in the result."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pbvf_runs.train as runs
+import toyenv  # noqa: F401
+from faults import read_only
+from make_episodes import same
+from pbvf_datasets import load_dataset
+from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    DivergedError,
+    ResourceError,
+    UsageError,
+)
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.io.tensor_file import locked
+from pbvf_offline.online import loop as online
+from pbvf_offline.online.loop import OnlineSettings, evaluation_seed
+from pbvf_offline.policies.files import load_policies
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_runs import export as run_export
+from pbvf_runs.export import export_dataset, stored_episodes
+from pbvf_runs.folder import stored_run_seed
+from pbvf_runs.log import EVENTS_FOLDER, METRICS_FILE
+from pbvf_runs.records import Evaluation, RunConfig, RunResult, snapshot_files
+from pbvf_runs.train import train_run
+
+ENV = "toyenv:ToyVaried-v0"  # episodes of 1 to 20 steps, as their seeds have it
+DERIVED = {METRICS_FILE, EVENTS_FOLDER}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    """Shards of a few episodes; and nothing waits for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        patch.setattr(runs, "SHARD_STEPS", 25)
+        yield
+
+
+def configuration(
+    kind: str = "psvf",
+    env: str = ENV,
+    *,
+    stochastic: bool = False,
+    evaluations: int = 4,
+    limit: int | None = None,
+    **kwargs: Any,
+) -> RunConfig:
+    values: dict[str, Any] = {
+        "kind": kind,
+        "gamma": 0.9,
+        "sigma": 0.3,
+        "hidden": (3,),
+        "lr_policy": 1e-2,
+        "lr_critic": 1e-2,
+        "batch_size": 4,
+        "actor_states": 4,
+        "update_every": None if kind == "pssvf" else 5,
+        "critic_updates": 2,
+        "actor_updates": 1,
+        "seed": 0,
+        "buffer_size": 40,
+    }
+    where = EnvConfig(env, max_episode_steps=limit)
+    toy = make_env(where)
+    spec = spec_for_env(toy, (), stochastic=stochastic)
+    toy.close()
+    return RunConfig(where, spec, OnlineSettings(**{**values, **kwargs}), evaluations, 2)
+
+
+CONFIG = configuration()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a run, apart from what is derived."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not DERIVED & set(path.relative_to(folder).parts)
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
+    """The files of an undisturbed run, made once for each kind of call."""
+    made: dict[Any, dict[str, bytes]] = {}
+
+    def make(
+        steps: int, config: RunConfig = CONFIG, snapshots: tuple[int, ...] = ()
+    ) -> dict[str, bytes]:
+        key = (steps, config.digest, snapshots)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("run") / "undisturbed"
+            train_run(config, folder, steps, snapshots=snapshots)
+            made[key] = content(folder)
+        return made[key]
+
+    return make
+
+
+class Stop(BaseException):
+    """What a test ends a run with: no handler for errors notices it."""
+
+
+def stop_at(step: int) -> Callable[[int, float | None], None]:
+    def tick(done: int, mean_return: float | None) -> None:
+        if done >= step:
+            raise Stop
+
+    return tick
+
+
+class StopSoon:
+    """Raises at the end of the n-th episode that it sees."""
+
+    def __init__(self, episodes: int) -> None:
+        self.left = episodes
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+
+# --- a finished run -------------------------------------------------------------------------
+
+
+def test_what_a_run_leaves(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    result = train_run(CONFIG, folder, 90)
+    files = content(folder)
+    shards = [name for name in files if name.startswith("episodes/")]
+    assert len(shards) >= 2
+    assert set(files) - set(shards) == {
+        "checkpoint.safetensors",
+        "config.json",
+        "critic.safetensors",
+        "pending.safetensors",
+        "policy.safetensors",
+        "result.json",
+        "tail.safetensors",
+    }
+    assert json.loads(files["config.json"]) == CONFIG.to_dict()
+    assert (result.steps, result.already_complete) == (90, False)
+    assert result.episodes == len(result.training_returns)
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["run"]  # no lock stays
+    critic, policies = load_critic(result.critic), load_policies(result.policy)
+    assert critic.fit.updates == 2 * (90 // 5)
+    assert policies.policies.theta.shape == (1, CONFIG.spec.size)
+    assert critic.spec == policies.policies.spec == CONFIG.spec
+    assert stored_run_seed(folder) == 0
+    assert stored_run_seed(tmp_path) is None
+    # Nothing in them says where or when they were made.
+    assert not any(str(tmp_path).encode() in data for data in files.values())
+
+
+def test_metrics_say_what_happened(tmp_path: Path) -> None:
+    result = train_run(CONFIG, tmp_path / "run", 90)
+    text = (tmp_path / "run/metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    episodes = [line for line in lines if line["kind"] == "episode"]
+    assert [(e["step"], e["return"]) for e in episodes] == list(result.training_returns)
+    assert [e["episode"] for e in episodes] == list(range(result.episodes))
+    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    assert [e["step"] for e in evaluations] == [22, 45, 67, 90]
+    assert [e["returns"] for e in evaluations] == [list(e.returns) for e in result.evaluations]
+    assert list((tmp_path / "run/tensorboard").iterdir())
+
+
+def test_metrics_of_what_is_done_again_are_dropped(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "a", tmp_path / "b"
+    train_run(CONFIG, whole, 90)
+    for step in (33, 80):
+        with pytest.raises(Stop):
+            train_run(CONFIG, broken, 90, tick=stop_at(step))
+    train_run(CONFIG, broken, 90)
+    assert (broken / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
+def test_the_same_call_again_finds_it_complete(tmp_path: Path) -> None:
+    first = train_run(CONFIG, tmp_path / "run", 90, snapshots=(30,))
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    again = train_run(CONFIG, tmp_path / "run", 90, snapshots=(30,))
+    assert again.already_complete
+    assert again.seconds == 0
+    assert again.evaluations == first.evaluations
+    assert again.training_returns == first.training_returns
+    assert (again.episodes, again.snapshots) == (first.episodes, first.snapshots)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+
+def test_equal_calls_make_equal_bytes(tmp_path: Path, finished: Any) -> None:
+    train_run(CONFIG, tmp_path / "elsewhere" / "other name", 90)
+    assert content(tmp_path / "elsewhere" / "other name") == finished(90)
+    other = configuration(seed=1)
+    train_run(other, tmp_path / "seed", 90)
+    same_names = {"critic.safetensors", "policy.safetensors", "checkpoint.safetensors"}
+    theirs = content(tmp_path / "seed")
+    assert all(theirs[name] != finished(90)[name] for name in same_names)
+
+
+def test_looking_on_changes_nothing_but_what_was_looked_at(tmp_path: Path, finished: Any) -> None:
+    # Evaluations are part of the configuration; the training itself does not feel them.
+    often = configuration(evaluations=45)
+    train_run(often, tmp_path / "often", 90, snapshots=(1, 7, 50))
+    never = configuration(evaluations=0)
+    none = train_run(never, tmp_path / "never", 90)
+    assert none.evaluations == ()
+    assert none.average_return() is None
+    weights = [
+        load_critic(tmp_path / name / "critic.safetensors").critic.state_dict()
+        for name in ("often", "never")
+    ]
+    assert all(np.array_equal(w, weights[1][n]) for n, w in weights[0].items())
+    episodes = {name for name in finished(90) if name.startswith("episodes/")}
+    assert episodes == {n for n in content(tmp_path / "never") if n.startswith("episodes/")}
+    assert episodes == {n for n in content(tmp_path / "often") if n.startswith("episodes/")}
+
+
+# --- evaluations and snapshots --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [90, 97, 100])
+def test_evaluations_are_of_the_learned_policy_at_equal_distances(
+    steps: int, tmp_path: Path
+) -> None:
+    at = tuple(i * steps // 4 for i in range(1, 5))
+    result = train_run(CONFIG, tmp_path / "run", steps, snapshots=at)
+    assert tuple(e.step for e in result.evaluations) == at
+    for evaluation in result.evaluations:
+        _, path = snapshot_files(tmp_path / "run", evaluation.step)
+        learned = load_policies(path).policies
+        seed = evaluation_seed(0, evaluation.step)
+        returns, _ = evaluate_policies(CONFIG.env, learned, episodes=2, seed=seed)
+        assert evaluation.returns == tuple(returns[0])
+        assert evaluation.returns_without_survival is None
+    assert len({e.returns for e in result.evaluations}) == 4
+
+
+def test_evaluations_with_and_without_the_survival_bonus(tmp_path: Path) -> None:
+    config = configuration(env="toyenv:ToySurvive-v0", reward="without-survival")
+    result = train_run(config, tmp_path / "run", 40)
+    for evaluation in result.evaluations:
+        without = evaluation.returns_without_survival
+        assert without is not None
+        # Five steps with a bonus of 1 each.
+        assert evaluation.returns == pytest.approx([r + 5 for r in without])
+    stored = train_run(config, tmp_path / "run", 40)
+    assert stored.evaluations == result.evaluations
+    assert result.average_return() == pytest.approx(
+        result.average_return(without_survival=True) + 5  # type: ignore[operator]
+    )
+
+
+def test_average_return_by_hand(tmp_path: Path) -> None:
+    means = [1.0, 2.0, 4.0, 8.0, 16.0]
+    evaluations = tuple(
+        Evaluation(20 * (k + 1), (m - 1, m + 1), (m, m + 2)) for k, m in enumerate(means)
+    )
+    result = RunResult(tmp_path, CONFIG, 100, 9, evaluations, ())
+    assert result.average_return() == pytest.approx(31 / 5)
+    assert result.average_return(last=0.2) == pytest.approx(16)
+    assert result.average_return(last=0.4) == pytest.approx(12)
+    assert result.average_return(without_survival=True) == pytest.approx(31 / 5 + 1)
+    hundred = tuple(Evaluation(10_000 * k, (float(k),), None) for k in range(1, 101))
+    long = RunResult(tmp_path, CONFIG, 1_000_000, 9, hundred, ())
+    assert long.average_return(last=0.2) == pytest.approx(np.mean(range(81, 101)))
+
+
+@pytest.mark.parametrize("kind", ["pssvf", "psvf"])
+def test_snapshots_are_what_a_run_of_that_length_ends_with(kind: str, tmp_path: Path) -> None:
+    config = configuration(kind)
+    at = (1, 23, 40, 61, 90)
+    result = train_run(config, tmp_path / "run", 90, snapshots=at)
+    assert result.snapshots == tuple(snapshot_files(tmp_path / "run", step)[0] for step in at)
+    for step in at:
+        short = train_run(config, tmp_path / f"short{step}", step)
+        critic, policy = snapshot_files(tmp_path / "run", step)
+        assert critic.read_bytes() == short.critic.read_bytes()
+        assert policy.read_bytes() == short.policy.read_bytes()
+
+
+# --- extension ------------------------------------------------------------------------------
+
+WAYS = {
+    "pssvf": {"kind": "pssvf"},
+    "psvf": {"kind": "psvf"},
+    "psvf per step": {"kind": "psvf", "normalization": "per-step"},
+    "psvf, none": {"kind": "psvf", "normalization": "none"},
+    "pavf": {"kind": "pavf"},
+    "stochastic pavf": {"kind": "pavf", "stochastic": True},
+    "discrete pavf": {"kind": "pavf", "stochastic": True, "env": "toyenv:ToyDiscrete-v0"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_more_steps_give_the_bytes_of_an_uninterrupted_run(
+    way: dict[str, Any], tmp_path: Path, finished: Any
+) -> None:
+    config = configuration(evaluations=1, **way)
+    for steps in (20, 40, 47, 90):  # 45 would be no multiple of an evaluation's distance
+        notes: list[str] = []
+        result = train_run(config, tmp_path / "run", steps, note=notes.append)
+        assert not result.already_complete
+        assert content(tmp_path / "run") == finished(steps, config)
+        assert notes == []
+
+
+def test_an_extension_goes_on_from_its_checkpoint(
+    tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Evaluations at 15, 30, 45, 60 and then 30, 60, 90, 120: none of the passed ones is new.
+    train_run(CONFIG, tmp_path / "run", 60)
+    starts: list[int] = []
+    train = online.train
+
+    def noting(training: Any, *args: Any) -> Any:
+        starts.append(training.steps)
+        return train(training, *args)
+
+    monkeypatch.setattr(online, "train", noting)
+    result = train_run(CONFIG, tmp_path / "run", 120)
+    assert 40 < starts[0] <= 60
+    assert content(tmp_path / "run") == finished(120)
+    assert [e.step for e in result.evaluations] == [30, 60, 90, 120]
+
+
+@pytest.mark.parametrize(("snapshots", "steps"), [((), 97), ((10,), 90), ((10, 80), 97)])
+def test_evaluations_or_snapshots_that_were_passed_send_it_over_the_way_again(
+    snapshots: tuple[int, ...], steps: int, tmp_path: Path, finished: Any
+) -> None:
+    train_run(CONFIG, tmp_path / "run", 90)
+    notes: list[str] = []
+    train_run(CONFIG, tmp_path / "run", steps, snapshots=snapshots, note=notes.append)
+    assert len(notes) == 1
+    assert "again" in notes[0]
+    assert content(tmp_path / "run") == finished(steps, CONFIG, snapshots)
+
+
+def test_snapshots_of_an_extension(tmp_path: Path, finished: Any) -> None:
+    train_run(CONFIG, tmp_path / "run", 60, snapshots=(30,))
+    train_run(CONFIG, tmp_path / "run", 120, snapshots=(30, 100))
+    assert content(tmp_path / "run") == finished(120, CONFIG, (30, 100))
+
+
+# --- interruptions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_interrupted_and_continued(way: dict[str, Any], tmp_path: Path, finished: Any) -> None:
+    config = configuration(evaluations=3, **way)
+    for step in (1, 30, 31, 55, 60, 89):
+        with pytest.raises(Stop):
+            train_run(config, tmp_path / "run", 90, tick=stop_at(step))
+        assert not (tmp_path / "run/result.json").exists()
+    train_run(config, tmp_path / "run", 90)
+    assert content(tmp_path / "run") == finished(90, config)
+
+
+@pytest.mark.parametrize("way", [WAYS["pssvf"], WAYS["psvf per step"], WAYS["stochastic pavf"]])
+def test_a_gentle_stop_keeps_every_finished_episode(
+    way: dict[str, Any], tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration(evaluations=3, **way)
+    starts: list[int] = []
+    train = online.train
+
+    def noting(training: Any, *args: Any) -> Any:
+        starts.append(training.episodes)
+        return train(training, *args)
+
+    monkeypatch.setattr(online, "train", noting)
+    stops = 0
+    for episodes in (1, 1, 2, 1, 3):
+        with pytest.raises(Stop):
+            train_run(config, tmp_path / "run", 120, stop_soon=StopSoon(episodes))
+        stops += episodes
+    train_run(config, tmp_path / "run", 120)
+    assert starts == [0, 1, 2, 4, 5, 8]
+    assert content(tmp_path / "run") == finished(120, config)
+
+
+def test_a_gentle_stop_in_an_extension(tmp_path: Path, finished: Any) -> None:
+    config = configuration(evaluations=1)
+    train_run(config, tmp_path / "run", 60)
+    for _ in range(3):
+        with pytest.raises(Stop):
+            train_run(config, tmp_path / "run", 120, stop_soon=StopSoon(1))
+    train_run(config, tmp_path / "run", 120)
+    assert content(tmp_path / "run") == finished(120, config)
+
+
+class Fault:
+    """Lets the n-th operation on files fail; the operations are those that change a folder.
+
+    Args:
+        patch: What undoes it.
+        at: Which operation, from 0.
+        error: What it raises.
+        torn: Whether to raise when bytes are half written and renames are just done, as a
+            kill can; otherwise before anything is done.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, at: int, error: BaseException, *, torn: bool
+    ) -> None:
+        self.at, self.error, self.torn, self.count = at, error, torn, 0
+        self.dead = False
+        write, replace = os.write, os.replace
+
+        def writing(descriptor: int, data: Any) -> int:
+            if self.due() and torn:
+                write(descriptor, bytes(data)[: len(data) // 2])
+            self.fail()
+            return write(descriptor, data)
+
+        def replacing(*args: Any) -> None:
+            if self.due() and torn:
+                replace(*args)
+            self.fail()
+            replace(*args)
+
+        def wrapped(function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.due()
+                self.fail()
+                return function(*args, **kwargs)
+
+            return call
+
+        patch.setattr(os, "write", writing)
+        patch.setattr(os, "replace", replacing)
+        for name in ("unlink", "rmdir", "mkdir"):
+            patch.setattr(os, name, wrapped(getattr(os, name)))
+
+    def due(self) -> bool:
+        self.count += 1
+        return self.count == self.at + 1
+
+    def fail(self) -> None:
+        # Once only: what handlers do after a kill would not happen, and must not matter.
+        if self.count > self.at and not self.dead:
+            self.dead = True
+            raise self.error
+
+
+class Kill(BaseException):
+    """Stands for SIGKILL."""
+
+
+TINY = configuration(evaluations=1, critic_updates=1, hidden=(2,), update_every=20)
+
+
+@contextlib.contextmanager
+def faulty(at: int, error: BaseException, *, torn: bool) -> Iterator[Fault]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Fault(patch, at, error, torn=torn)
+
+
+def survives(
+    base: Path | None, folder: Path, want: dict[str, bytes], *, torn: bool, **call: Any
+) -> int:
+    """Let a call fail at each of its operations; the same call must then finish as usual."""
+    at, points = 0, 0
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        if base is not None:
+            shutil.copytree(base, folder)
+        error: BaseException = Kill() if torn else OSError(errno.ENOSPC, "No space left")
+        finished = False
+        with faulty(at, error, torn=torn) as fault, contextlib.suppress(Kill, ResourceError):
+            train_run(folder=folder, **call)
+            finished = True
+        # Some refusals do no harm: what cannot be made or removed is there, or gone, already.
+        assert finished or fault.dead
+        if not fault.dead:
+            assert content(folder) == want
+            return points
+        points += 1
+        train_run(folder=folder, **call)
+        assert content(folder) == want, f"after operation {at}"
+        at += 1
+
+
+faults = pytest.mark.parametrize("torn", [True, False], ids=["killed", "disk full"])
+# A kill closes what was open; here the collector does, and complains.
+kills = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@faults
+@kills
+def test_a_run_survives_faults_at_every_operation(
+    torn: bool, tmp_path: Path, finished: Any
+) -> None:
+    want = finished(60, TINY, (20,))
+    points = survives(
+        None,
+        tmp_path / "run",
+        want,
+        torn=torn,
+        config=TINY,
+        steps=60,
+        snapshots=(20,),
+    )
+    assert points > 25
+
+
+@faults
+@kills
+@pytest.mark.parametrize(("before", "steps"), [(9, 12), (48, 60), (60, 70)])
+def test_an_extension_survives_faults_at_every_operation(
+    torn: bool, before: int, steps: int, tmp_path: Path, finished: Any
+) -> None:
+    # The shorter run ends with episodes that wait for a shard, and so does the longer one.
+    train_run(TINY, tmp_path / "base", before)
+    want = finished(steps, TINY)
+    assert "pending.safetensors" in want
+    assert content(tmp_path / "base")["pending.safetensors"] != want["pending.safetensors"]
+    points = survives(
+        tmp_path / "base", tmp_path / "run", want, torn=torn, config=TINY, steps=steps
+    )
+    assert points > 15
+
+
+@kills
+def test_going_over_the_way_again_survives_kills_at_every_operation(
+    tmp_path: Path, finished: Any
+) -> None:
+    train_run(TINY, tmp_path / "base", 60)
+    want = finished(60, TINY, (3,))
+    survives(
+        tmp_path / "base", tmp_path / "run", want, torn=True, config=TINY, steps=60, snapshots=(3,)
+    )
+
+
+@kills
+def test_starting_anew_survives_kills_at_every_operation(tmp_path: Path, finished: Any) -> None:
+    train_run(configuration(seed=9), tmp_path / "base", 60, snapshots=(5,))
+    want = finished(30, TINY)
+    survives(
+        tmp_path / "base",
+        tmp_path / "run",
+        want,
+        torn=True,
+        config=TINY,
+        steps=30,
+        overwrite=True,
+    )
+
+
+@kills
+def test_killed_again_and_again(tmp_path: Path, finished: Any) -> None:
+    # Each call dies a few operations later than the one before; nothing is cleaned by hand.
+    want, at, calls = finished(60, TINY), 0, 0
+    while True:
+        with faulty(at, Kill(), torn=True) as fault, contextlib.suppress(Kill):
+            train_run(TINY, tmp_path / "run", 60)
+        if not fault.dead:
+            break
+        at, calls = at + 3, calls + 1
+    assert calls > 4
+    assert content(tmp_path / "run") == want
+
+
+def test_leftovers_of_a_kill_do_not_stay(tmp_path: Path, finished: Any) -> None:
+    # Names that the same call would not write again.
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train_run(TINY, folder, 60, tick=stop_at(40))
+    for name in (".tmp-pending.safetensors", ".tmp-critic-0000009.safetensors"):
+        (folder / name).write_bytes(b"half")
+    (folder / "episodes/.tmp-shard-000009-00.safetensors").write_bytes(b"half")
+    (tmp_path / ".run.lock").write_bytes(b"")
+    train_run(TINY, folder, 60)
+    assert content(folder) == finished(60, TINY)
+
+
+def test_divergence_leaves_the_last_checkpoint(
+    tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = online.gradient_step
+
+    def breaking(fit: Any, batch: Any, index: Any, noise: Any = None) -> None:
+        if fit.updates == 2 * 13:
+            batch = batch.__class__(**{**vars(batch), "value": batch.value * float("nan")})
+        step(fit, batch, index, noise)
+
+    monkeypatch.setattr(online, "gradient_step", breaking)
+    with pytest.raises(DivergedError, match="loss is nan"):
+        train_run(CONFIG, tmp_path / "run", 90)
+    monkeypatch.setattr(online, "gradient_step", step)
+    assert (tmp_path / "run/checkpoint.safetensors").exists()
+    assert not (tmp_path / "run/result.json").exists()
+    starts: list[int] = []
+    train = online.train
+
+    def noting(training: Any, *args: Any) -> Any:
+        starts.append(training.steps)
+        return train(training, *args)
+
+    monkeypatch.setattr(online, "train", noting)
+    train_run(CONFIG, tmp_path / "run", 90)
+    assert 25 <= starts[0] < 70
+    assert content(tmp_path / "run") == finished(90)
+
+
+# --- damage ---------------------------------------------------------------------------------
+
+
+def flip(path: Path, at: int = -5) -> None:
+    image = bytearray(path.read_bytes())
+    image[at] ^= 1
+    path.write_bytes(image)
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> tuple[Path, RunResult]:
+    return tmp_path / "run", train_run(CONFIG, tmp_path / "run", 90)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "pending.safetensors"])
+def test_a_flipped_byte_is_noticed_when_going_on(name: str, done: tuple[Path, RunResult]) -> None:
+    folder, _ = done
+    flip(folder / name)
+    before = content(folder)
+    with pytest.raises(DamagedError) as caught:
+        train_run(CONFIG, folder, 180)
+    assert name in str(caught.value)
+    assert content(folder) == before
+    train_run(CONFIG, folder, 30, overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "pending", "tail", "shard"])
+@pytest.mark.parametrize("at", [-5, 200])
+def test_a_flipped_byte_is_noticed_when_exporting(
+    name: str, at: int, done: tuple[Path, RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, result = done
+    path = folder / f"{name}.safetensors"
+    if name == "shard":
+        path = sorted((folder / "episodes").iterdir())[0]
+    flip(path, at)
+    with pytest.raises(DamagedError) as caught:
+        list(stored_episodes(folder))
+    assert path.name in str(caught.value)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder.parent / "datasets"))
+    with pytest.raises(DamagedError):
+        export_dataset(result, "lab/damaged-v0")
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "pending", "tail", "shard"])
+def test_a_missing_file_is_damage_and_named(name: str, done: tuple[Path, RunResult]) -> None:
+    folder, result = done
+    path = folder / f"{name}.safetensors"
+    if name == "shard":
+        path = sorted((folder / "episodes").iterdir())[0]
+    path.unlink()
+    calls: list[Callable[[], object]] = [lambda: list(stored_episodes(folder))]
+    if name in ("pending", "shard"):  # what a longer run goes on from
+        calls.append(lambda: train_run(CONFIG, folder, 180))
+    before = content(folder)
+    for call in calls:
+        with pytest.raises(DamagedError) as caught:
+            call()
+        assert caught.value.exit_code == 3
+        assert caught.value.where == str(path)
+        assert "is missing" in caught.value.what
+        assert "--overwrite" in str(caught.value)
+    assert content(folder) == before
+    assert train_run(CONFIG, folder, 90, overwrite=True).evaluations == result.evaluations
+
+
+def test_on_a_read_only_disk_a_finished_run_is_complete_and_no_other_is_begun(
+    tmp_path: Path, done: tuple[Path, RunResult]
+) -> None:
+    folder, result = done
+    (folder / ".tmp-config.json").write_bytes(b"half")
+    before = content(folder)
+    steps: list[int] = []
+    with read_only(tmp_path) as refused:
+        again = train_run(CONFIG, folder, 90)
+        assert again.already_complete
+        assert again.evaluations == result.evaluations
+        with pytest.raises(ConflictError, match="seed 0"):
+            train_run(configuration(seed=1), folder, 90)
+        with pytest.raises(ConflictError, match="90 steps, 60 were asked for"):
+            train_run(CONFIG, folder, 60)
+        for call in (
+            {"steps": 180},
+            {"steps": 90, "snapshots": (30,)},
+            {"steps": 90, "overwrite": True},
+            {"steps": 90, "folder": tmp_path / "new" / "run"},
+        ):
+            every: dict[str, Any] = {"config": CONFIG, "folder": folder, **call}
+            with pytest.raises(ResourceError, match="read-only") as caught:
+                train_run(tick=lambda step, _: steps.append(step), **every)
+            assert caught.value.exit_code == 6
+    assert set(refused) == {"open .run.lock", "mkdir new"}
+    assert steps == []
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"steps": 90}', '{"steps": null}'])
+def test_a_malformed_result_is_damage(text: str, done: tuple[Path, RunResult]) -> None:
+    folder, _ = done
+    (folder / "result.json").write_text(text)
+    with pytest.raises(DamagedError) as caught:
+        train_run(CONFIG, folder, 90)
+    assert "result.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["critic.safetensors", "policy.safetensors", "result.json"])
+def test_what_was_deleted_is_made_again(
+    name: str, done: tuple[Path, RunResult], finished: Any
+) -> None:
+    folder, _ = done
+    (folder / name).unlink()
+    assert not train_run(CONFIG, folder, 90).already_complete
+    assert content(folder) == finished(90)
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def test_other_settings_are_a_conflict(done: tuple[Path, RunResult]) -> None:
+    folder, _ = done
+    before = content(folder)
+    for config, words in (
+        (configuration(seed=1), "seed 0 (now 1)"),
+        (configuration(sigma=0.4), "sigma 0.3 (now 0.4)"),
+        (configuration(evaluations=5), "evaluations 4 (now 5)"),
+        (configuration(env="toyenv:Toy-v0"), "environment id 'ToyVaried-v0' (now 'Toy-v0')"),
+        (configuration(stochastic=True), "spec stochastic False (now True)"),
+    ):
+        with pytest.raises(ConflictError) as caught:
+            train_run(config, folder, 90)
+        assert words in str(caught.value)
+        assert "--run" in str(caught.value)
+        assert content(folder) == before
+    result = train_run(configuration(seed=1), folder, 30, overwrite=True)
+    assert result.steps == 30
+    assert stored_run_seed(folder) == 1
+
+
+def test_fewer_steps_than_a_finished_run_has(done: tuple[Path, RunResult]) -> None:
+    folder, _ = done
+    before = content(folder)
+    with pytest.raises(ConflictError, match="90 steps, 60 were asked for"):
+        train_run(CONFIG, folder, 60)
+    assert content(folder) == before
+
+
+def test_fewer_steps_than_an_unfinished_run_has(tmp_path: Path, finished: Any) -> None:
+    with pytest.raises(Stop):
+        train_run(CONFIG, tmp_path / "run", 90, tick=stop_at(85))
+    with pytest.raises(ConflictError, match="steps, 40 were asked for"):
+        train_run(CONFIG, tmp_path / "run", 40)
+    train_run(CONFIG, tmp_path / "run", 90)
+    assert content(tmp_path / "run") == finished(90)
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (folder / "episodes").mkdir()
+    (folder / "episodes/one.mp4").write_text("mine")
+    for overwrite in (False, True):
+        if overwrite:
+            shutil.rmtree(folder / "episodes")
+        with pytest.raises(ConflictError, match="other things"):
+            train_run(CONFIG, folder, 30, overwrite=overwrite)
+        assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    (folder / "episodes").mkdir()
+    (folder / "episodes/one.mp4").write_text("mine")
+    with pytest.raises(ConflictError, match="other things"):
+        train_run(CONFIG, folder, 30)
+    assert (folder / "episodes/one.mp4").read_text() == "mine"
+
+
+def test_starting_anew_removes_a_run_and_nothing_else(tmp_path: Path, finished: Any) -> None:
+    folder = tmp_path / "run"
+    train_run(configuration(seed=3), folder, 90, snapshots=(10,))
+    train_run(CONFIG, folder, 60, overwrite=True)
+    assert content(folder) == finished(60)
+    (folder / "notes.txt").write_text("mine")
+    assert train_run(CONFIG, folder, 60).already_complete
+    train_run(CONFIG, folder, 60, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    assert content(folder) == finished(60)
+
+
+def test_two_processes_in_one_folder(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(ConflictError, match="another process"):
+        train_run(CONFIG, tmp_path / "run", 30)
+
+
+def test_an_environment_that_may_never_end(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no time limit") as caught:
+        train_run(configuration(env="toyenv:Endless-v0"), tmp_path / "run", 30)
+    assert "--max-episode-steps" in str(caught.value)
+    limited = configuration(env="toyenv:Endless-v0", limit=9)
+    assert train_run(limited, tmp_path / "limited", 30).episodes == 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "snapshots", "where"),
+    [
+        (0, (), "--steps"),
+        (-5, (), "--steps"),
+        (9, (0,), "--snapshots"),
+        (9, (3, 10), "--snapshots"),
+    ],
+)
+def test_numbers_out_of_range(
+    steps: int, snapshots: tuple[int, ...], where: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        train_run(CONFIG, tmp_path / "run", steps, snapshots=snapshots)
+    assert caught.value.where == where
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refused_configurations() -> None:
+    for evaluations, episodes in ((-1, 2), (10**7, 2), (4, 0)):
+        with pytest.raises(UsageError):
+            RunConfig(CONFIG.env, CONFIG.spec, CONFIG.settings, evaluations, episodes)
+
+
+# --- episodes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [90, 60])
+def test_stored_episodes_are_all_that_was_done(steps: int, tmp_path: Path) -> None:
+    result = train_run(CONFIG, tmp_path / "run", steps)
+    episodes = list(stored_episodes(tmp_path / "run"))
+    assert sum(len(e) for e in episodes) == steps
+    whole = [e for e in episodes if e.cut == "none"]
+    ends = np.cumsum([len(e) for e in whole]).tolist()
+    assert [step for step, _ in result.training_returns] == ends
+    assert [total for _, total in result.training_returns] == pytest.approx(
+        [float(e.rewards.sum()) for e in whole]
+    )
+    assert [e.cut for e in episodes[: result.episodes]] == ["none"] * result.episodes
+    assert len(episodes) == result.episodes + (sum(map(len, whole)) < steps)
+    # They are those that the loop ran, bit for bit.
+    training = online.start_training(
+        CONFIG.spec, CONFIG.settings, obs_dtype=np.float64, device=__import__("torch").device("cpu")
+    )
+    ran: list[Any] = []
+    hooks = online.Hooks(episode=lambda t, r, e: ran.append(e), keep=True)
+    tail = online.train(training, make_env(CONFIG.env), steps, hooks)
+    ran += [] if tail is None else [tail]
+    assert all(same(a, b) for a, b in zip(episodes, ran, strict=True))
+
+
+def test_the_per_step_rule_stores_no_episodes(tmp_path: Path) -> None:
+    config = configuration(normalization="per-step")
+    result = train_run(config, tmp_path / "run", 90)
+    assert list((tmp_path / "run/episodes").iterdir()) == []
+    assert not (tmp_path / "run/tail.safetensors").exists()
+    assert result.episodes > 4
+    with pytest.raises(UsageError, match="per-step"):
+        export_dataset(result, "lab/none-v0")
+
+
+@pytest.mark.parametrize(
+    "way", [WAYS["pssvf"], WAYS["psvf"], WAYS["stochastic pavf"], WAYS["discrete pavf"]]
+)
+def test_an_exported_run_is_a_dataset(
+    way: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = configuration(**way)
+    result = train_run(config, tmp_path / "run", 93)
+    folder = export_dataset(result, "lab/run-v0", license="CC0-1.0", authors=["A. Person"])
+    data = load_dataset("lab/run-v0")
+    assert folder == tmp_path / "datasets/lab/run-v0"
+    assert len(data.transitions) == 93
+    assert data.spec == config.spec
+    trajectories = data.trajectories
+    assert trajectories.episodes == result.episodes + 1
+    assert trajectories.cut.tolist() == [False] * result.episodes + [True]
+    assert trajectories.whole_returns() == pytest.approx([r for _, r in result.training_returns])
+    # One policy an episode, and its tag says what it did.
+    assert len(trajectories.policies) == trajectories.episodes
+    steps = data.transitions
+    for k in range(93):
+        policies = trajectories.policies
+        actor = policies.actor(int(steps.policy[k]))
+        if not config.spec.stochastic:
+            action, _ = actor.act(steps.obs[k])
+            assert np.abs(action - steps.action[k]).max() <= 1e-5 * 2
+        elif config.spec.is_continuous:
+            pre = trajectories.pre_action[k]  # type: ignore[index]
+            assert np.abs(actor.to_action(pre) - steps.action[k]).max() <= 1e-5 * 2
+    again = export_dataset(result, "lab/run-v0", license="CC0-1.0", authors=["A. Person"])
+    assert again == folder
+    with pytest.raises(ConflictError):
+        export_dataset(train_run(config, tmp_path / "run", 120), "lab/run-v0", license="CC0-1.0")
+
+
+def test_an_export_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = train_run(CONFIG, tmp_path / "run", 90)
+    digests = []
+    for name in ("a", "b"):
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / name))
+        if name == "b":
+            stored = run_export.stored_episodes
+
+            def breaking(folder: Path) -> Iterator[Any]:
+                for k, episode in enumerate(stored(folder)):  # noqa: B023
+                    if k == 4:
+                        raise Stop
+                    yield episode
+
+            monkeypatch.setattr(run_export, "stored_episodes", breaking)
+            with pytest.raises(Stop):
+                export_dataset(result, "lab/run-v0")
+            monkeypatch.setattr(run_export, "stored_episodes", stored)
+        folder = export_dataset(result, "lab/run-v0")
+        data = (folder / "data/main_data.hdf5").read_bytes()
+        digests.append(hashlib.sha256(data).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_paths_are_pathlib(tmp_path: Path) -> None:
+    critic, policy = snapshot_files(pathlib.Path("run"), 12)
+    assert (critic.name, policy.name) == (
+        "critic-0000012.safetensors",
+        "policy-0000012.safetensors",
+    )
+    assert snapshot_files(tmp_path, 123_456_789)[0].name == "critic-123456789.safetensors"

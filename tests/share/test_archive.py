@@ -1,0 +1,557 @@
+"""Pack and unpack: every byte of an archive follows from the files, and nothing else is taken."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import pytest
+
+import pbvf_datasets.share.arrival as landing_module
+from cli_tools import content
+from faults import Killed, Saboteur
+from hostile import reseal, watching
+from pbvf_datasets.read.untrusted import CardWarning
+from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header, pack, unpack
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    IncompatibleError,
+    PbvfError,
+    ResourceError,
+    UnsafeError,
+    UsageError,
+)
+from pbvf_offline.io.lock import FolderLock
+from share_tools import NAME, licensed, rewrite_manifest
+
+DATA = "data/main_data.hdf5"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A dataset, read only."""
+    return licensed(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="module")
+def packed(made, tmp_path_factory):
+    """Its archive, read only."""
+    file = tmp_path_factory.mktemp("packed") / "toy.tar"
+    pack(made, file)
+    return file
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    folder = tmp_path / "root"
+    folder.mkdir()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    return folder
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+
+
+def members(file):
+    """What tarfile finds: name and content in order."""
+    with tarfile.open(file, "r:") as archive:
+        return [(m, archive.extractfile(m).read() if m.isreg() else b"") for m in archive]
+
+
+def rebuilt(file, target, change):
+    """Write the members of an archive anew, after a change to their list."""
+    found = members(file)
+    with tarfile.open(target, "w:", format=tarfile.USTAR_FORMAT) as archive:
+        change(found)
+        for info, data in found:
+            archive.addfile(info, io.BytesIO(data))
+    return target
+
+
+def member(name, data=b"", kind=tarfile.REGTYPE, link=""):
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = len(data), kind, link
+    return info, data
+
+
+# ---------------------------------------------------------------------------- there and back
+
+
+def test_there_and_back(made, root, tmp_path):
+    told = []
+    file = tmp_path / "toy.tar"
+    result = pack(made, file, progress=lambda *n: told.append(n))
+    assert (result.size, result.already_complete) == (file.stat().st_size, False)
+    assert told[-1] == (result.size, result.size)
+    assert names(tmp_path) == ["root", "toy.tar"]
+    assert result.size % RECORD == 0
+    told.clear()
+    arrived = unpack(file, progress=lambda *n: told.append(n))
+    assert (arrived.dataset, arrived.path) == (NAME, root / NAME)
+    assert content(root / NAME) == content(made)
+    assert names(root / "lab") == ["toy-v0"]
+    assert told[-1][0] <= told[-1][1] == result.size
+    assert unpack(file).already_complete
+    assert unpack(file, "lab/other-v0").path == root / "lab/other-v0"
+    assert content(root / "lab/other-v0") == content(made)
+
+
+def test_equal_datasets_equal_bytes_wherever_they_lie(made, packed, tmp_path):
+    copy = Path(shutil.copytree(made, tmp_path / "renamed"))
+    for path in copy.rglob("*"):
+        os.utime(path, (1, 1))
+    (copy / "data/metadata.json").chmod(0o600)
+    pack(copy, tmp_path / "again.tar")
+    assert (tmp_path / "again.tar").read_bytes() == packed.read_bytes()
+
+
+def test_tar_and_sha256sum_read_it(made, packed, tmp_path):
+    found = members(packed)
+    order = [info.name.removeprefix("toy-v0/") for info, _ in found]
+    assert order[0] == "manifest.json"
+    assert order[1:-1] == sorted(order[1:-1])
+    assert order[-1] == "SHA256SUMS"
+    assert all((m.mtime, m.uid, m.gid, m.uname, m.mode) == (0, 0, 0, "", 0o644) for m, _ in found)
+    subprocess.run(["tar", "-xf", packed, "-C", tmp_path], check=True)
+    subprocess.run(
+        ["sha256sum", "-c", "--strict", "--quiet", "SHA256SUMS"],
+        check=True,
+        cwd=tmp_path / "toy-v0",
+    )
+    (tmp_path / "toy-v0/SHA256SUMS").unlink()
+    assert content(tmp_path / "toy-v0") == content(made)
+
+
+def test_a_header_is_as_other_programs_write_and_read_it():
+    info = tarfile.TarInfo("toy/data")
+    info.size = 1234
+    ours = header("toy/data", 1234)
+    assert len(ours) == BLOCK
+    read = tarfile.TarInfo.frombuf(ours, "ascii", "strict")
+    assert (read.name, read.size, read.mode, read.type) == ("toy/data", 1234, 0o644, b"0")
+    assert ours == info.tobuf(tarfile.USTAR_FORMAT)
+    for size in (8 * 2**30 - 1, 8 * 2**30, 2**42):
+        assert tarfile.TarInfo.frombuf(header("x", size), "ascii", "strict").size == size
+
+
+def test_folder_names():
+    assert folder_name("lab/toy-v0") == "toy-v0"
+    for odd in (None, 3, "", "lab/", "x" * 90, "é-v0", "..", "a/.x-v0", "-rf"):
+        assert folder_name(odd) == "dataset"
+
+
+def test_packing_again_and_over_something_else(made, tmp_path):
+    file = tmp_path / "toy.tar"
+    pack(made, file)
+    before = file.stat().st_mtime_ns
+    assert pack(made, file).already_complete
+    assert file.stat().st_mtime_ns == before
+    good = file.read_bytes()
+    for other in (good[:-1], good[:-1] + b"x", b"mine", b""):
+        file.write_bytes(other)
+        with pytest.raises(ConflictError, match="--overwrite") as error:
+            pack(made, file)
+        assert error.value.exit_code == 7
+        assert file.read_bytes() == other
+        if other == b"mine":
+            with pytest.raises(ConflictError, match="no archive"):
+                pack(made, file, overwrite=True)
+            assert file.read_bytes() == other
+            continue
+        pack(made, file, overwrite=True)
+        assert file.read_bytes() == good
+    with pytest.raises(UsageError, match="folder"):
+        pack(made, tmp_path)
+    with pytest.raises(UsageError, match="no folder"):
+        pack(made, file / "x.tar")
+
+
+def test_only_whole_datasets_with_a_manifest_are_packed(made, tmp_path):
+    bare = Path(shutil.copytree(made, tmp_path / "bare"))
+    (bare / "manifest.json").unlink()
+    with pytest.raises(UsageError, match="manifest"):
+        pack(bare, tmp_path / "x.tar")
+    damaged = Path(shutil.copytree(made, tmp_path / "damaged"))
+    (damaged / "data/metadata.json").write_bytes(b"{}\n")
+    with pytest.raises(PbvfError):
+        pack(damaged, tmp_path / "x.tar")
+    assert names(tmp_path) == ["bare", "damaged"]
+
+
+def test_a_file_that_changes_while_it_is_packed(made, tmp_path):
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+
+    def change(done, total):
+        (copy / "data/metadata.json").write_bytes(b"x" * 600)
+
+    with pytest.raises(DamagedError, match="changed"):
+        pack(copy, tmp_path / "x.tar", progress=change)
+    assert names(tmp_path) == ["copy"]
+
+
+def test_the_card_and_the_signature_travel_as_they_are(made, root, tmp_path):
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+    (copy / "README.md").write_text("# mine")
+    (copy / "manifest.json.sig").write_bytes(bytes(range(64)))
+    pack(copy, tmp_path / "x.tar")
+    with pytest.warns(CardWarning, match="edited"):
+        unpack(tmp_path / "x.tar")
+    assert content(root / NAME) == content(copy)
+    (copy / "README.md").unlink()
+    pack(copy, tmp_path / "y.tar")
+    with pytest.warns(CardWarning, match="missing"):
+        unpack(tmp_path / "y.tar", "lab/y-v0")
+    assert content(root / "lab/y-v0") == content(copy)
+
+
+def test_what_stands_there(made, packed, root):
+    other = licensed(root, license="MIT")
+    before = content(other)
+    with pytest.raises(ConflictError, match="another dataset"):
+        unpack(packed)
+    assert content(other) == before
+    unpack(packed, overwrite=True)
+    assert content(root / NAME) == content(made)
+    lock = FolderLock(root / "lab/.b-v0.arriving", "lab/b-v0")
+    try:
+        with pytest.raises(ConflictError, match="another process"):
+            unpack(packed, "lab/b-v0")
+    finally:
+        lock.release()
+    for bad in ("../x-v0", "x"):
+        with pytest.raises(UsageError):
+            unpack(packed, bad)
+
+
+def test_a_full_disk_is_found_before_a_byte_is_written(packed, root, monkeypatch):
+    monkeypatch.setattr(landing_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(ResourceError, match="free"):
+        unpack(packed)
+    assert not list(root.rglob("part-*"))
+
+
+# --------------------------------------------------------------------------------- damage
+
+
+def refused(file, data, root):
+    """Unpack spoiled bytes; return the error."""
+    file.write_bytes(data)
+    with pytest.raises((DamagedError, UnsafeError, IncompatibleError)) as error:
+        unpack(file)
+    assert not (root / NAME).exists()
+    assert "\n" not in str(error.value)
+    return error.value
+
+
+def test_no_flipped_byte_goes_unnoticed(packed, root, tmp_path):
+    data = packed.read_bytes()
+    rng = random.Random(0)
+    found = members(packed)
+    places = {rng.randrange(len(data)) for _ in range(150)}
+    for info, _ in found:  # all headers, and the first and last byte of each padding
+        at = info.offset_data
+        places |= set(range(at - BLOCK, at, 7)) | {at, at + info.size, at + info.size - 1}
+        places.add(at + -(-info.size // BLOCK) * BLOCK - 1)
+    places |= {len(data) - 1, len(data) - 1024, len(data) - RECORD // 2}
+    for at in sorted(places):
+        spoiled = bytearray(data)
+        spoiled[at] ^= 1 << rng.randrange(8)
+        refused(tmp_path / "x.tar", bytes(spoiled), root)
+    assert names(root / "lab") == []
+
+
+def test_damage_is_noticed_although_the_dataset_stands_there(packed, root, tmp_path):
+    unpack(packed)
+    data = bytearray(packed.read_bytes())
+    data[members(packed)[3][0].offset_data + 5000] ^= 1
+    (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(DamagedError, match="sha256"):
+        unpack(tmp_path / "x.tar")
+
+
+def test_no_truncation_goes_unnoticed(packed, root, tmp_path):
+    data = packed.read_bytes()
+    rng = random.Random(1)
+    lengths = {rng.randrange(len(data)) for _ in range(60)} | {0, 1, 511, 512, len(data) - 1}
+    for info, _ in members(packed):
+        lengths |= {info.offset_data - BLOCK, info.offset_data, info.offset_data + info.size}
+    for length in sorted(lengths):
+        error = refused(tmp_path / "x.tar", data[:length], root)
+        assert error.exit_code == 3, length
+
+
+def test_what_follows_the_end(packed, root, tmp_path):
+    data = packed.read_bytes()
+    for more in (b"x", bytes(1), bytes(BLOCK), bytes(RECORD), data):
+        assert "follows the end" in str(refused(tmp_path / "x.tar", data + more, root))
+    hidden = bytearray(data)
+    hidden[-BLOCK] = 1
+    refused(tmp_path / "x.tar", bytes(hidden), root)
+
+
+def test_two_changes_that_keep_the_checksum(packed, root, tmp_path):
+    data = bytearray(packed.read_bytes())
+    data[136:147] = b"00000000010"  # a time of 8 seconds …
+    data[104:105] = b"5"  # … and other rights
+    error = refused(tmp_path / "x.tar", bytes(data), root)
+    assert error.exit_code == 3
+    data = bytearray(packed.read_bytes())
+    at = data.rfind(b"  README.md\n") - 1
+    data[at] = ord("0") if data[at] != ord("0") else ord("1")
+    assert "SHA256SUMS" in str(refused(tmp_path / "x.tar", bytes(data), root))
+
+
+# -------------------------------------------------------------------------------- hostile
+
+EVIL = {
+    "a symbolic link": member("toy-v0/data/link", kind=tarfile.SYMTYPE, link="/etc/passwd"),
+    "a hard link": member("toy-v0/data/link", kind=tarfile.LNKTYPE, link="/etc/passwd"),
+    "a device": member("toy-v0/tty", kind=tarfile.CHRTYPE),
+    "a block device": member("toy-v0/sda", kind=tarfile.BLKTYPE),
+    "a pipe": member("toy-v0/pipe", kind=tarfile.FIFOTYPE),
+    "a sparse file": member("toy-v0/README.md", kind=tarfile.GNUTYPE_SPARSE),
+    "a long name": member("toy-v0/x", b"../../../x\0", kind=tarfile.GNUTYPE_LONGNAME),
+    "a long link": member("toy-v0/x", b"../../../x\0", kind=tarfile.GNUTYPE_LONGLINK),
+    "a pax header": member("toy-v0/x", b"17 path=../../xy\n", kind=tarfile.XHDTYPE),
+    "a global pax header": member("toy-v0/x", b"17 path=../../xy\n", kind=tarfile.XGLTYPE),
+    "an unknown kind": member("toy-v0/x", kind=b"Z"),
+    "an absolute name": member("/tmp/evil", b"x"),
+    "a name that leads out": member("toy-v0/../../evil", b"x"),
+    "a name that leads out at once": member("../evil", b"x"),
+    "a Windows name": member("C:\\evil", b"x"),
+    "a backslash name": member("toy-v0\\..\\..\\evil", b"x"),
+    "a file that is not listed": member("toy-v0/evil.py", b"x"),
+    "a hidden file": member("toy-v0/data/.evil", b"x"),
+    "a file of another folder": member("other/README.md", b"x"),
+    "the manifest twice": member("toy-v0/manifest.json", b"{}"),
+}
+
+
+@pytest.mark.parametrize("place", [1, 3, -1, None])
+@pytest.mark.parametrize("name", EVIL)
+def test_strange_members_are_exit_4(packed, root, tmp_path, name, place):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    place = len(members(packed)) if place is None else place
+    file = rebuilt(packed, tmp_path / "x.tar", lambda found: found.insert(place, EVIL[name]))
+    with watching(secret) as watch, pytest.raises(UnsafeError) as error:
+        unpack(file)
+    assert error.value.exit_code == 4
+    assert not any("passwd" in opened or "evil" in opened for opened in watch.opened)
+    assert names(root) == []
+    assert names(tmp_path) == ["root", "secret", "x.tar"]
+
+
+@pytest.mark.parametrize("name", [n for n in EVIL if "manifest" not in n])
+def test_strange_first_members(packed, root, tmp_path, name):
+    file = rebuilt(packed, tmp_path / "x.tar", lambda found: found.insert(0, EVIL[name]))
+    with pytest.raises((UnsafeError, DamagedError)):
+        unpack(file)
+    assert names(tmp_path) == ["root", "x.tar"]
+    assert names(root) == []
+
+
+def test_a_tar_that_other_programs_made_is_exit_3_and_says_what_to_do(made, root, tmp_path):
+    copy = Path(shutil.copytree(made, tmp_path / "toy-v0"))
+    for flags in ("-cf", "-czf"):
+        command = ["tar", flags, tmp_path / "x.tar", "--format=gnu", "-C", tmp_path, copy.name]
+        subprocess.run(command, check=True)
+        with pytest.raises(DamagedError, match="pbvf dataset pack"):
+            unpack(tmp_path / "x.tar")
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in sorted(content(copy)):
+            archive.add(copy / name, f"toy-v0/{name}")
+    with pytest.raises(DamagedError, match="pbvf dataset pack"):
+        unpack(tmp_path / "x.tar")
+    assert names(root) == []
+
+
+def test_a_member_twice(packed, root, tmp_path):
+    for n in range(6):
+        file = rebuilt(packed, tmp_path / "x.tar", lambda found, n=n: found.append(found[n]))
+        with pytest.raises(UnsafeError, match="twice"):
+            unpack(file)
+
+
+def test_members_that_are_missing_or_elsewhere(packed, root, tmp_path):
+    def swap(found):
+        found[2], found[3] = found[3], found[2]
+
+    for change in (lambda found: found.pop(3), swap, lambda found: found.pop(0)):
+        with pytest.raises(DamagedError):
+            unpack(rebuilt(packed, tmp_path / "x.tar", change))
+    assert names(root) == []
+
+
+def test_other_sizes_than_listed(made, root, tmp_path, packed):
+    def grow(found):
+        info, data = found[3]
+        assert info.name.endswith(DATA)
+        info.size += 1
+        found[3] = info, data + b"x"
+
+    with pytest.raises(DamagedError, match="the manifest says"):
+        unpack(rebuilt(packed, tmp_path / "x.tar", grow))
+    data = packed.read_bytes()
+    with tarfile.open(packed) as archive:
+        at = archive.getmember(f"toy-v0/{DATA}").offset
+    for size in (2**40, 2**70):
+        huge = data[:at] + header(f"toy-v0/{DATA}", size) + data[at + BLOCK :]
+        assert refused(tmp_path / "x.tar", huge, root).exit_code == 3
+    first = header("toy-v0/manifest.json", 2**35) + data[BLOCK:]
+    assert refused(tmp_path / "x.tar", first, root).exit_code == 4
+
+
+def test_a_manifest_that_lists_more_than_there_is(made, root, tmp_path):
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+    rewrite_manifest(copy, lambda m: m["files"][DATA].update(size=2**60))
+    manifest = (copy / "manifest.json").read_bytes()
+    head = header("toy-v0/manifest.json", len(manifest)) + manifest + bytes(-len(manifest) % BLOCK)
+    error = refused(tmp_path / "x.tar", head + bytes(RECORD), root)
+    assert error.exit_code == 4
+    rewrite_manifest(copy, lambda m: m["files"].update({"../x": {"size": 1, "sha256": "0" * 64}}))
+    manifest = (copy / "manifest.json").read_bytes()
+    head = header("toy-v0/manifest.json", len(manifest)) + manifest + bytes(-len(manifest) % BLOCK)
+    assert refused(tmp_path / "x.tar", head + bytes(RECORD), root).exit_code == 4
+
+
+def test_files_that_are_no_archives(packed, root, tmp_path):
+    file = tmp_path / "x.tar"
+    for data in (
+        b"",
+        b"hello",
+        bytes(RECORD),
+        gzip.compress(packed.read_bytes()),
+        b"PK\x03\x04" + bytes(2000),
+        os.urandom(3 * RECORD),
+    ):
+        assert refused(file, data, root).exit_code == 3
+    with pytest.raises(UsageError):
+        unpack(tmp_path / "none.tar")
+    with pytest.raises(UsageError, match="regular"):
+        unpack(tmp_path)
+    os.mkfifo(tmp_path / "pipe.tar")
+    with pytest.raises(UsageError, match="regular"):
+        unpack(tmp_path / "pipe.tar")
+
+
+def test_what_the_door_refuses_never_stands(made, root, tmp_path):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    with h5py.File(secret / "secret.h5", "w") as file:
+        file["values"] = [1.0]
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+    good = tmp_path / "good.tar"
+    pack(copy, good)
+    with h5py.File(copy / DATA, "r+", libver=("v110", "v110")) as file:
+        file["episode_1/infos/more"] = h5py.ExternalLink(str(secret / "secret.h5"), "values")
+    reseal(copy)
+    with watching(secret) as watch:
+        with pytest.raises(UnsafeError, match="external link"):
+            pack(copy, tmp_path / "bad.tar")
+        bad = _by_hand(copy, tmp_path / "bad.tar")
+        with pytest.raises(UnsafeError, match="external link") as error:
+            unpack(bad)
+        assert watch.touched == []
+    assert str(bad) in error.value.where
+    assert names(root / "lab") == []
+
+
+def _by_hand(folder, file):
+    """Pack a folder as an attacker would, who can compute digests too."""
+    files = content(folder)
+    order = ["manifest.json", *sorted(set(files) - {"manifest.json"})]
+    sums = "".join(f"{hashlib.sha256(files[n]).hexdigest()}  {n}\n" for n in order).encode()
+    out = b""
+    for name, data in [*((n, files[n]) for n in order), ("SHA256SUMS", sums)]:
+        out += header(f"toy-v0/{name}", len(data)) + data + bytes(-len(data) % BLOCK)
+    out += bytes(2 * BLOCK)
+    file.write_bytes(out + bytes(-len(out) % RECORD))
+    return file
+
+
+def test_the_folder_is_named_as_the_dataset_calls_itself(made, packed, root, tmp_path):
+    assert _by_hand(made, tmp_path / "x.tar").read_bytes() == packed.read_bytes()
+    renamed = packed.read_bytes()
+    for info, _ in members(packed):
+        name = info.name.replace("toy-v0", "boy-v0")
+        at = info.offset_data - BLOCK
+        renamed = renamed[:at] + header(name, info.size) + renamed[at + BLOCK :]
+    assert "its folder is called" in str(refused(tmp_path / "y.tar", renamed, root))
+
+
+def test_a_dataset_without_a_usable_name_needs_one(made, root, tmp_path):
+    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+    path = copy / "data/metadata.json"
+    metadata = json.loads(path.read_text())
+    for named in ("../../evil", "lab/../../x-v0", None, 7):
+        path.write_text(json.dumps({**metadata, "dataset_id": named}))
+        reseal(copy)
+        pack(copy, tmp_path / "x.tar", overwrite=True)
+        with pytest.raises(UsageError, match="give an id"):
+            unpack(tmp_path / "x.tar")
+    unpack(tmp_path / "x.tar", NAME)
+    assert content(root / NAME) == content(copy)
+    assert names(tmp_path) == ["copy", "root", "x.tar"]
+
+
+# -------------------------------------------------------------------------- killed and full
+
+
+def sabotaged(call, at, mode):
+    outcome = None
+    with pytest.MonkeyPatch.context() as patch:
+        saboteur = Saboteur(patch, at, mode)
+        try:
+            call()
+        except (Killed, PbvfError) as error:
+            outcome = error
+    for lock in list(FolderLock._held or ()):
+        lock.release()
+    return saboteur.count, outcome
+
+
+@pytest.mark.parametrize("mode", ["kill", "once"])
+def test_unpacking_and_packing_that_is_killed_or_finds_no_room(made, packed, tmp_path, mode):
+    reference, archive = content(made), packed.read_bytes()
+    for what in ("unpack", "pack"):
+        calls = None
+        at = 0
+        while calls is None or at < calls:
+            place = tmp_path / f"{what}{at}"
+            place.mkdir()
+
+            def call(place=place, what=what):
+                if what == "unpack":
+                    unpack(packed, root=place)
+                else:
+                    pack(made, place / "x.tar")
+
+            count, outcome = sabotaged(call, at or None, mode)
+            calls = calls or count
+            if at and mode == "kill":
+                assert isinstance(outcome, Killed), (what, at)
+            elif outcome is not None:
+                assert isinstance(outcome, ResourceError), (what, at, outcome)
+            call()
+            if what == "unpack":
+                assert content(place / NAME) == reference, at
+                assert names(place / "lab") == ["toy-v0"], at
+            else:
+                assert (place / "x.tar").read_bytes() == archive, at
+                left = [n for n in names(place) if n not in ("x.tar", ".x.tar.lock")]
+                assert left == [], at
+            at += 1
+        assert calls > 8
