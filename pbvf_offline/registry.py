@@ -19,7 +19,7 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, describe
 
 T = TypeVar("T")
 
@@ -30,46 +30,67 @@ class Registry(Mapping[str, T], Generic[T]):
     Args:
         kind: What a member is, for messages, such as ``critic``.
         group: The entry point group that packages add members to.
-        own: This project's members: name to ``module:attribute``.
+        own: This project's members by name: ``module:attribute``, or the member itself where it
+            costs nothing to have.
     """
 
-    def __init__(self, kind: str, group: str, own: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, group: str, own: Mapping[str, str] | Mapping[str, T]) -> None:
         self.kind = kind
         self.group = group
-        self._own = dict(own)
+        self._own = own
         self._loaded: dict[str, T] = {}
 
     @functools.cached_property
-    def _targets(self) -> dict[str, str]:
-        added = importlib.metadata.entry_points(group=self.group)
-        others = {point.name: point.value for point in sorted(added, key=lambda p: p.name)}
-        return {**self._own, **{k: v for k, v in others.items() if k not in self._own}}
+    def _added(self) -> dict[str, importlib.metadata.EntryPoint]:
+        points = importlib.metadata.entry_points(group=self.group)
+        return {p.name: p for p in sorted(points, key=lambda p: p.name) if p.name not in self._own}
 
     def __getitem__(self, name: str) -> T:
         """Return a member.
 
         Raises:
             KeyError: There is none of that name.
+            UsageError: It belongs to an installed package and cannot be imported.
         """
+        target = self._own.get(name)
+        if target is not None and not isinstance(target, str):
+            return target
         if name not in self._loaded:
-            module, _, attribute = self._targets[name].partition(":")
-            self._loaded[name] = getattr(importlib.import_module(module), attribute)
+            if target is None:
+                self._loaded[name] = self._import_added(self._added[name])
+            else:
+                module, _, attribute = target.partition(":")
+                self._loaded[name] = getattr(importlib.import_module(module), attribute)
         return self._loaded[name]
 
+    def _import_added(self, point: importlib.metadata.EntryPoint) -> T:
+        try:
+            member: T = point.load()
+        except Exception as error:
+            package = "?" if point.dist is None else point.dist.name
+            raise UsageError(
+                f"the {self.kind} {point.name!r} of the package {package} cannot be imported: "
+                f"{describe(error)}",
+                remedy=f"mend or uninstall {package}",
+            ) from error
+        return member
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._targets)
+        yield from self._own
+        yield from self._added
 
     def __len__(self) -> int:
-        return len(self._targets)
+        return len(self._own) + len(self._added)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._targets
+        return name in self._own or name in self._added
 
     def choose(self, name: str, *, where: str | None = None) -> T:
         """Return the member that a user named.
 
         Raises:
-            UsageError: There is none of that name; the message lists those there are.
+            UsageError: There is none of that name, and the message lists those there are; or it
+                belongs to an installed package and cannot be imported.
         """
         if name not in self:
             raise UsageError(

@@ -47,6 +47,26 @@ def test_an_installed_package_adds_members_but_replaces_none(
     assert registry["mine"]() == "mine"  # type: ignore[operator]
 
 
+def test_a_package_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, monkeypatch)
+    (tmp_path / "added.py").write_text("raise RuntimeError('no')\n")
+    monkeypatch.delitem(sys.modules, "added", raising=False)
+    registry: Registry[object] = Registry("thing", "pbvf_offline.tests", OWN)
+    message = (
+        "the thing 'mine' of the package added cannot be imported: RuntimeError: no; "
+        "mend or uninstall added"
+    )
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        registry.choose("mine")
+
+
+def test_members_may_be_given_as_they_are() -> None:
+    registry: Registry[int] = Registry("number", "pbvf_offline.tests", {"one": 1})
+    assert (len(registry), registry["one"], "two" in registry) == (1, 1, False)
+
+
 def test_an_unknown_name_lists_those_there_are() -> None:
     registry: Registry[object] = Registry("thing", "pbvf_offline.tests", OWN)
     message = "--thing: there is no thing 'x'; choose one of join, none"

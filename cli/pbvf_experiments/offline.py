@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset, load_dataset
 from pbvf_experiments.cells import cell
+from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import UsageError
@@ -26,7 +27,6 @@ from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.loop import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.presets.offline import CRITIC_PRESETS
 from pbvf_offline.rollout.loop import evaluate_policies
 from pbvf_offline.rollout.targets import segment_starts
 from pbvf_offline.synthesis.ascent import SynthesisSettings, default_synthesis_settings
@@ -275,7 +275,7 @@ def _recipe(
     close_env(env)
     default = default_fit_settings("psvf", settings.env, spec, seed=seed)
     if name == "default":
-        return default, CRITIC_PRESETS["psvf"].updates, ()
+        return default, CRITICS["psvf"].offline.updates, ()
     return paper_fit_settings(default), max(settings.snapshots), settings.snapshots
 
 

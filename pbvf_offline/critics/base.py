@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import RewardChoice
 
@@ -112,16 +113,15 @@ class CriticConfig:
 class Critic(torch.nn.Module, ABC):
     """A value function whose inputs include the policy's parameters.
 
-    A new one is a file with a subclass and an entry in :data:`pbvf_offline.critics.CRITICS`.
+    A new kind is a module with a subclass, and an entry in :mod:`pbvf_offline.critics.kinds`.
 
     Args:
         config: What it estimates.
         rng: Source of its initial weights.
     """
 
-    kind: ClassVar[str]
-    monte_carlo: ClassVar[bool] = False
-    """Whether it learns from returns of whole episodes instead of single steps."""
+    kind: ClassVar[CriticKind]
+    """Its entry in the table of kinds."""
 
     def __init__(self, config: CriticConfig, rng: np.random.Generator) -> None:
         super().__init__()
@@ -158,9 +158,12 @@ class Critic(torch.nn.Module, ABC):
         """
 
     @classmethod
-    @abstractmethod
     def inputs(cls, config: CriticConfig) -> dict[str, int]:
         """Return the widths of the network's input parts by name, ``theta`` first."""
+        spec, actions = config.spec, config.spec.actions
+        action = actions.n if isinstance(actions, DiscreteActions) else actions.dim
+        widths = {"theta": spec.size, "obs": spec.obs_dim, "action": action}
+        return {name: widths[name] for name in cls.kind.inputs}
 
     @abstractmethod
     def training_set(
@@ -256,7 +259,7 @@ class Critic(torch.nn.Module, ABC):
         values = self.values if values is None else values
         size = max(1, _CHUNK_VALUES // max(1, theta.shape[0]))
         mean = torch.zeros(theta.shape[0], dtype=torch.float64)
-        pieces = torch.split(states, size) if self.depends_on_state else (states[:1],)
+        pieces = torch.split(states, size) if self.kind.depends_on_state else (states[:1],)
         total = sum(piece.shape[0] for piece in pieces)
         for piece in pieces:
             with torch.no_grad():
@@ -267,11 +270,6 @@ class Critic(torch.nn.Module, ABC):
                 gradient += torch.autograd.grad(per_theta.sum(), leaf)[0]
             mean += per_theta.detach().double().cpu()
         return mean
-
-    @property
-    def depends_on_state(self) -> bool:
-        """Whether the value differs from state to state."""
-        return True
 
 
 @dataclass(frozen=True)

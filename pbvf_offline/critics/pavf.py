@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics import kinds
+from pbvf_offline.critics.base import ActorStep, Critic, TrainingSet
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.policies.batch import to_unit, unit_action
@@ -24,7 +25,7 @@ class PAVF(Critic):
     Actions are seen in the policy's own unit: [-1, 1] for squashed policies.
     """
 
-    kind = "pavf"
+    kind = kinds.PAVF
 
     @classmethod
     def check(cls, spec: PolicySpec) -> None:
@@ -43,15 +44,6 @@ class PAVF(Critic):
                 "the deterministic PAVF cannot be fitted to stochastic policies",
                 remedy="use --critic psvf or pssvf",
             )
-
-    @classmethod
-    def inputs(cls, config: CriticConfig) -> dict[str, int]:
-        """The network sees theta, the normalised observation and the action."""
-        return {
-            "theta": config.spec.size,
-            "obs": config.spec.obs_dim,
-            "action": config.spec.actions.dim,
-        }
 
     def training_set(
         self,

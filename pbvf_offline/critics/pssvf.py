@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics import kinds
+from pbvf_offline.critics.base import Critic, TrainingSet
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, monte_carlo_returns
@@ -16,13 +17,7 @@ from pbvf_offline.rollout.targets import chosen_rewards, monte_carlo_returns
 class PSSVF(Critic):
     """V(theta), fitted to Monte Carlo returns of whole episodes."""
 
-    kind = "pssvf"
-    monte_carlo = True
-
-    @classmethod
-    def inputs(cls, config: CriticConfig) -> dict[str, int]:
-        """The network sees theta alone."""
-        return {"theta": config.spec.size}
+    kind = kinds.PSSVF
 
     def training_set(
         self,
@@ -61,8 +56,3 @@ class PSSVF(Critic):
         """Return V(theta) as (B,)."""
         del states
         return self.network.head(self.theta_part(theta))
-
-    @property
-    def depends_on_state(self) -> bool:
-        """V(theta) is one number a policy."""
-        return False

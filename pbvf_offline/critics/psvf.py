@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.critics import kinds
 from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.rollout.episodes import Trajectories
@@ -16,12 +17,7 @@ from pbvf_offline.rollout.targets import chosen_rewards, n_step_targets
 class PSVF(Critic):
     """V(s, theta), fitted by temporal differences."""
 
-    kind = "psvf"
-
-    @classmethod
-    def inputs(cls, config: CriticConfig) -> dict[str, int]:
-        """The network sees theta and the normalised observation."""
-        return {"theta": config.spec.size, "obs": config.spec.obs_dim}
+    kind = kinds.PSVF
 
     def training_set(
         self,

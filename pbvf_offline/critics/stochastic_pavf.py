@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.critics import kinds
 from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
@@ -27,7 +28,7 @@ class StochasticPAVF(Critic):
     Continuous actions are seen in the policy's own unit, discrete ones one-hot.
     """
 
-    kind = "pavf"
+    kind = kinds.PAVF
 
     def __init__(self, config: CriticConfig, rng: np.random.Generator) -> None:
         super().__init__(config, rng)
@@ -46,13 +47,6 @@ class StochasticPAVF(Critic):
         """
         if not spec.stochastic:
             raise IncompatibleError("the stochastic PAVF needs stochastic policies")
-
-    @classmethod
-    def inputs(cls, config: CriticConfig) -> dict[str, int]:
-        """The network sees theta, the normalised observation and the action."""
-        spec = config.spec
-        width = spec.actions.n if isinstance(spec.actions, DiscreteActions) else spec.actions.dim
-        return {"theta": spec.size, "obs": spec.obs_dim, "action": width}
 
     def training_set(
         self,

@@ -197,7 +197,7 @@ class CriticFile:
         """Return the file's bytes."""
         fit, context = self.fit, self.context
         content = {
-            "kind": fit.critic.kind,
+            "kind": fit.critic.kind.name,
             "config": fit.critic.config.to_dict(),
             "settings": fit.settings.to_dict(),
             "updates": fit.updates,
@@ -268,7 +268,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         raise IncompatibleError(
             f"holds a critic of kind {content['kind']!r}, which this program does not know",
             where=where,
-            remedy="upgrade pbvf-offline",
+            remedy="upgrade pbvf-offline, or install the package that adds this kind",
         )
     config = CriticConfig.from_dict(content["config"], where)
     settings = _settings(content["settings"], where)

@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
+from pbvf_offline.critics import CRITICS, Critic, CriticConfig, TrainingSet, make_critic
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.augment.relabel import can_relabel, make_relabelling
 from pbvf_offline.fit.validation import split_policies
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import PolicySpec
-from pbvf_offline.presets.offline import CRITIC_PRESETS, default_gamma, default_reward
+from pbvf_offline.presets.offline import default_gamma, default_reward
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import RewardChoice, chosen_rewards, value_bounds
 from pbvf_offline.seeding import Stream, generator
@@ -41,7 +41,7 @@ class FitSettings:
     """Everything that decides a fit, apart from the data.
 
     Attributes:
-        kind: Which critic: ``pssvf``, ``psvf`` or ``pavf``.
+        kind: Which critic, a name in :data:`pbvf_offline.critics.CRITICS`.
         hidden: Sizes of its hidden layers.
         gamma: Discount factor.
         lr: Learning rate of Adam.
@@ -111,13 +111,13 @@ def default_fit_settings(
     """Return this project's default recipe for a critic in an environment.
 
     Args:
-        kind: ``pssvf``, ``psvf`` or ``pavf``.
+        kind: A name in :data:`pbvf_offline.critics.CRITICS`.
         env_id: The environment's id, for the paper's discount and reward there.
         spec: The policies' architecture; relabelling is left out where it cannot be done.
         seed: Seed of initial weights, batches and hold-out.
         validation: Fraction of policies held out.
     """
-    preset = CRITIC_PRESETS[kind]
+    preset = CRITICS[kind].offline
     return FitSettings(
         kind=kind,
         hidden=preset.hidden,

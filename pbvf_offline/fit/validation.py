@@ -90,7 +90,7 @@ def validate(
     starts = segment_starts(data)
     first, last = starts[:-1], starts[1:] - 1
     usable = held_out[data.policy[first]]
-    if not critic.depends_on_state:
+    if not critic.kind.depends_on_state:
         usable &= ~data.cut[data.episode[first]]
     first, last = first[usable], last[usable]
     if first.size == 0:
@@ -100,7 +100,7 @@ def validate(
     theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
     policy = data.policy[first]
     predicted = _values(critic, normaliser, data, theta[policy], data.obs_index[first])
-    if critic.depends_on_state:
+    if critic.kind.depends_on_state:
         ahead = _values(critic, normaliser, data, theta[policy], data.obs_index[last] + 1)
         factor = np.where(data.terminated[last], 0.0, config.gamma ** (last - first + 1.0))
         predicted = predicted - factor * ahead

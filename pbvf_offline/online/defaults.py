@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.critics import CRITICS
 from pbvf_offline.online.loop import OnlineSettings
 from pbvf_offline.policies.policy import PolicySpec
 from pbvf_offline.presets.offline import default_gamma, default_reward, env_preset
 from pbvf_offline.presets.paper import (
-    ALGORITHMS,
     BUFFER_SIZE,
     PaperChoice,
     env_family,
@@ -65,7 +64,7 @@ def online_defaults(
     """Return the settings of a run that the user did not change.
 
     Args:
-        kind: ``pssvf``, ``psvf`` or ``pavf``.
+        kind: A name in :data:`pbvf_offline.critics.CRITICS`.
         env_id: The environment's id, in any version, with or without its module.
         spec: Architecture of the policies.
         seed: The run's seed.
@@ -76,9 +75,7 @@ def online_defaults(
     Raises:
         UsageError: There is no such critic, or the paper has no such combination.
     """
-    if kind not in ALGORITHMS:
-        raise UsageError(f"there is no critic {kind!r}", remedy=f"use {', '.join(ALGORITHMS)}")
-    algorithm = ALGORITHMS[kind]
+    algorithm = CRITICS.choose(kind).online
     metric = "last" if preset == "paper-last" else "avg"
     asked = {"stochastic": spec.stochastic, "biased": biased, "metric": metric}
     lqr = env_family(env_id) == "LQR"
@@ -88,7 +85,7 @@ def online_defaults(
     if preset is not None or has_paper_choice(kind, env_id, spec.hidden, **asked):  # type: ignore[arg-type]
         choice = paper_choice(kind, env_id, spec.hidden, **asked)  # type: ignore[arg-type]
         source = f"paper-{metric} for {env_family(env_id)}"
-    elif lqr:
+    elif lqr and kind in _LQR:
         choice, source = _LQR[kind], "the paper's LQR"
         if kind != "pssvf":
             hidden, activation = (64,), "tanh"

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pbvf_offline.critics import Critic, CriticConfig, make_critic
+from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.fit.loop import Fit, FitSettings, check_weights, gradient_step, make_optimiser
@@ -41,7 +41,7 @@ class OnlineSettings:
     """Everything that decides a training run, apart from the environment and its length.
 
     Attributes:
-        kind: Which critic: ``pssvf``, ``psvf`` or ``pavf``.
+        kind: Which critic, a name in :data:`pbvf_offline.critics.CRITICS`.
         gamma: Discount factor.
         sigma: Standard deviation of the parameter noise of each episode.
         hidden: Sizes of the critic's hidden layers.
@@ -82,7 +82,7 @@ class OnlineSettings:
     initial_theta: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.biased and self.kind != "pavf":
+        if self.biased and "action" not in CRITICS.choose(self.kind, where="--critic").inputs:
             raise UsageError(
                 f"the {self.kind} has no gradient of Q to leave out",
                 where="--biased",
@@ -292,7 +292,7 @@ def start_training(
             spec,
             capacity=settings.buffer_size,
             gamma=settings.gamma,
-            monte_carlo=critic.monte_carlo,
+            monte_carlo=critic.kind.monte_carlo,
             obs_dtype=obs_dtype,
             device=device,
             as_stored=settings.normalization == "per-step",
@@ -527,7 +527,7 @@ def _update(training: Training) -> None:
             noise = torch.from_numpy(numbers).to(device)
         gradient_step(fit, batch, index, noise)
     for _ in range(settings.actor_updates):
-        if critic.depends_on_state:
+        if critic.kind.depends_on_state:
             rows = rng.integers(size, size=settings.actor_states)
             index = torch.from_numpy(rows).to(device)
         else:

@@ -3,7 +3,7 @@
 Sources: Faccio, Kirsch and Schmidhuber (ICLR 2021), "Implementation details" (discount,
 batch sizes, critic sizes, survival bonus), section 4.4 and "Offline experiments"
 (sigma 0.5, critic learning rate 1e-3, policy learning rate 0.02 on Swimmer, 0.05
-elsewhere), "LQR". PSSVF's (64, 64) critic follows the authors' code.
+elsewhere), "LQR".
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pbvf_offline.critics import CRITICS
 from pbvf_offline.policies.policy import Squash
 from pbvf_offline.rollout.targets import RewardChoice
 
@@ -27,7 +28,8 @@ class EnvPreset:
         synthesis_lr: Learning rate of policies grown from scratch.
         squash: How the policy's output becomes an action.
         normalize: Whether policies see normalised observations.
-        pssvf_reward: Reward of the PSSVF; TD critics use the raw one.
+        undiscounted_reward: Reward of critics of the undiscounted return (PSSVF); others use the
+            raw one.
     """
 
     gamma: float = 0.99
@@ -36,37 +38,7 @@ class EnvPreset:
     synthesis_lr: float = 0.05
     squash: Squash = "tanh"
     normalize: bool = True
-    pssvf_reward: RewardChoice = "raw"
-
-
-@dataclass(frozen=True)
-class CriticPreset:
-    """Defaults of one kind of critic in the offline setting.
-
-    Attributes:
-        hidden: Sizes of the hidden layers (ReLU).
-        batch_size: Entries a gradient step draws.
-        lr: Learning rate of Adam.
-        updates: Gradient steps.
-        n_step: Longest n-step target; the paper's critics use 1.
-        undiscounted: Whether gamma is 1 whatever the environment (the PSSVF's objective).
-        relabel: Tolerated change of action of behaviour-preserving relabelling (not the
-            paper's), where the policies allow it; 0: none.
-        bound_values: Keep bootstrapped values within what the data suggest (not the paper's).
-        standardise: Show thetas to the network standardised (not the paper's).
-        average: Decay of the running average of weights (not the paper's); 0: none.
-    """
-
-    hidden: tuple[int, ...]
-    batch_size: int
-    lr: float
-    updates: int
-    n_step: int
-    undiscounted: bool = False
-    relabel: float = 0.0
-    bound_values: bool = False
-    standardise: bool = False
-    average: float = 0.0
+    undiscounted_reward: RewardChoice = "raw"
 
 
 @dataclass(frozen=True)
@@ -89,36 +61,8 @@ class SynthesisPreset:
 
 ENVIRONMENTS: dict[str, EnvPreset] = {
     "Swimmer": EnvPreset(gamma=0.999, synthesis_lr=0.02),
-    "Hopper": EnvPreset(pssvf_reward="without-survival"),
+    "Hopper": EnvPreset(undiscounted_reward="without-survival"),
     "LQR": EnvPreset(squash="none", normalize=False, steps=5_000),
-}
-
-_TD = CriticPreset(
-    hidden=(512, 512),
-    batch_size=128,
-    lr=1e-3,
-    updates=3_000,
-    n_step=200,
-    relabel=0.3,
-    bound_values=True,
-    standardise=True,
-    average=0.998,
-)
-
-CRITIC_PRESETS: dict[str, CriticPreset] = {
-    "pssvf": CriticPreset(
-        hidden=(64, 64),
-        batch_size=16,
-        lr=1e-3,
-        updates=3_000,
-        n_step=1,
-        undiscounted=True,
-        relabel=0.3,
-        standardise=True,
-        average=0.998,
-    ),
-    "psvf": _TD,
-    "pavf": _TD,
 }
 
 SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32)
@@ -134,9 +78,9 @@ def env_preset(env_id: str | None) -> EnvPreset:
 
 def default_gamma(kind: str, env_id: str | None) -> float:
     """Return the discount factor of a critic kind in an environment."""
-    return 1.0 if CRITIC_PRESETS[kind].undiscounted else env_preset(env_id).gamma
+    return 1.0 if CRITICS[kind].undiscounted else env_preset(env_id).gamma
 
 
 def default_reward(kind: str, env_id: str | None) -> Literal["raw", "without-survival"]:
     """Return the reward that a critic kind adds up in an environment."""
-    return env_preset(env_id).pssvf_reward if kind == "pssvf" else "raw"
+    return env_preset(env_id).undiscounted_reward if CRITICS[kind].undiscounted else "raw"

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pbvf_offline.critics import OnlinePreset
 from pbvf_offline.errors import UsageError
 
 TODAY: dict[str, str] = {
@@ -73,25 +74,6 @@ class DdpgChoice:
 
 
 @dataclass(frozen=True)
-class AlgorithmPreset:
-    """What an algorithm uses in every environment.
-
-    Attributes:
-        hidden: Sizes of the critic's hidden layers (ReLU).
-        batch_size: Entries that a gradient step draws.
-        update_every: Environment steps between updates; None: at the end of each episode.
-        critic_updates: Gradient steps of the critic at an update.
-        actor_updates: Gradient steps of the policy at an update.
-    """
-
-    hidden: tuple[int, ...]
-    batch_size: int
-    update_every: int | None
-    critic_updates: int
-    actor_updates: int
-
-
-@dataclass(frozen=True)
 class Grid:
     """The values that the paper tuned over; empty where the algorithm has no such choice.
 
@@ -110,15 +92,11 @@ class Grid:
     directions: tuple[tuple[int, int], ...] = ()
 
 
-# The paper's text gives sizes for PSVF and PAVF only; PSSVF's are those of the authors' code.
-ALGORITHMS: dict[str, AlgorithmPreset] = {
-    "pssvf": AlgorithmPreset((64, 64), 16, None, critic_updates=10, actor_updates=10),
-    "psvf": AlgorithmPreset((512, 512), 128, 50, critic_updates=5, actor_updates=1),
-    "pavf": AlgorithmPreset((512, 512), 128, 50, critic_updates=5, actor_updates=1),
-}
+PBVFS = ("pssvf", "psvf", "pavf")
+"""The kinds of critics that the paper has; what each uses everywhere is in its preset."""
 BUFFER_SIZE = 100_000
 
-DDPG = AlgorithmPreset((256, 256), 128, 50, critic_updates=50, actor_updates=50)
+DDPG = OnlinePreset((256, 256), 128, 50, critic_updates=50, actor_updates=50)
 DDPG_POLYAK = 0.995
 DDPG_STARTING_FRACTION = 0.01
 """Share of a run's steps that act at random and train nothing."""
@@ -392,8 +370,8 @@ def paper_choice(
     Raises:
         UsageError: The paper does not have this combination.
     """
-    if kind not in ALGORITHMS:
-        raise UsageError(f"critic {kind!r} is not in the paper", remedy=f"choose {_or(ALGORITHMS)}")
+    if kind not in PBVFS:
+        raise UsageError(f"critic {kind!r} is not in the paper", remedy=f"choose {_or(PBVFS)}")
     table, row, i = _find(kind, env_id, hidden, metric, stochastic=stochastic, biased=biased)
     return PaperChoice(table.lr_policy[row][i], table.lr_critic[row][i], table.sigma[row][i])
 

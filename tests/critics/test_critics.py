@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import pbvf_offline.critics.base as base_module
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.network import SplitMLP
@@ -182,29 +181,6 @@ def test_gradient_is_the_semi_gradient(kind: str) -> None:
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_loss_is_a_mean_over_entries(kind: str) -> None:
-    critic = critic_of(kind)
-    batch = prepare(critic, make_data(critic.config.spec, policies=9))
-    index = torch.arange(len(batch)).repeat(3)[: 2 * len(batch) + 1]
-    whole = critic.loss(batch, index)
-    singles = torch.stack([critic.loss(batch, i[None]) for i in index])
-    assert whole.item() == pytest.approx(singles.mean().item(), rel=1e-5)
-    want = torch.autograd.grad(singles.mean(), list(critic.parameters()))
-    got = torch.autograd.grad(whole, list(critic.parameters()))
-    for a, b in zip(got, want, strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_held_out_policies_have_no_entry(kind: str) -> None:
-    data = make_data(box_spec(2, (3,), 2), policies=6, length=4)
-    held = np.array([False, True, False, False, True, False])
-    batch = prepare(critic_of(kind), data, held)
-    assert set(batch.policy[batch.entry].tolist()) == {0, 2, 3, 5}
-    assert len(batch) == (4 if kind == "pssvf" else 16)
-
-
 def test_training_set_is_shown_in_the_critics_normaliser() -> None:
     data = make_data(box_spec(2), policies=3, mean=[1.0, -1.0], std=[2.0, 0.5])
     critic = critic_of("psvf", data.policies.spec)
@@ -221,28 +197,6 @@ def test_training_set_is_shown_in_the_critics_normaliser() -> None:
 
 
 # --- what actors ascend ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_objective_gradient_by_finite_differences(kind: str, activation: str) -> None:
-    critic = critic_of(kind, activation=activation).double()
-    rng = np.random.default_rng(1)
-    theta = torch.from_numpy(rng.normal(0, 0.5, (3, critic.config.spec.size)))
-    states = torch.from_numpy(rng.normal(0, 1, (7, 2)))
-    value, gradient = critic.objective_and_gradient(theta, states)
-    assert torch.allclose(value, critic.objective(theta, states), atol=1e-14)
-    h = 1e-6
-    for k in range(3):
-        for d in range(0, theta.shape[1], 3):
-            up, down = theta.clone(), theta.clone()
-            up[k, d] += h
-            down[k, d] -= h
-            slope = (critic.objective(up, states) - critic.objective(down, states)) / (2 * h)
-            assert gradient[k, d].item() == pytest.approx(slope[k].item(), abs=1e-7)
-            others = [j for j in range(3) if j != k]
-            assert torch.all(slope[others] == 0)  # a policy's value is its own
-    assert torch.any(gradient != 0)
 
 
 def test_pavf_gradient_has_both_terms() -> None:
@@ -268,51 +222,6 @@ def test_pavf_gradient_has_both_terms() -> None:
     assert torch.allclose(gradient, of_theta + chained, atol=1e-12)
     assert of_theta.norm() > 1e-3
     assert chained.norm() > 1e-3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_objective_does_not_depend_on_the_chunks(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    critic = critic_of(kind).double()
-    theta = torch.randn(3, critic.config.spec.size, dtype=torch.float64)
-    states = torch.randn(11, 2, dtype=torch.float64)
-    whole = critic.objective_and_gradient(theta, states)
-    paired = torch.stack([critic.paired_values(t.expand(11, -1), states).mean() for t in theta])
-    assert torch.allclose(whole[0], paired.detach(), atol=1e-12)
-    for chunk in (1, 3, 12, 33):
-        monkeypatch.setattr(base_module, "_CHUNK_VALUES", chunk)
-        parts = critic.objective_and_gradient(theta, states)
-        assert torch.allclose(parts[0], whole[0], atol=1e-12)
-        assert torch.allclose(parts[1], whole[1], atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_objective_leaves_the_critic_alone(kind: str) -> None:
-    critic = critic_of(kind)
-    before = {name: w.clone() for name, w in critic.state_dict().items()}
-    theta = torch.randn(2, critic.config.spec.size)
-    kept = theta.clone()
-    critic.objective_and_gradient(theta, torch.randn(4, 2))
-    critic.objective(theta, torch.randn(4, 2))
-    assert all(torch.equal(before[name], w) for name, w in critic.state_dict().items())
-    assert all(p.grad is None for p in critic.parameters())
-    assert all(p.requires_grad for p in critic.parameters())
-    assert torch.equal(theta, kept)
-    assert theta.grad is None
-
-
-def test_state_dependence() -> None:
-    theta = torch.randn(2, box_spec(2, (3,), 2).size)
-    a, b = torch.randn(4, 2), torch.randn(4, 2)
-    for kind in KINDS:
-        critic = critic_of(kind)
-        assert critic.depends_on_state == (kind != "pssvf")
-        assert torch.equal(critic.objective(theta, a), critic.objective(theta, b)) == (
-            kind == "pssvf"
-        )
-        values = critic.values(theta, a, critic.state_part(a))
-        assert values.shape == ((2, 1) if kind == "pssvf" else (2, 4))
 
 
 # --- the network ----------------------------------------------------------------------------
@@ -362,15 +271,6 @@ def test_network_is_initialised_like_nn_linear() -> None:
         assert tensor.abs().max().item() <= bound * (1 + 1e-6)
         assert tensor.abs().max().item() > 0.9 * bound
         assert tensor.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.2)
-
-
-def test_initial_weights_come_from_the_generator() -> None:
-    for kind in KINDS:
-        a, b, c = critic_of(kind), critic_of(kind), critic_of(kind, seed=1)
-        same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
-        other = [torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True)]
-        assert all(same)
-        assert not any(other)
 
 
 # --- refusals -------------------------------------------------------------------------------

@@ -66,9 +66,9 @@ def objective(
 ) -> float:
     """Mean over states of the critic, with ``acting`` choosing actions and ``seen`` its input."""
     thetas = np.tile(seen, (len(states), 1))
-    if critic.kind == "pssvf":
+    if critic.kind.name == "pssvf":
         value = critic_output(critic, thetas[:1])
-    elif critic.kind == "psvf":
+    elif critic.kind.name == "psvf":
         value = critic_output(critic, thetas, states)
     else:
         value = critic_output(
@@ -106,7 +106,7 @@ def replayed(critic: Critic, seed: int = 0, rows: int = 9) -> tuple[Tensor, Trai
         policy=torch.from_numpy(rng.integers(4, size=rows)),
         value=normal(rows),
     )
-    if critic.kind != "pssvf":
+    if critic.kind.name != "pssvf":
         batch = TrainingSet(
             entry=index,
             theta=batch.theta,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from pbvf_experiments.cells import cell
 from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
 from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import run_quickstart
+from pbvf_offline.critics import OfflinePreset, kinds
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
-from pbvf_offline.presets.offline import CriticPreset, SynthesisPreset
+from pbvf_offline.presets.offline import SynthesisPreset
 from pbvf_runs.seeds import parse_seeds
 
 PNG = b"\x89PNG"
@@ -60,10 +62,8 @@ SMALL = OfflineSettings(
 
 
 def test_offline_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pbvf_experiments import offline
-
-    quick = CriticPreset((8,), 8, 1e-3, 10, 5, relabel=0.3, standardise=True, average=0.9)
-    monkeypatch.setitem(offline.CRITIC_PRESETS, "psvf", quick)
+    quick = OfflinePreset((8,), 8, 1e-3, 10, 5, relabel=0.3, standardise=True, average=0.9)
+    monkeypatch.setitem(kinds.OWN, "psvf", dataclasses.replace(kinds.PSVF, offline=quick))
     notes: list[str] = []
     results = run_offline(SMALL, [3], tmp_path, notes.append)
     assert sorted(p.name for p in (tmp_path / "raw").iterdir()) == [

@@ -8,7 +8,7 @@ import pytest
 
 import pbvf_offline.fit.to_file as module
 from libtools import box_spec, discrete_spec, fit_settings, make_data
-from pbvf_offline.critics import StochasticPAVF
+from pbvf_offline.critics.stochastic_pavf import StochasticPAVF
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     ConflictError,

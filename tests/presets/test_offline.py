@@ -2,19 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from pbvf_offline.critics import CRITICS
 from pbvf_offline.presets.offline import (
-    CRITIC_PRESETS,
     ENVIRONMENTS,
     EnvPreset,
     default_gamma,
     default_reward,
     env_preset,
 )
-
-
-def test_every_critic_has_defaults() -> None:
-    assert set(CRITIC_PRESETS) == set(CRITICS)
 
 
 def test_families_match_any_version_and_module() -> None:

@@ -6,16 +6,16 @@ from itertools import product
 
 import pytest
 
+from pbvf_offline.critics import CRITICS, OnlinePreset
 from pbvf_offline.errors import UsageError
 from pbvf_offline.presets.paper import (
-    ALGORITHMS,
     BUFFER_SIZE,
     DDPG,
     DDPG_POLYAK,
     DDPG_STARTING_FRACTION,
     GRIDS,
+    PBVFS,
     TODAY,
-    AlgorithmPreset,
     ArsChoice,
     DdpgChoice,
     PaperChoice,
@@ -140,7 +140,7 @@ def test_cells_of_the_baselines() -> None:
 
 def test_the_paper_has_this_much_and_all_of_it_from_its_grids() -> None:
     found = {"deterministic": 0, "stochastic": 0, "biased": 0}
-    for kind, env, hidden, metric in product(ALGORITHMS, TODAY, ARCHITECTURES, METRICS):
+    for kind, env, hidden, metric in product(PBVFS, TODAY, ARCHITECTURES, METRICS):
         for variant in found:
             asked = {"stochastic": variant == "stochastic", "biased": variant == "biased"}
             if not has_paper_choice(kind, env, hidden, metric=metric, **asked):
@@ -181,12 +181,12 @@ def test_grids() -> None:
 
 
 def test_what_each_algorithm_uses_everywhere() -> None:
-    td = AlgorithmPreset((512, 512), 128, update_every=50, critic_updates=5, actor_updates=1)
-    assert {
-        "pssvf": AlgorithmPreset((64, 64), 16, None, critic_updates=10, actor_updates=10),
+    td = OnlinePreset((512, 512), 128, update_every=50, critic_updates=5, actor_updates=1)
+    assert {kind: CRITICS[kind].online for kind in PBVFS} == {
+        "pssvf": OnlinePreset((64, 64), 16, None, critic_updates=10, actor_updates=10),
         "psvf": td,
         "pavf": td,
-    } == ALGORITHMS
+    }
     assert BUFFER_SIZE == 100_000
     assert (DDPG.hidden, DDPG.batch_size, DDPG.update_every) == ((256, 256), 128, 50)
     assert (DDPG.critic_updates, DDPG.actor_updates) == (50, 50)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pbvf_cli.shared import devices, options, values
+from pbvf_cli.shared.critics import Critic
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.form import Form, paper_source
 from pbvf_cli.shared.options import DeviceName, RewardName
@@ -37,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def fit_critic(
     dataset: options.Dataset,
-    critic: options.Critic,
+    critic: Critic,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where the critic is written.")
     ],
@@ -152,10 +153,11 @@ def fit_critic(
 
     from pbvf_datasets import load_dataset
     from pbvf_datasets.format.schema import resolve_dataset
+    from pbvf_offline.critics import CRITICS
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.loop import FitSettings, default_fit_settings
     from pbvf_offline.fit.to_file import fit_to_file, stored_seed
-    from pbvf_offline.presets.offline import CRITIC_PRESETS
+    from pbvf_offline.presets.paper import PBVFS
 
     torch_device = devices.torch_device(device)
     path = resolve_dataset(dataset)
@@ -164,11 +166,11 @@ def fit_critic(
         None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
     )
     env_id = None if environment is None else environment.id
-    kind = critic.value
-    preset, paper = CRITIC_PRESETS[kind], paper_source(env_id)
+    chosen, paper = CRITICS[kind := critic], paper_source(env_id)
+    of_kind = f"paper default for {kind}" if kind in PBVFS else f"default for {kind}"
     usual = default_fit_settings(kind, env_id, data.spec, seed=0)
-    usual_reward, reward_source = RewardName(usual.reward), f"paper default for {kind}"
-    if kind == "pssvf":
+    usual_reward, reward_source = RewardName(usual.reward), of_kind
+    if chosen.undiscounted:
         reward_source = paper
     if usual_reward is RewardName.WITHOUT_SURVIVAL and data.trajectories.reward_survive is None:
         usual_reward, reward_source = RewardName.RAW, "the dataset reports no survival bonus"
@@ -178,7 +180,7 @@ def fit_critic(
     form.show("environment", env_id, "stored in the dataset")
     form.show("critic", kind)
     form.show("out", out)
-    updates = form.choose("updates", updates, preset.updates, f"default for {kind}")
+    updates = form.choose("updates", updates, chosen.offline.updates, f"default for {kind}")
     settings = FitSettings(
         kind=kind,
         hidden=form.choose("hidden", sizes, usual.hidden, f"default for {kind}"),
@@ -186,12 +188,10 @@ def fit_critic(
             "gamma",
             gamma,
             usual.gamma,
-            f"paper default for {kind}" if preset.undiscounted else paper,
+            of_kind if chosen.undiscounted else paper,
         ),
         lr=form.choose("lr", lr, usual.lr, "the paper's offline setting"),
-        batch_size=form.choose(
-            "batch-size", batch_size, usual.batch_size, f"paper default for {kind}"
-        ),
+        batch_size=form.choose("batch-size", batch_size, usual.batch_size, of_kind),
         n_step=form.choose("n-step", n_step, usual.n_step, f"default for {kind}"),
         relabel=form.choose("relabel", relabel, usual.relabel, "default for such policies"),
         bound_values=form.choose(

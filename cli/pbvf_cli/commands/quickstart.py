@@ -65,7 +65,7 @@ def quickstart(
     devices.runs_on_cpu(device, sink)
 
     from pbvf_experiments.quickstart import run_quickstart
-    from pbvf_offline.presets.offline import CRITIC_PRESETS
+    from pbvf_offline.critics import CRITICS
 
     form = Form()
     chosen = form.seed(seed)
@@ -82,7 +82,7 @@ def quickstart(
         result = run_quickstart(
             out,
             steps=steps,
-            updates=updates or CRITIC_PRESETS["psvf"].updates,
+            updates=updates or CRITICS["psvf"].offline.updates,
             seed=chosen,
             workers=workers,
             note=sink.note,

@@ -12,6 +12,7 @@ from pbvf_cli.commands.online.report import print_run, print_seeds
 from pbvf_cli.commands.online.seeds import parse_run_seeds, train
 from pbvf_cli.commands.online.settings import Flags, plan_training
 from pbvf_cli.shared import devices, options, values
+from pbvf_cli.shared.critics import Critic
 from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def train_online(
     env: options.Environment,
-    critic: options.Critic,
+    critic: Critic,
     run: online_options.Run,
     policy: online_options.Policy = None,
     stochastic: online_options.Stochastic = False,
@@ -82,7 +83,7 @@ def train_online(
     run = values.output_folder(run)
     flags = Flags(
         env=values.env_config(env, env_kwargs, max_episode_steps),
-        critic=critic.value,
+        critic=critic,
         run=run,
         policy=policy,
         stochastic=stochastic,

@@ -21,14 +21,6 @@ class DeviceName(StrEnum):
     CUDA = "cuda"
 
 
-class CriticName(StrEnum):
-    """Kinds of parameter-based value functions."""
-
-    PSSVF = "pssvf"
-    PSVF = "psvf"
-    PAVF = "pavf"
-
-
 class RewardName(StrEnum):
     """Which reward a critic adds up."""
 
@@ -135,9 +127,6 @@ Overwrite = Annotated[
 
 # ----------------------------------------------------------------------- how it is done
 
-Critic = Annotated[
-    CriticName, typer.Option("--critic", help="V(theta), V(s, theta) or Q(s, a, theta).")
-]
 Hidden = Annotated[
     str | None,
     typer.Option(

@@ -146,16 +146,17 @@ def _defaults(flags: Flags, spec: PolicySpec) -> OnlineDefaults:
 
 def _settings(flags: Flags, form: Form, defaults: OnlineDefaults) -> OnlineSettings:
     """Return the training's settings: what was typed, else the defaults."""
-    from pbvf_offline.presets.offline import CRITIC_PRESETS
-    from pbvf_offline.presets.paper import ALGORITHMS
+    from pbvf_offline.critics import CRITICS
+    from pbvf_offline.presets.paper import PBVFS
 
     kind, usual, tuned = flags.critic, defaults.settings, defaults.source
-    paper = ALGORITHMS[kind]
-    of_env, of_kind = paper_source(flags.env_id), f"paper default for {kind}"
+    critic = CRITICS[kind]
+    of_env = paper_source(flags.env_id)
+    of_kind = f"paper default for {kind}" if kind in PBVFS else f"default for {kind}"
 
     def origin(name: str) -> str:
         """Name the origin of a value that is the algorithm's, unless it is tuned."""
-        return of_kind if getattr(usual, name) == getattr(paper, name) else tuned
+        return of_kind if getattr(usual, name) == getattr(critic.online, name) else tuned
 
     every = form.choose(
         "update-every",
@@ -164,7 +165,7 @@ def _settings(flags: Flags, form: Form, defaults: OnlineDefaults) -> OnlineSetti
         origin("update_every"),
     )
     sources = {
-        "gamma": of_kind if CRITIC_PRESETS[kind].undiscounted else of_env,
+        "gamma": of_kind if critic.undiscounted else of_env,
         "sigma": tuned,
         "hidden": "the authors' code" if kind == "pssvf" else origin("hidden"),
         "lr_policy": tuned,
@@ -174,7 +175,7 @@ def _settings(flags: Flags, form: Form, defaults: OnlineDefaults) -> OnlineSetti
         "critic_updates": origin("critic_updates"),
         "actor_updates": origin("actor_updates"),
         "buffer_size": of_kind,
-        "reward": of_env if kind == "pssvf" else of_kind,
+        "reward": of_env if critic.undiscounted else of_kind,
         "normalization": "default",
     }
     chosen: dict[str, Any] = {

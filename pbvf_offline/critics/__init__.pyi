@@ -1,0 +1,9 @@
+from .base import ActorStep as ActorStep
+from .base import Critic as Critic
+from .base import CriticConfig as CriticConfig
+from .base import TrainingSet as TrainingSet
+from .kinds import CRITICS as CRITICS
+from .kinds import CriticKind as CriticKind
+from .kinds import OfflinePreset as OfflinePreset
+from .kinds import OnlinePreset as OnlinePreset
+from .kinds import make_critic as make_critic

@@ -1,0 +1,223 @@
+"""What every kind of critic holds, those of installed packages included.
+
+``theta`` is (K, D), states are (S, obs_dim), values (K, S), or (K, 1) where the value does not
+depend on the state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from libtools import box_spec, discrete_spec, fit_settings, make_data, make_file
+from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.synthesis.ascent import SynthesisSettings, synthesize
+
+CPU = torch.device("cpu")
+SPECS = {
+    "box": box_spec(2, (3,), 2),
+    "choice": discrete_spec(2, (3,)),
+    "stochastic-box": box_spec(2, (3,), 2, stochastic=True),
+    "stochastic-choice": discrete_spec(2, (3,), stochastic=True),
+}
+
+
+def accepts(name: str, spec: PolicySpec) -> bool:
+    try:
+        CRITICS[name].critic_class(stochastic=spec.stochastic).check(spec)
+    except IncompatibleError:
+        return False
+    return True
+
+
+CASES = [(name, spec) for name in CRITICS for spec in SPECS if accepts(name, SPECS[spec])]
+every_case = pytest.mark.parametrize(("name", "spec"), CASES)
+every_kind = pytest.mark.parametrize("name", CRITICS)
+
+
+def critic_of(name: str, spec: str, activation: str = "tanh") -> Critic:
+    config = CriticConfig(SPECS[spec], (6, 5), activation)
+    return make_critic(name, config, np.random.default_rng(0))
+
+
+def inputs(critic: Critic, thetas: int, states: int) -> tuple[Tensor, Tensor]:
+    """Thetas and states in the critic's own precision."""
+    rng = np.random.default_rng(1)
+    theta = rng.normal(0, 0.5, (thetas, critic.config.spec.size))
+    dtype = next(critic.parameters()).dtype
+    given = torch.from_numpy(theta), torch.from_numpy(rng.normal(0, 1, (states, 2)))
+    return given[0].to(dtype), given[1].to(dtype)
+
+
+def test_kinds_are_known_without_torch() -> None:
+    code = (
+        "import sys; from pbvf_offline.critics import CRITICS; "
+        "print([CRITICS[n].summary for n in CRITICS]); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@every_kind
+def test_a_kind_says_what_it_is(name: str) -> None:
+    kind = CRITICS[name]
+    assert kind.name == name
+    assert kind.summary
+    assert "\n" not in kind.summary
+    assert set(kind.inputs) <= {"theta", "obs", "action"}
+    assert any(case[0] == name for case in CASES)  # it evaluates some policies
+    assert fit_settings(name, hidden=kind.offline.hidden, lr=kind.offline.lr)
+
+
+@every_case
+def test_values_have_the_declared_shape(name: str, spec: str) -> None:
+    critic = critic_of(name, spec)
+    assert critic.kind is CRITICS[name]
+    theta, states = inputs(critic, 3, 4)
+    part = critic.state_part(states)
+    values = critic.values(theta, states, part)
+    assert values.shape == (3, 4 if critic.kind.depends_on_state else 1)
+    paired = critic.paired_values(theta[:1].expand(4, -1), states)
+    assert paired.shape == (4,)
+    assert torch.allclose(paired, values[0].expand(4), atol=1e-6)
+    assert values.dtype == paired.dtype == torch.float32
+
+
+@every_case
+def test_the_objective_is_the_mean_value(name: str, spec: str) -> None:
+    critic = critic_of(name, spec).double()
+    theta, states = inputs(critic, 2, 9)
+    objective = critic.objective(theta, states)
+    assert objective.dtype == torch.float64
+    values = critic.values(theta, states, critic.state_part(states))
+    assert torch.allclose(objective, values.mean(dim=1).detach(), atol=1e-14)
+    # States are worked on in chunks; more of them than one chunk holds, against halves.
+    _, many = inputs(critic, 2, 20_000)
+    whole, gradient = critic.objective_and_gradient(theta, many)
+    halves = [critic.objective_and_gradient(theta, half) for half in many.split(10_000)]
+    assert torch.allclose(whole, (halves[0][0] + halves[1][0]) / 2, atol=1e-12)
+    assert torch.allclose(gradient, (halves[0][1] + halves[1][1]) / 2, atol=1e-12)
+
+
+@every_case
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_the_gradient_is_that_of_finite_differences(name: str, spec: str, activation: str) -> None:
+    critic = critic_of(name, spec, activation).double()
+    theta, states = inputs(critic, 3, 7)
+    value, gradient = critic.objective_and_gradient(theta, states)
+    assert torch.allclose(value, critic.objective(theta, states), atol=1e-14)
+    assert torch.any(gradient != 0)
+    h = 1e-6
+    for k, d in ((0, 0), (1, 4), (2, 7), (0, theta.shape[1] - 1)):
+        up, down = theta.clone(), theta.clone()
+        up[k, d] += h
+        down[k, d] -= h
+        slope = (critic.objective(up, states) - critic.objective(down, states)) / (2 * h)
+        assert gradient[k, d].item() == pytest.approx(slope[k].item(), abs=1e-7)
+        others = [j for j in range(3) if j != k]
+        assert torch.all(slope[others] == 0)  # a policy's value is its own
+
+
+@every_case
+def test_the_objective_leaves_everything_alone(name: str, spec: str) -> None:
+    critic = critic_of(name, spec)
+    before = {key: w.clone() for key, w in critic.state_dict().items()}
+    theta, states = inputs(critic, 2, 4)
+    kept = theta.clone()
+    critic.objective_and_gradient(theta, states)
+    assert all(torch.equal(before[key], w) for key, w in critic.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in critic.parameters())
+    assert torch.equal(theta, kept)
+    assert theta.grad is None
+
+
+@every_case
+def test_a_fit_lowers_a_finite_loss(name: str, spec: str) -> None:
+    data = make_data(SPECS[spec], policies=8)
+    settings = fit_settings(name, gamma=0.5, n_step=1, hidden=(32,), batch_size=16)
+    fit = start_fit(data, settings, CPU)
+    prepared = training_set(fit, data, CPU)
+    shape = fit.critic.noise_shape(prepared)
+    noise = None if shape is None else torch.zeros(len(prepared), *shape)
+
+    def loss() -> float:
+        return fit.critic.loss(prepared, prepared.entry, noise).item()
+
+    first = loss()
+    advance(fit, prepared, 300)
+    assert np.isfinite(first)
+    assert loss() < 0.7 * first
+
+
+@every_case
+def test_the_loss_is_a_mean_over_entries(name: str, spec: str) -> None:
+    critic = critic_of(name, spec)
+    data = make_data(SPECS[spec], policies=9)
+    batch = training_set(start_fit(data, fit_settings(name), CPU), data, CPU)
+    index = torch.arange(len(batch)).repeat(3)[: 2 * len(batch) + 1]
+    shape = critic.noise_shape(batch)
+    noise = None if shape is None else torch.randn(len(index), *shape)
+    whole = critic.loss(batch, index, noise)
+    singles = torch.stack(
+        [
+            critic.loss(batch, i[None], None if noise is None else noise[k : k + 1])
+            for k, i in enumerate(index)
+        ]
+    )
+    assert whole.item() == pytest.approx(singles.mean().item(), rel=1e-5)
+
+
+@every_case
+def test_held_out_policies_are_not_learned_from(name: str, spec: str) -> None:
+    data = make_data(SPECS[spec], policies=6, length=4)
+    held = np.array([False, True, False, False, True, False])
+    fit = start_fit(data, fit_settings(name), CPU)
+    batch = fit.critic.training_set(data, fit.normaliser, held, CPU)
+    assert set(batch.policy[batch.entry].tolist()) == {0, 2, 3, 5}
+    assert len(batch) == (4 if fit.critic.kind.monte_carlo else 16)
+
+
+@every_case
+def test_initial_weights_come_from_the_generator(name: str, spec: str) -> None:
+    config = CriticConfig(SPECS[spec], (6, 5))
+    a, b, c = (
+        list(make_critic(name, config, np.random.default_rng(seed)).parameters())
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert not any(torch.equal(x, y) for x, y in zip(a, c, strict=True))
+
+
+@every_case
+def test_a_file_brings_everything_back(name: str, spec: str, tmp_path: Path) -> None:
+    extras: dict[str, Any] = {"standardise": True, "average": 0.9}
+    file = make_file(name, 5, make_data(SPECS[spec], policies=6), **extras)
+    path = tmp_path / "critic.safetensors"
+    file.save(path)
+    loaded = load_critic(path)
+    assert loaded.encode() == path.read_bytes()
+    theta = file.context.theta
+    assert np.array_equal(loaded.predict(theta), file.predict(theta))
+
+
+@every_case
+def test_synthesis_leaves_the_critic_frozen(name: str, spec: str) -> None:
+    file = make_file(name, 5, make_data(SPECS[spec], policies=6))
+    before = file.encode()
+    settings = SynthesisSettings(count=2, steps=3, lr=0.05, seed=0)
+    grown = synthesize(file, settings)
+    assert file.encode() == before
+    assert np.isfinite(grown.policies.theta).all()
+    start = dataclasses.replace(settings, steps=0)
+    assert not np.array_equal(grown.policies.theta, synthesize(file, start).policies.theta)
