@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from alternate import alternate, options, write
-from pbvf_offline.fit.loop import FitSettings, advance, start_fit, training_set
+from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 

@@ -6,8 +6,9 @@ from .exchange.convert import to_module as to_module
 from .exchange.stable_baselines import from_sb3 as from_sb3
 from .fit.critic_file import CriticFile as CriticFile
 from .fit.critic_file import load_critic as load_critic
-from .fit.loop import FitSettings as FitSettings
-from .fit.loop import default_fit_settings as default_fit_settings
+from .fit.settings import FitSettings as FitSettings
+from .fit.settings import default_fit_settings as default_fit_settings
+from .fit.settings import fit_defaults as fit_defaults
 from .fit.to_file import fit_to_file as fit_to_file
 from .online.defaults import online_defaults as online_defaults
 from .online.loop import Hooks as Hooks

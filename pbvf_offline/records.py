@@ -20,23 +20,35 @@ presets.
 >>> Example(gamma=1.5)
 Traceback (most recent call last):
 ...
-pbvf_offline.errors.UsageError: --gamma: 1.5 is not allowed: expected `float` <= 1.0
+pbvf_offline.errors.UsageError: --gamma: 1.5 is not a number in [0, 1]
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 
 _ABOUT = "about"
+R = TypeVar("R", bound="Record")
 
 
 @dataclass(frozen=True)
@@ -46,10 +58,13 @@ class About:
     Attributes:
         help: One sentence for the option's help.
         symbol: How the paper writes it, if it does.
-        option: The option on the command line, with dashes.
+        option: The option on the command line, with dashes. A boolean is the pair
+            ``--name/--no-name``, or ``--name`` alone where only true can be asked for.
         metavar: What stands for the value in the help.
         default: The default in words, where it depends on the environment or the algorithm.
         panel: The heading of the help under which the option stands.
+        blank: What a user writes for None or for an empty tuple, such as ``episode``.
+        choices: Returns the names to choose from, where they are those of a registry.
     """
 
     help: str
@@ -58,6 +73,8 @@ class About:
     metavar: str | None = None
     default: str | None = None
     panel: str | None = None
+    blank: str | None = None
+    choices: Callable[[], Iterable[str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,9 +96,94 @@ class Field:
 
     @property
     def option(self) -> str:
-        """The option on the command line, with dashes."""
+        """The option on the command line, with dashes; of a pair the first."""
         given = None if self.about is None else self.about.option
-        return given or "--" + self.name.replace("_", "-")
+        return (given or "--" + self.name.replace("_", "-")).partition("/")[0]
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        text = _expected(self.type)
+        blank = None if self.about is None else self.about.blank
+        return text if blank is None else f"{text} or {blank}"
+
+    def text(self, value: Any) -> str:
+        """Return a value as a user writes it on the command line."""
+        if value is None or value == ():
+            return (self.about and self.about.blank) or ""
+        return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def check(self, value: Any) -> None:
+        """Check a value.
+
+        Raises:
+            UsageError: It has another type or is out of range; the message names the option.
+        """
+        where = self.name if self.about is None else self.option
+        finite = not isinstance(value, float) or math.isfinite(value)
+        try:
+            msgspec.convert(value, self.type, strict=True, from_attributes=True)
+        except (msgspec.ValidationError, OverflowError):
+            finite = False
+        if not finite:
+            shown = self.text(value)[:40] or "nothing"
+            raise UsageError(f"{shown} is not {self.expected}", where=where)
+        choices = None if self.about is None else self.about.choices
+        if choices is not None and value not in (names := tuple(choices())):
+            raise UsageError(f"{str(value)[:40]} is not one of {', '.join(names)}", where=where)
+
+
+def _expected(hint: Any, bounds: Mapping[str, float] | None = None) -> str:
+    """Return what an annotation stands for, in words."""
+    bounds = bounds or {}
+    arguments = get_args(hint)
+    origin = get_origin(hint)
+    if origin is Annotated:
+        for meta in arguments[1:]:
+            names = ("ge", "gt", "le", "lt", "min_length", "max_length")
+            found = {name: getattr(meta, name, None) for name in names}
+            bounds = {**bounds, **{k: v for k, v in found.items() if v is not None}}
+        return _expected(arguments[0], bounds)
+    if origin in (Union, UnionType):
+        return " or ".join(_expected(a, bounds) for a in arguments if a is not NoneType)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin is tuple:
+        inner = _expected(arguments[0]).removeprefix("a ")
+        return _length(bounds) + inner.replace("number", "numbers", 1)
+    plain = {
+        int: "a whole number" + _int_range(bounds),
+        float: _float_range(bounds),
+        bool: "true or false",
+        str: "a text",
+    }
+    return plain.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _length(bounds: Mapping[str, float]) -> str:
+    least, most = bounds.get("min_length"), bounds.get("max_length")
+    if most is not None:
+        return f"{least or 0} to {most} "
+    return "" if least is None else f"{least} or more "
+
+
+def _int_range(bounds: Mapping[str, float]) -> str:
+    """Return the range of a whole number, in words."""
+    if "ge" not in bounds:
+        return ""
+    return f" from {bounds['ge']:,}" + (f" to {bounds['le']:,}" if "le" in bounds else "")
+
+
+def _float_range(bounds: Mapping[str, float]) -> str:
+    """Return a number and its range, in words."""
+    low = bounds.get("ge", bounds.get("gt"))
+    high = bounds.get("le", bounds.get("lt"))
+    if low is None:
+        return "a finite number"
+    if high is None:
+        return f"a finite number {'from' if 'ge' in bounds else 'above'} {low:g}"
+    left, right = "[" if "ge" in bounds else "(", "]" if "le" in bounds else ")"
+    return f"a number in {left}{low:g}, {high:g}{right}"
 
 
 def setting(
@@ -91,11 +193,15 @@ def setting(
     gt: float | None = None,
     le: float | None = None,
     lt: float | None = None,
+    min_length: int | None = None,
+    max_length: int | None = None,
     symbol: str | None = None,
     option: str | None = None,
     metavar: str | None = None,
     default: str | None = None,
     panel: str | None = None,
+    blank: str | None = None,
+    choices: Callable[[], Iterable[str]] | None = None,
 ) -> msgspec.Meta:
     """Declare a setting: its range for the check, and what people read about it.
 
@@ -105,14 +211,25 @@ def setting(
         gt: The value must be larger.
         le: Largest value.
         lt: The value must be smaller.
-        symbol: How the paper writes it.
+        min_length: Least number of entries of a tuple.
+        max_length: Greatest number of entries of a tuple.
+        symbol: How the paper writes it; this and what follows: see :class:`About`.
         option: The option with dashes, where it is not the field's name.
         metavar: What stands for the value in the help.
         default: The default in words, where it depends on the environment or the algorithm.
         panel: The heading of the help under which the option stands.
+        blank: What a user writes for None or for an empty tuple.
+        choices: Returns the names to choose from, where they are those of a registry.
     """
-    about = About(help, symbol, option, metavar, default, panel)
-    bounds: dict[str, Any] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    about = About(help, symbol, option, metavar, default, panel, blank, choices)
+    bounds: dict[str, Any] = {
+        "ge": ge,
+        "gt": gt,
+        "le": le,
+        "lt": lt,
+        "min_length": min_length,
+        "max_length": max_length,
+    }
     meta: msgspec.Meta = msgspec.Meta(**bounds, description=help, extra={_ABOUT: about})
     return meta
 
@@ -154,18 +271,7 @@ class Record:
     def __post_init__(self) -> None:
         """Check every field."""
         for field in fields(type(self)):
-            value = getattr(self, field.name)
-            try:
-                msgspec.convert(value, field.type, strict=True, from_attributes=True)
-            except msgspec.ValidationError as error:
-                expected = str(error)[:1].lower() + str(error)[1:]
-                raise UsageError(
-                    f"{str(value)[:40]} is not allowed: {expected}", where=field.option
-                ) from None
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(
-                    f"{value} is not allowed: expected a finite number", where=field.option
-                )
+            field.check(getattr(self, field.name))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, every field written out."""
@@ -204,6 +310,24 @@ class Record:
             raise DamagedError(error.what, where=where) from error
         except msgspec.ValidationError as error:
             raise DamagedError(str(error), where=where) from error
+
+
+@dataclass(frozen=True)
+class Defaults(Generic[R]):
+    """Settings that nobody chose, and where each value comes from.
+
+    Attributes:
+        settings: The settings.
+        sources: A field's name to the origin of its value, such as ``paper default for
+            Swimmer``; a field that is not named has the origin ``default``.
+    """
+
+    settings: R
+    sources: Mapping[str, str]
+
+    def source(self, name: str) -> str:
+        """Return where the value of a field comes from."""
+        return self.sources.get(name, "default")
 
 
 _FIELDS: dict[type[Record], tuple[Field, ...]] = {}

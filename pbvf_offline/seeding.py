@@ -13,8 +13,7 @@ import secrets
 import numpy as np
 
 from pbvf_offline.errors import UsageError
-
-MAX_SEED = 2**32 - 1
+from pbvf_offline.setting_types import MAX_SEED
 
 
 class Stream(enum.IntEnum):

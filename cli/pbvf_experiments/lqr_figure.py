@@ -28,6 +28,7 @@ from pbvf_offline.online.loop import Hooks, OnlineSettings, Training, start_trai
 from pbvf_offline.policies.policy import PolicySpec
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.presets.offline import env_preset
+from pbvf_offline.setting_types import Activation
 
 Note = Callable[[str], None]
 
@@ -53,7 +54,7 @@ class Look:
     episodes: tuple[int, int]
     horizon: int
     arrow: int
-    activation: str | None = None
+    activation: Activation | None = None
 
 
 LOOKS: dict[str, Look] = {

@@ -24,7 +24,7 @@ from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
-from pbvf_offline.fit.loop import FitSettings, default_fit_settings, paper_fit_settings
+from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.loop import evaluate_policies

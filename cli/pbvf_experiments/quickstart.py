@@ -13,7 +13,7 @@ from pbvf_datasets.read.dataset import load_dataset
 from pbvf_experiments.plots import draw_synthesis
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.fit.loop import default_fit_settings
+from pbvf_offline.fit.settings import default_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.loop import evaluate_policies

@@ -22,7 +22,7 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import Policies, PolicySpec, Squash, init_theta
+from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.rollout.loop import (
     EpisodeJob,
@@ -34,6 +34,7 @@ from pbvf_offline.rollout.loop import (
     warm_up,
 )
 from pbvf_offline.seeding import Stream, check_seed, generator
+from pbvf_offline.setting_types import Squash
 
 Progress = Callable[[int, int | None, int], None]
 _ENDLESS_WARMUP_STEPS = 1_000

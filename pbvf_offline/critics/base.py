@@ -18,7 +18,7 @@ from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
 from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.rollout.targets import RewardChoice
+from pbvf_offline.setting_types import RewardChoice
 
 if TYPE_CHECKING:
     from pbvf_offline.fit.augment.relabel import Relabelling

@@ -46,8 +46,9 @@ from pbvf_offline.exchange.tensors import ExportType, description, encode_safete
 from pbvf_offline.exchange.weight_files import Weights, as_array, read_weights
 from pbvf_offline.io.tensor_file import locked, read_file, refuse_difference, write_file
 from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
-from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec, Squash
+from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.setting_types import Squash
 
 if TYPE_CHECKING:
     from pbvf_offline.exchange.torch_module import PolicyModule

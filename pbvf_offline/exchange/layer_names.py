@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_offline.policies.policy import MAX_LAYERS, Squash
+from pbvf_offline.policies.policy import MAX_LAYERS
+from pbvf_offline.setting_types import Squash
 
 TANH_ONLY = (
     "policies here are linear layers with tanh between them; retrain with tanh hidden layers"

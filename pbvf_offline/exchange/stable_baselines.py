@@ -20,8 +20,9 @@ from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.exchange.compare import differences, how_far
 from pbvf_offline.exchange.layer_names import TANH_ONLY
 from pbvf_offline.exchange.weight_files import as_array
-from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec, Squash
+from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.setting_types import Squash
 
 _CHECK_ROWS = 32
 _CHECK_TOLERANCE = 1e-4

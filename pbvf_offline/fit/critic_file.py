@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +17,15 @@ from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
-from pbvf_offline.fit.loop import Fit, FitSettings, held_out_policies, make_optimiser
+from pbvf_offline.fit.loop import Fit, held_out_policies, make_optimiser
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.validation import validate
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.policy import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, segment_starts
-from pbvf_offline.seeding import Stream, check_seed, generator
+from pbvf_offline.seeding import Stream, generator
 
 KIND = "critic"
 MAX_OBSERVATIONS = 10_000
@@ -137,7 +137,7 @@ def context_of(
 def _policy_returns(data: Trajectories, settings: FitSettings) -> NDArray[np.float64]:
     """Return the (P,) mean undiscounted return of each policy's segments."""
     starts = segment_starts(data)
-    rewards = chosen_rewards(data, settings.reward)  # type: ignore[arg-type]
+    rewards = chosen_rewards(data, settings.reward)
     totals = np.add.reduceat(rewards, starts[:-1])
     policy = data.policy[starts[:-1]]
     episode = data.episode[starts[:-1]]
@@ -271,7 +271,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
             remedy="upgrade pbvf-offline, or install the package that adds this kind",
         )
     config = CriticConfig.from_dict(content["config"], where)
-    settings = _settings(content["settings"], where)
+    settings = FitSettings.from_dict(content["settings"], f"{where}: fit settings")
     # A file of a few bytes may ask for a network of any size: what it holds decides.
     sizes = (*config.hidden, 1)
     declared = config.spec.size * sizes[0] + sum(a * b for a, b in itertools.pairwise(sizes))
@@ -360,38 +360,6 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and type(value) is not bool and abs(value) < 1e300
-
-
-def _settings(data: object, where: str) -> FitSettings:
-    names = {f.name: f.type for f in dataclasses.fields(FitSettings)}
-    if not isinstance(data, dict) or set(data) != set(names):
-        raise DamagedError("its fit settings are malformed", where=where)
-    kinds: dict[str, tuple[type, ...]] = {
-        "kind": (str,),
-        "hidden": (list,),
-        "gamma": (float, int),
-        "lr": (float, int),
-        "batch_size": (int,),
-        "n_step": (int,),
-        "reward": (str,),
-        "validation": (float, int),
-        "seed": (int,),
-        "activation": (str,),
-        "relabel": (float, int),
-        "bound_values": (bool,),
-        "standardise": (bool,),
-        "average": (float, int),
-    }
-    for name, allowed in kinds.items():
-        if type(data[name]) not in allowed or (float in allowed and not _is_number(data[name])):
-            raise DamagedError(f"its fit setting {name} is {data[name]!r}", where=where)
-    if any(type(h) is not int for h in data["hidden"]):
-        raise DamagedError("its fit setting hidden is malformed", where=where)
-    try:
-        check_seed(data["seed"])
-        return FitSettings(**{**data, "hidden": tuple(data["hidden"])})
-    except UsageError as error:
-        raise DamagedError(error.what, where=where) from error
 
 
 def _check_array(array: NDArray[Any] | None, name: str, shape: tuple[int, ...], where: str) -> None:

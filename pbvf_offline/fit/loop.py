@@ -12,134 +12,24 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.critics import CRITICS, Critic, CriticConfig, TrainingSet, make_critic
-from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
-from pbvf_offline.fit.augment.relabel import can_relabel, make_relabelling
+from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
+from pbvf_offline.errors import DivergedError, IncompatibleError
+from pbvf_offline.fit.augment.relabel import make_relabelling
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.validation import split_policies
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
-from pbvf_offline.policies.policy import PolicySpec
-from pbvf_offline.presets.offline import default_gamma, default_reward
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.rollout.targets import RewardChoice, chosen_rewards, value_bounds
+from pbvf_offline.rollout.targets import chosen_rewards, value_bounds
 from pbvf_offline.seeding import Stream, generator
 
 _BLOCK = 256  # updates whose batches are drawn together
 RECORD_EVERY = 100
-MAX_BATCH = 1_000_000
-MAX_RELABEL = 1_000.0
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """Everything that decides a fit, apart from the data.
-
-    Attributes:
-        kind: Which critic, a name in :data:`pbvf_offline.critics.CRITICS`.
-        hidden: Sizes of its hidden layers.
-        gamma: Discount factor.
-        lr: Learning rate of Adam.
-        batch_size: Entries a gradient step draws, uniformly with replacement.
-        n_step: Longest n-step target of a TD critic.
-        reward: Which reward to add up.
-        validation: Fraction of policies held out.
-        seed: Seed of initial weights, batches and hold-out.
-        activation: ``relu`` or ``tanh``.
-        relabel: Tolerated change of action of behaviour-preserving relabelling; 0: none.
-        bound_values: Keep bootstrapped values within what the data suggest.
-        standardise: Show thetas to the network standardised over the dataset.
-        average: Decay of the running average of weights that becomes the critic; 0: the
-            last weights do.
-    """
-
-    kind: str
-    hidden: tuple[int, ...]
-    gamma: float
-    lr: float
-    batch_size: int
-    n_step: int
-    reward: str
-    validation: float
-    seed: int
-    activation: str = "relu"
-    relabel: float = 0.0
-    bound_values: bool = False
-    standardise: bool = False
-    average: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.gamma <= 1.0:
-            raise UsageError(f"discount {self.gamma:.3g} is not in [0, 1]", where="--gamma")
-        if self.n_step < 1:
-            raise UsageError(f"{self.n_step} steps are not at least 1", where="--n-step")
-        if self.reward not in get_args(RewardChoice):
-            raise UsageError(
-                f"{self.reward[:40]!r} is none of {', '.join(get_args(RewardChoice))}",
-                where="--reward",
-            )
-        if not 0.0 <= self.average < 1.0:
-            raise UsageError(f"{self.average} is not in [0, 1)", where="--average")
-        if not 0.0 <= self.relabel <= MAX_RELABEL:
-            raise UsageError(f"{self.relabel} is not in 0 … {MAX_RELABEL:g}", where="--relabel")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
-        if not 1 <= self.batch_size <= MAX_BATCH:
-            raise UsageError(
-                f"batch size {self.batch_size} is not in 1 … {MAX_BATCH:,}", where="--batch-size"
-            )
-        if not 0.0 <= self.validation < 1.0:
-            raise UsageError(
-                f"fraction {self.validation} is not in [0, 1)", where="--validation-policies"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        data = dataclasses.asdict(self)
-        data["hidden"] = list(self.hidden)
-        return data
-
-
-def default_fit_settings(
-    kind: str, env_id: str | None, spec: PolicySpec, *, seed: int, validation: float = 0.0
-) -> FitSettings:
-    """Return this project's default recipe for a critic in an environment.
-
-    Args:
-        kind: A name in :data:`pbvf_offline.critics.CRITICS`.
-        env_id: The environment's id, for the paper's discount and reward there.
-        spec: The policies' architecture; relabelling is left out where it cannot be done.
-        seed: Seed of initial weights, batches and hold-out.
-        validation: Fraction of policies held out.
-    """
-    preset = CRITICS[kind].offline
-    return FitSettings(
-        kind=kind,
-        hidden=preset.hidden,
-        gamma=default_gamma(kind, env_id),
-        lr=preset.lr,
-        batch_size=preset.batch_size,
-        n_step=preset.n_step,
-        reward=default_reward(kind, env_id),
-        validation=validation,
-        seed=seed,
-        relabel=preset.relabel if can_relabel(spec) else 0.0,
-        bound_values=preset.bound_values,
-        standardise=preset.standardise,
-        average=preset.average,
-    )
-
-
-def paper_fit_settings(settings: FitSettings) -> FitSettings:
-    """Return the paper's critic with otherwise the same settings: one-step TD, nothing added."""
-    return dataclasses.replace(
-        settings, n_step=1, relabel=0.0, bound_values=False, standardise=False, average=0.0
-    )
 
 
 @dataclass
@@ -207,7 +97,7 @@ def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -
         hidden=settings.hidden,
         activation=settings.activation,
         gamma=settings.gamma,
-        reward=settings.reward,  # type: ignore[arg-type]
+        reward=settings.reward,
         n_step=settings.n_step,
         standardise=settings.standardise,
     )

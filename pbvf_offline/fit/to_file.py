@@ -27,7 +27,8 @@ from pbvf_offline.fit.critic_file import (
     load_critic,
     make_context,
 )
-from pbvf_offline.fit.loop import Fit, FitSettings, advance, start_fit, training_set
+from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.io.tensor_file import (
     locked,
     refuse_difference,

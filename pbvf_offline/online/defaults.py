@@ -19,6 +19,7 @@ from pbvf_offline.presets.paper import (
     has_paper_choice,
     paper_choice,
 )
+from pbvf_offline.setting_types import Activation
 
 Preset = Literal["paper-avg", "paper-last"]
 
@@ -81,7 +82,7 @@ def online_defaults(
     lqr = env_family(env_id) == "LQR"
     hidden, update_every = algorithm.hidden, algorithm.update_every
     critic_updates, actor_updates = algorithm.critic_updates, algorithm.actor_updates
-    activation = "relu"
+    activation: Activation = "relu"
     if preset is not None or has_paper_choice(kind, env_id, spec.hidden, **asked):  # type: ignore[arg-type]
         choice = paper_choice(kind, env_id, spec.hidden, **asked)  # type: ignore[arg-type]
         source = f"paper-{metric} for {env_family(env_id)}"

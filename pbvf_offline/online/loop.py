@@ -24,13 +24,15 @@ from numpy.typing import NDArray
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, UsageError
-from pbvf_offline.fit.loop import Fit, FitSettings, check_weights, gradient_step, make_optimiser
+from pbvf_offline.fit.loop import Fit, check_weights, gradient_step, make_optimiser
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.online.replay import Replay, Steps
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeRun, PerturbationPlan, Segment
 from pbvf_offline.seeding import Stream, generator, reset_seed
+from pbvf_offline.setting_types import Activation
 
 Normalization = Literal["episode", "per-step", "none"]
 MAX_BUFFER = 100_000_000
@@ -78,7 +80,7 @@ class OnlineSettings:
     reward: Literal["raw", "without-survival"] = "raw"
     normalization: Normalization = "episode"
     biased: bool = False
-    activation: str = "relu"
+    activation: Activation = "relu"
     initial_theta: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.setting_types import Squash
 
-Squash = Literal["tanh", "none"]
 FloatArray = NDArray[np.floating[Any]]
 
 INITIAL_LOG_STD = -0.5

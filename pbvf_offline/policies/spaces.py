@@ -7,7 +7,8 @@ import numpy as np
 
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec, Squash
+from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.setting_types import Squash
 
 SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
 

@@ -8,13 +8,12 @@ elsewhere), "LQR".
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from pbvf_offline.critics import CRITICS
-from pbvf_offline.policies.policy import Squash
-from pbvf_offline.rollout.targets import RewardChoice
+from pbvf_offline.presets.paper import PBVFS, TODAY, env_family
+from pbvf_offline.setting_types import RewardChoice, Squash
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,55 @@ ENVIRONMENTS: dict[str, EnvPreset] = {
 SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32)
 
 
+# Values of ENVIRONMENTS that the paper gives, and for which environments.
+_IN_PAPER: dict[str, frozenset[str]] = {
+    "gamma": frozenset({*TODAY, "LQR"}),
+    "steps": frozenset({"Swimmer"}),
+    "sigma": frozenset({"Swimmer", "LQR"}),
+    "synthesis_lr": frozenset(TODAY),
+    "squash": frozenset({*TODAY, "LQR"}),
+    "normalize": frozenset({*TODAY, "LQR"}),
+    "undiscounted_reward": frozenset(TODAY),
+}
+# Values of critics' offline presets that are not this project's own.
+_OF_CRITICS: dict[str, Mapping[str, str]] = {
+    "pssvf": {"hidden": "the authors' code", "batch_size": "paper default for pssvf"},
+    "psvf": {
+        "hidden": "paper default for psvf",
+        "batch_size": "paper default for psvf",
+        "lr": "the paper's offline experiment",
+    },
+    "pavf": {"hidden": "paper default for pavf", "batch_size": "paper default for pavf"},
+}
+
+
 def env_preset(env_id: str | None) -> EnvPreset:
     """Return the defaults for an environment; general ones where the paper has none."""
-    if env_id is None:
-        return EnvPreset()
-    family = re.sub(r"-v\d+$", "", env_id.rsplit(":", 1)[-1])
-    return ENVIRONMENTS.get(family, EnvPreset())
+    return EnvPreset() if env_id is None else ENVIRONMENTS.get(env_family(env_id), EnvPreset())
+
+
+def env_source(name: str, env_id: str | None) -> str:
+    """Return where a value of :func:`env_preset` comes from.
+
+    >>> env_source("gamma", "Swimmer-v5"), env_source("sigma", "Hopper-v5")
+    ('paper default for Swimmer', 'default')
+    """
+    family = "" if env_id is None else env_family(env_id)
+    return f"paper default for {family}" if family in _IN_PAPER[name] else "default"
+
+
+def critic_sources(kind: str, env_id: str | None) -> dict[str, str]:
+    """Return where the defaults of a critic kind in an environment come from, by name.
+
+    Names that are missing are this project's own values.
+    """
+    of_kind = f"paper default for {kind}" if kind in PBVFS else "default"
+    undiscounted = CRITICS[kind].undiscounted
+    return {
+        **_OF_CRITICS.get(kind, {}),
+        "gamma": of_kind if undiscounted else env_source("gamma", env_id),
+        "reward": env_source("undiscounted_reward", env_id),
+    }
 
 
 def default_gamma(kind: str, env_id: str | None) -> float:
@@ -81,6 +123,6 @@ def default_gamma(kind: str, env_id: str | None) -> float:
     return 1.0 if CRITICS[kind].undiscounted else env_preset(env_id).gamma
 
 
-def default_reward(kind: str, env_id: str | None) -> Literal["raw", "without-survival"]:
+def default_reward(kind: str, env_id: str | None) -> RewardChoice:
     """Return the reward that a critic kind adds up in an environment."""
     return env_preset(env_id).undiscounted_reward if CRITICS[kind].undiscounted else "raw"

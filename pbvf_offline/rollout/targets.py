@@ -8,15 +8,13 @@ with the theta that acted, and only ``terminated`` stops bootstrapping.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.rollout.episodes import Trajectories
-
-RewardChoice = Literal["raw", "without-survival"]
+from pbvf_offline.setting_types import RewardChoice
 
 
 def chosen_rewards(data: Trajectories, choice: RewardChoice) -> NDArray[np.float64]:

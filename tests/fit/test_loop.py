@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
-from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.loop import (
     Fit,
-    FitSettings,
     advance,
     batch_indices,
     held_out_policies,
@@ -20,6 +19,7 @@ from pbvf_offline.fit.loop import (
     start_fit,
     training_set,
 )
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.policy import Policies, PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
@@ -248,23 +248,6 @@ def test_what_is_raised_after_an_update_stops_between_two_whole_updates() -> Non
     assert weights(fit) == weights(fitted(data, settings, 7))
     advance(fit, prepared, 20)
     assert weights(fit) == weights(fitted(data, settings, 20))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"lr": 0.0}, "learning rate"),
-        ({"lr": float("nan")}, "learning rate"),
-        ({"lr": float("inf")}, "learning rate"),
-        ({"batch_size": 0}, "batch size"),
-        ({"validation": 1.0}, "fraction"),
-        ({"validation": -0.1}, "fraction"),
-    ],
-)
-def test_refused_settings(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
-        fit_settings(**change)
-    assert caught.value.exit_code == 2
 
 
 def test_a_critic_that_cannot_evaluate_such_policies() -> None:

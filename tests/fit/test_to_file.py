@@ -19,7 +19,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.fit.loop import FitSettings
+from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.to_file import (
     FitResult,
     fit_to_file,

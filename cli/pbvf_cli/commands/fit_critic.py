@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,8 @@ import typer
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.critics import Critic
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.form import Form, paper_source
-from pbvf_cli.shared.options import DeviceName, RewardName
+from pbvf_cli.shared.form import Form
+from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
 
@@ -155,9 +156,8 @@ def fit_critic(
     from pbvf_datasets.format.schema import resolve_dataset
     from pbvf_offline.critics import CRITICS
     from pbvf_offline.envs.reference import EnvReference
-    from pbvf_offline.fit.loop import FitSettings, default_fit_settings
+    from pbvf_offline.fit.settings import fit_defaults
     from pbvf_offline.fit.to_file import fit_to_file, stored_seed
-    from pbvf_offline.presets.paper import PBVFS
 
     torch_device = devices.torch_device(device)
     path = resolve_dataset(dataset)
@@ -166,43 +166,37 @@ def fit_critic(
         None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
     )
     env_id = None if environment is None else environment.id
-    chosen, paper = CRITICS[kind := critic], paper_source(env_id)
-    of_kind = f"paper default for {kind}" if kind in PBVFS else f"default for {kind}"
-    usual = default_fit_settings(kind, env_id, data.spec, seed=0)
-    usual_reward, reward_source = RewardName(usual.reward), of_kind
-    if chosen.undiscounted:
-        reward_source = paper
-    if usual_reward is RewardName.WITHOUT_SURVIVAL and data.trajectories.reward_survive is None:
-        usual_reward, reward_source = RewardName.RAW, "the dataset reports no survival bonus"
+    kind = critic
+    bonus = data.trajectories.reward_survive is not None
+    usual = fit_defaults(kind, env_id, data.spec, survival_bonus=bonus)
 
     form = Form()
     form.show("dataset", dataset)
     form.show("environment", env_id, "stored in the dataset")
     form.show("critic", kind)
     form.show("out", out)
-    updates = form.choose("updates", updates, chosen.offline.updates, f"default for {kind}")
-    settings = FitSettings(
-        kind=kind,
-        hidden=form.choose("hidden", sizes, usual.hidden, f"default for {kind}"),
-        gamma=form.choose(
-            "gamma",
-            gamma,
-            usual.gamma,
-            of_kind if chosen.undiscounted else paper,
-        ),
-        lr=form.choose("lr", lr, usual.lr, "the paper's offline setting"),
-        batch_size=form.choose("batch-size", batch_size, usual.batch_size, of_kind),
-        n_step=form.choose("n-step", n_step, usual.n_step, f"default for {kind}"),
-        relabel=form.choose("relabel", relabel, usual.relabel, "default for such policies"),
-        bound_values=form.choose(
-            "bound-values", bound_values, usual.bound_values, f"default for {kind}"
-        ),
-        standardise=form.choose("standardise", standardise, usual.standardise),
-        average=form.choose("average", average, usual.average),
-        reward=form.choose("reward", reward, usual_reward, reward_source).value,
-        validation=form.choose("validation-policies", validation_policies, usual.validation),
-        seed=form.seed(seed, None if overwrite else lambda: stored_seed(out)),
-    )
+    updates = form.choose("updates", updates, CRITICS[critic].offline.updates)
+    given = {
+        "hidden": sizes,
+        "gamma": gamma,
+        "lr": lr,
+        "batch_size": batch_size,
+        "n_step": n_step,
+        "relabel": relabel,
+        "bound_values": bound_values,
+        "standardise": standardise,
+        "average": average,
+        "reward": reward and reward.value,
+        "validation": validation_policies,
+    }
+    chosen: dict[str, Any] = {
+        name: form.choose(
+            name.replace("_", "-"), value, getattr(usual.settings, name), usual.source(name)
+        )
+        for name, value in given.items()
+    }
+    chosen["seed"] = form.seed(seed, None if overwrite else lambda: stored_seed(out))
+    settings = replace(usual.settings, **chosen)
     if wanted:
         form.show("snapshots", wanted)
     form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
