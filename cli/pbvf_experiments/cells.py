@@ -2,16 +2,76 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pbvf_offline.errors import ConflictError, DamagedError
+from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import read_file, write_file
+from pbvf_offline.rollout.workers import Job, ordered_map
+
+if TYPE_CHECKING:
+    from pbvf_offline.synthesis.to_file import SynthesisResult
 
 _MAX_CELL = 16 * 2**20
+
+
+class Named(Protocol):
+    """Anything that ``--cells`` can choose."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in files and in ``--cells``."""
+
+
+C = TypeVar("C", bound=Named)
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+def choose_cells(cells: Sequence[C], patterns: str | None) -> list[C]:
+    """Return the cells whose names match one of some comma-separated patterns; all for None.
+
+    Raises:
+        UsageError: A pattern matches nothing.
+    """
+    if patterns is None:
+        return list(cells)
+    chosen: dict[str, C] = {}
+    for pattern in patterns.split(","):
+        found = [c for c in cells if fnmatch.fnmatchcase(c.name, pattern.strip())]
+        if not found:
+            names = ", ".join(c.name for c in cells[:3])
+            raise UsageError(
+                f"no cell is called {pattern.strip()!r}",
+                where="--cells",
+                remedy=f"names are like {names}; * stands for anything",
+            )
+        chosen |= {c.name: c for c in found}
+    return list(chosen.values())
+
+
+def grown_policies(result: SynthesisResult) -> dict[str, Any]:
+    """Return what a cell keeps of policies grown with ``--evaluate``."""
+    return {
+        "returns": result.returns,
+        "predicted": result.predicted,
+        "chosen_step": result.chosen_step,
+        "closest": result.closest,
+        "curve": result.curve,
+    }
+
+
+def run_all(job: Job[In, Out], items: Sequence[In], workers: int) -> Iterator[Out]:
+    """Yield the result of each item in order, from this process or from ``workers`` others."""
+    if workers <= 1:
+        yield from map(job.start(), items)
+    else:
+        yield from ordered_map(job, list(items), workers, hang_seconds=math.inf, queued=1)
 
 
 def cell(path: Path, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

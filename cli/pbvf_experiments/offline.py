@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset, load_dataset
-from pbvf_experiments.cells import cell
+from pbvf_experiments.cells import cell, grown_policies
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
@@ -257,13 +257,7 @@ class _Seed:
                 settings.workers,
             ),
         )
-        return {
-            "returns": grown.returns,
-            "predicted": grown.predicted,
-            "chosen_step": grown.chosen_step,
-            "closest": grown.closest,
-            "curve": grown.curve,
-        }
+        return grown_policies(grown)
 
 
 def _recipe(

@@ -8,7 +8,6 @@ experiment goes on where it stopped.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import json
 import math
 import time
@@ -19,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pbvf_experiments.cells import cell
+from pbvf_experiments.cells import cell, run_all
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.policy import PolicySpec, parse_arch
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.presets.offline import default_reward, env_preset
@@ -142,31 +140,6 @@ def measured_cells() -> list[tuple[OnlineCell, int]]:
     cells += [(OnlineCell("ars", env), 3) for env in (car, pendulum, swimmer)]
     cells += [(OnlineCell("ddpg", env), 3) for env in (car, pendulum)]
     return cells
-
-
-def choose_cells(cells: Sequence[OnlineCell], patterns: str | None) -> list[OnlineCell]:
-    """Return the cells whose names match one of some comma-separated patterns; all for None.
-
-    >>> [c.name for c in choose_cells(table_cells(), "psvf-linear-Cart*")]
-    ['psvf-linear-CartPole-v1', 'psvf-linear-CartPole-v1-last']
-
-    Raises:
-        UsageError: A pattern matches nothing.
-    """
-    if patterns is None:
-        return list(cells)
-    chosen: dict[str, OnlineCell] = {}
-    for pattern in patterns.split(","):
-        found = [c for c in cells if fnmatch.fnmatchcase(c.name, pattern.strip())]
-        if not found:
-            names = ", ".join(c.name for c in cells[:3])
-            raise UsageError(
-                f"no cell is called {pattern.strip()!r}",
-                where="--cells",
-                remedy=f"names are like {names}; * stands for anything",
-            )
-        chosen |= {c.name: c for c in found}
-    return list(chosen.values())
 
 
 def run_file(out: Path, chosen: OnlineCell, seed: int) -> Path:
@@ -361,15 +334,7 @@ def run_cells(
         workers: Number of processes.
         note: Told of each finished run.
     """
-    from pbvf_offline.rollout.workers import ordered_map
-
-    job = RunJob(out)
-    if workers <= 1:
-        run = job.start()
-        for item in work:
-            note(run(item))
-        return
-    for line in ordered_map(job, list(work), workers, hang_seconds=math.inf, queued=1):
+    for line in run_all(RunJob(out), work, workers):
         note(line)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pbvf_experiments.online_cells import OnlineCell, leaves_bonus_out, stored_runs
 from pbvf_experiments.plots import BLUE, GREEN, ORANGE, new_figure, save_figure
@@ -63,24 +63,12 @@ def draw_curves(
     found = {title: lines for title, lines in found.items() if len(lines) >= fewest}
     if not found:
         return False
-    columns = min(_COLUMNS, len(found))
-    rows = -(-len(found) // columns)
-    figure = new_figure(3.4 * columns, 2.7 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(found) :]:
-        axes.set_visible(False)
-    for axes, (title, lines) in zip(grid.flat, found.items(), strict=False):
+    figure, panel_axes = _grid(len(found))
+    for axes, (title, lines) in zip(panel_axes, found.items(), strict=True):
         for label, (cell, runs) in lines.items():
             steps, values = curves(cell, runs)
-            mean, spread = values.mean(axis=0), values.std(axis=0, ddof=int(len(values) > 1))
-            (line,) = axes.plot(steps, mean, linewidth=1.4, label=f"{label} ({len(runs)})")
-            if len(values) > 1:
-                axes.fill_between(
-                    steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15, lw=0
-                )
+            _band(axes, steps, values, None, f"{label} ({len(runs)})")
         axes.set_title(title, fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel("environment steps", fontsize=8)
         axes.set_ylabel("return", fontsize=8)
         axes.legend(fontsize=7)
     save_figure(figure, path)
@@ -103,20 +91,13 @@ def draw_sensitivity(
             found[title] = (parts[0][0], np.concatenate([values for _, values in parts]))
     if not found:
         return False
-    columns = min(_COLUMNS, len(found))
-    rows = -(-len(found) // columns)
-    figure = new_figure(3.4 * columns, 2.7 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(found) :]:
-        axes.set_visible(False)
-    for axes, (title, (steps, values)) in zip(grid.flat, found.items(), strict=False):
+    figure, panel_axes = _grid(len(found))
+    for axes, (title, (steps, values)) in zip(panel_axes, found.items(), strict=True):
         low, lower, upper, high = np.percentile(values, _PERCENTILES, axis=0)
         axes.fill_between(steps, low, high, color=BLUE, alpha=0.15, lw=0, label="10 to 90 %")
         axes.fill_between(steps, lower, upper, color=BLUE, alpha=0.3, lw=0, label="25 to 75 %")
         axes.plot(steps, np.median(values, axis=0), color=BLUE, label="median")
         axes.set_title(f"{title} ({len(values)} runs)", fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.set_xlabel("environment steps", fontsize=8)
         axes.legend(fontsize=7)
     save_figure(figure, path)
     return True
@@ -188,9 +169,27 @@ def _latest(points: Sequence[Mapping[str, float]], steps: Sequence[int]) -> list
     return [points[k]["return"] if k >= 0 else float("nan") for k in at]
 
 
+def _grid(count: int) -> tuple[Any, Sequence[Any]]:
+    """Return a figure and ``count`` small axes over environment steps in it."""
+    columns = min(_COLUMNS, count)
+    rows = -(-count // columns)
+    figure = new_figure(3.4 * columns, 2.7 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in grid[:count]:
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("environment steps", fontsize=8)
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    return figure, grid[:count]
+
+
 def _band(
-    axes: Any, steps: Sequence[int], values: NDArray[np.float64], color: str, label: str
+    axes: Any, steps: ArrayLike, values: NDArray[np.float64], color: str | None, label: str
 ) -> None:
+    """Draw the mean over rows and, of several, one standard deviation around it."""
     mean, spread = values.mean(axis=0), values.std(axis=0, ddof=int(len(values) > 1))
-    axes.plot(steps, mean, color=color, label=label)
+    (line,) = axes.plot(steps, mean, color=color, linewidth=1.4, label=label)
+    if len(values) == 1:
+        return
+    color = line.get_color()
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)

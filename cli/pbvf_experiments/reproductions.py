@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pbvf_experiments.cells import choose_cells
 from pbvf_experiments.online_cells import (
     OnlineCell,
-    choose_cells,
     measured_cells,
     run_cells,
     stochastic_cells,

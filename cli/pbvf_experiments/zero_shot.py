@@ -8,8 +8,6 @@ far, the best perturbed policy seen so far, and the nearest policy in the replay
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_experiments.cells import cell
+from pbvf_experiments.cells import cell, choose_cells, grown_policies, run_all
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.policy import parse_arch
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.presets.offline import env_preset
@@ -97,19 +94,7 @@ def choose_zero_shot(patterns: str | None) -> list[ZeroShotCell]:
         UsageError: A pattern matches nothing.
     """
     cells = zero_shot_cells()
-    if patterns is None:
-        return cells[:1]
-    chosen: dict[str, ZeroShotCell] = {}
-    for pattern in patterns.split(","):
-        found = [c for c in cells if fnmatch.fnmatchcase(c.name, pattern.strip())]
-        if not found:
-            raise UsageError(
-                f"no cell is called {pattern.strip()!r}",
-                where="--cells",
-                remedy=f"names are like {cells[0].name} and {cells[2].name}",
-            )
-        chosen |= {c.name: c for c in found}
-    return list(chosen.values())
+    return cells[:1] if patterns is None else choose_cells(cells, patterns)
 
 
 def run_zero_shot(
@@ -228,13 +213,7 @@ def _grow(
                 seed,
             ),
         )
-        grown[name] = {
-            "returns": done.returns,
-            "predicted": done.predicted,
-            "chosen_step": done.chosen_step,
-            "closest": done.closest,
-            "curve": done.curve,
-        }
+        grown[name] = grown_policies(done)
     seen = noisy[noisy[:, 0] <= step, 1]
     return {
         "step": step,
@@ -306,12 +285,8 @@ def run_zero_shot_seeds(
     """
     if workers <= 1:
         return {seed: run_zero_shot(chosen, seed, out, note=note) for seed in seeds}
-    from pbvf_offline.rollout.workers import ordered_map
-
     results = {}
-    for seed, result in ordered_map(
-        _SeedJob(chosen, out), list(seeds), workers, hang_seconds=math.inf, queued=1
-    ):
+    for seed, result in run_all(_SeedJob(chosen, out), seeds, workers):
         results[seed] = result
         note(f"{chosen.name} seed {seed}: done")
     return results

@@ -8,9 +8,9 @@ import pytest
 
 from pbvf_cli.__main__ import main
 from pbvf_experiments import online_cells
+from pbvf_experiments.cells import choose_cells
 from pbvf_experiments.online_cells import (
     OnlineCell,
-    choose_cells,
     compared_return,
     measured_cells,
     run_cells,
