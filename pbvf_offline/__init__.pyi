@@ -25,7 +25,7 @@ from .policies.policy import PolicySpec as PolicySpec
 from .policies.policy import init_theta as init_theta
 from .policies.policy import perturb as perturb
 from .policies.spaces import spec_for_env as spec_for_env
-from .rollout.loop import evaluate_policies as evaluate_policies
+from .rollout.evaluation import evaluate_policies as evaluate_policies
 from .synthesis.ascent import SynthesisSettings as SynthesisSettings
 from .synthesis.ascent import default_synthesis_settings as default_synthesis_settings
 from .synthesis.ascent import synthesize as synthesize

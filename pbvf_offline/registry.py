@@ -17,11 +17,25 @@ import functools
 import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pbvf_offline.errors import UsageError, describe
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of this project that is imported on first use.
+
+    Attributes:
+        target: ``module:attribute``.
+        summary: One line for people, known without the import.
+    """
+
+    target: str
+    summary: str
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -30,11 +44,11 @@ class Registry(Mapping[str, T], Generic[T]):
     Args:
         kind: What a member is, for messages, such as ``critic``.
         group: The entry point group that packages add members to.
-        own: This project's members by name: ``module:attribute``, or the member itself where it
-            costs nothing to have.
+        own: This project's members by name: a :class:`Member` or its ``module:attribute``, or
+            the member itself where it costs nothing to have.
     """
 
-    def __init__(self, kind: str, group: str, own: Mapping[str, str] | Mapping[str, T]) -> None:
+    def __init__(self, kind: str, group: str, own: Mapping[str, str | Member | T]) -> None:
         self.kind = kind
         self.group = group
         self._own = own
@@ -52,7 +66,8 @@ class Registry(Mapping[str, T], Generic[T]):
             KeyError: There is none of that name.
             UsageError: It belongs to an installed package and cannot be imported.
         """
-        target = self._own.get(name)
+        own = self._own.get(name)
+        target = own.target if isinstance(own, Member) else own
         if target is not None and not isinstance(target, str):
             return target
         if name not in self._loaded:
@@ -63,11 +78,21 @@ class Registry(Mapping[str, T], Generic[T]):
                 self._loaded[name] = getattr(importlib.import_module(module), attribute)
         return self._loaded[name]
 
+    def summary(self, name: str) -> str:
+        """Return a line about a member, without importing it.
+
+        That of a :class:`Member`, or of a member given as itself its ``summary``; of an installed
+        package's the package.
+        """
+        if name in self._added:
+            return f"of the package {_package(self._added[name])}"
+        return str(getattr(self._own[name], "summary", ""))
+
     def _import_added(self, point: importlib.metadata.EntryPoint) -> T:
         try:
             member: T = point.load()
         except Exception as error:
-            package = "?" if point.dist is None else point.dist.name
+            package = _package(point)
             raise UsageError(
                 f"the {self.kind} {point.name!r} of the package {package} cannot be imported: "
                 f"{describe(error)}",
@@ -99,3 +124,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 remedy=f"choose one of {', '.join(self)}",
             )
         return self[name]
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+    return "?" if point.dist is None else point.dist.name

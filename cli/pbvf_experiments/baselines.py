@@ -38,7 +38,7 @@ from pbvf_offline.presets.paper import (
     ddpg_choice,
 )
 from pbvf_offline.presets.paper import DDPG as PRESET
-from pbvf_offline.rollout.loop import evaluate_policies, require_end
+from pbvf_offline.rollout.evaluation import evaluate_policies, require_end
 from pbvf_offline.seeding import check_seed
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.targets import segment_starts
 from pbvf_offline.synthesis.ascent import SynthesisSettings, default_synthesis_settings
 from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file

@@ -186,7 +186,7 @@ def _grow(
 ) -> dict[str, Any]:
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.policies.files import load_policies
-    from pbvf_offline.rollout.loop import evaluate_policies
+    from pbvf_offline.rollout.evaluation import evaluate_policies
     from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
     from pbvf_runs.records import snapshot_files
 

@@ -24,15 +24,10 @@ from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
-from pbvf_offline.rollout.loop import (
-    EpisodeJob,
-    GivenPlan,
-    PerturbationPlan,
-    Plan,
-    require_end,
-    run_episodes,
-    warm_up,
-)
+from pbvf_offline.rollout.evaluation import require_end, warm_up
+from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
+from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule, Schedule
 from pbvf_offline.seeding import Stream, check_seed, generator
 from pbvf_offline.setting_types import Squash
 
@@ -53,6 +48,8 @@ class CollectSettings:
         episodes: Whole episodes.
         perturb_every: Steps between perturbations (counted from each reset); None: episode.
         sigma: Standard deviation of the parameter noise.
+        schedule: How the noise is drawn, a name in
+            :data:`pbvf_offline.rollout.schedule_kinds.SCHEDULES`.
         hidden: Hidden sizes of a fresh policy.
         stochastic: Whether a fresh policy is stochastic.
         squash: How a fresh policy's output becomes an action.
@@ -72,6 +69,7 @@ class CollectSettings:
     episodes: int | None = None
     perturb_every: int | None = None
     sigma: float = 0.5
+    schedule: str = INDEPENDENT
     hidden: tuple[int, ...] = ()
     stochastic: bool = False
     squash: Squash = "tanh"
@@ -100,6 +98,7 @@ class CollectSettings:
             raise UsageError(f"{self.sigma} is not a finite number from 0", where="--sigma")
         if self.warmup_episodes < 0:
             raise UsageError(f"{self.warmup_episodes} is not 0 or more", where="--warmup-episodes")
+        SCHEDULES.choose(self.schedule, where="--schedule")
         if self.base is not None and self.policies is not None:
             raise UsageError("give either --base or --policies")
         if self.base is not None and len(self.base.policies) != 1:
@@ -119,6 +118,8 @@ class CollectSettings:
         """Return all that must be equal for the same dataset, in JSON form."""
         given = self.base or self.policies
         fresh = given is None
+        # Only where it is another one: datasets made before there was a choice keep their bytes.
+        schedule = {} if self.schedule == INDEPENDENT else {"schedule": self.schedule}
         return {
             "env": self.env.reference().to_dict(),
             # Arguments that name paths stay out of the file; their digest tells them apart.
@@ -134,6 +135,7 @@ class CollectSettings:
             "policies": None if self.policies is None else _digest(self.policies.encode()),
             "normalize": self.normalize if fresh else None,
             "warmup_episodes": self.warmup_episodes if fresh and self.normalize else 0,
+            **schedule,
         }
 
 
@@ -232,10 +234,10 @@ def collect(
     ) as writer:
         if writer.manifest is not None:
             return _result(settings, writer.manifest, writer.path, 0.0, None)
-        plan = _plan(settings, spec, writer, workers, endless=endless)
+        schedule = _schedule(settings, spec, writer, workers, endless=endless)
         started, before = time.perf_counter(), writer.steps_done
         limit = settings.steps if endless else None
-        _run(settings, EpisodeJob(settings.env, plan, limit), writer, workers, progress)
+        _run(settings, EpisodeJob(settings.env, schedule, limit), writer, workers, progress)
         manifest = writer.finish()
         seconds = time.perf_counter() - started
         return _result(settings, manifest, writer.path, seconds, writer.steps_done - before)
@@ -290,20 +292,22 @@ def _spec(settings: CollectSettings, wanted: PolicySpec) -> PolicySpec:
     return spec
 
 
-def _plan(
+def _schedule(
     settings: CollectSettings,
     spec: PolicySpec,
     writer: DatasetWriter,
     workers: int,
     *,
     endless: bool,
-) -> Plan:
-    """Return the plan of the stored episodes; runs the warm-up unless an earlier run did."""
+) -> Schedule:
+    """Return the schedule of the stored episodes; runs the warm-up unless an earlier run did."""
     if settings.policies is not None:
-        return GivenPlan(settings.policies.policies, settings.seed)
+        return GivenSchedule(settings.policies.policies, settings.seed)
 
-    def perturbed(base: Policies, *, warmup: bool = False) -> PerturbationPlan:
-        return PerturbationPlan(base, settings.sigma, settings.perturb_every, settings.seed, warmup)
+    def perturbed(base: Policies, *, warmup: bool = False) -> PerturbationSchedule:
+        return SCHEDULES[settings.schedule](
+            base, settings.sigma, settings.perturb_every, settings.seed, warmup
+        )
 
     if settings.base is not None:
         return perturbed(settings.base.policies)

@@ -40,7 +40,7 @@ from pbvf_offline.io.durable import remove_tree, resource_errors, write_durably
 from pbvf_offline.io.tensor_file import locked, read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs.folder import (
     claim,
     clear,

@@ -2,8 +2,7 @@
 
 A new kind is two files: a module with a :class:`~pbvf_offline.critics.base.Critic`, and its entry
 in :data:`OWN`. A package adds one with the entry point group ``pbvf_offline.critics``, whose
-value names a :class:`CriticKind` (see :mod:`pbvf_offline.registry`); keep that one in a module
-that does not import torch, since ``--help`` lists it.
+value names a :class:`CriticKind` (see :mod:`pbvf_offline.registry`).
 """
 
 from __future__ import annotations

@@ -26,11 +26,13 @@ from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.fit.loop import Fit, check_weights, gradient_step, make_optimiser
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.online.per_step import PerStepSchedule
 from pbvf_offline.online.replay import Replay, Steps
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_offline.rollout.loop import EpisodeRun, PerturbationPlan, Segment
+from pbvf_offline.rollout.loop import EpisodeRun
+from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.setting_types import Activation
 
@@ -304,45 +306,6 @@ def start_training(
     )
 
 
-class _PerStepPlan:
-    """One perturbed policy whose normaliser takes in every observation, the authors' rule."""
-
-    perturb_every = 1
-
-    def __init__(self, plan: PerturbationPlan, episode: int, statistics: RunningStatistics) -> None:
-        self.spec = plan.spec
-        self._plan, self._statistics = plan, statistics
-        self._theta = plan.segment(episode, 0).theta
-        self.seen: list[Normaliser] = []
-
-    def observe(self, obs: NDArray[Any]) -> None:
-        """Take in one raw observation (obs_dim,)."""
-        self._statistics.update(obs[None])
-        self.seen.append(self._statistics.freeze())
-
-    def segment(self, episode: int, index: int) -> Segment:
-        """Return the policy as it sees observation ``index``."""
-        del episode
-        return Segment(self._theta, self.seen[index].mean, self.seen[index].std)
-
-    def reset_seed(self, episode: int) -> int:
-        """Return the environment's seed for an episode."""
-        return self._plan.reset_seed(episode)
-
-    def action_rng(self, episode: int) -> np.random.Generator:
-        """Return the action noise of an episode."""
-        return self._plan.action_rng(episode)
-
-    def shown(self, start: int, stop: int, observations: NDArray[Any]) -> NDArray[np.float64]:
-        """Return observations ``start`` … ``stop`` - 1 as they were seen when they came."""
-        seen = self.seen[start:stop]
-        raw = observations[start:stop].astype(np.float64)
-        shown: NDArray[np.float64] = (raw - np.stack([n.mean for n in seen])) / np.stack(
-            [n.std for n in seen]
-        )
-        return shown
-
-
 def train(training: Training, env: Env, until: int, hooks: Hooks) -> Episode | None:
     """Train up to environment step ``until``; the last episode may stay unfinished.
 
@@ -375,12 +338,12 @@ def _run_one_episode(
     """Run one episode with what is due in it; return it where ``until`` cut it and it is kept."""
     settings, replay = training.settings, training.replay
     start, index = training.steps, training.episodes
-    base = PerturbationPlan(training.policy, settings.sigma, None, settings.seed)
-    per_step: _PerStepPlan | None = None
+    base = PerturbationSchedule(training.policy, settings.sigma, None, settings.seed)
+    per_step: PerStepSchedule | None = None
     if settings.normalization == "per-step":
-        per_step = _PerStepPlan(base, index, training.statistics)
-    plan = base if per_step is None else per_step
-    run = EpisodeRun(env, plan, index, None if per_step is None else per_step.observe)
+        per_step = PerStepSchedule(base, index, training.statistics)
+    schedule = base if per_step is None else per_step
+    run = EpisodeRun(env, schedule, index, None if per_step is None else per_step.observe)
     acting = _acting_policy(base, index)
     row = replay.begin(acting, run.observations[0])
     while True:
@@ -419,20 +382,20 @@ def _run_one_episode(
             return run.episode() if hooks.keep else None
 
 
-def _acting_policy(plan: PerturbationPlan, index: int) -> Policies:
+def _acting_policy(schedule: PerturbationSchedule, index: int) -> Policies:
     """Return the perturbed policy of an episode.
 
     Raises:
         DivergedError: The noise made a parameter infinite.
     """
-    acting = plan.segment(index, 0)
+    acting = schedule.segment(index, 0)
     if not np.isfinite(acting.theta).all():
         raise DivergedError(
             f"a perturbed parameter is not finite in episode {index}",
             remedy="lower --sigma; what was checkpointed is kept",
         )
     return Policies(
-        plan.spec, acting.theta[None], acting.obs_mean[None].copy(), acting.obs_std[None].copy()
+        schedule.spec, acting.theta[None], acting.obs_mean[None].copy(), acting.obs_std[None].copy()
     )
 
 
@@ -468,7 +431,7 @@ def learned_rewards(settings: OnlineSettings, run: EpisodeRun, start: int) -> ND
 
 
 def _store_steps(
-    training: Training, run: EpisodeRun, before: int, row: int, per_step: _PerStepPlan | None
+    training: Training, run: EpisodeRun, before: int, row: int, per_step: PerStepSchedule | None
 ) -> None:
     now = run.steps
     shown = None

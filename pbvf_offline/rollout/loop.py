@@ -1,6 +1,6 @@
 """The only environment loop: policies and seeds in, episodes out.
 
-The unit of work is one episode, a pure function of ``(plan, index)``. So results do
+The unit of work is one episode, a pure function of ``(schedule, index)``. So results do
 not depend on the number of workers, and a lost episode can be made again.
 """
 
@@ -12,138 +12,20 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.envs.make import Env, close_env, make_env, time_limit
+from pbvf_offline.envs.make import Env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, describe
-from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
-from pbvf_offline.policies.policy import Actor, BoxActions, Policies, PolicySpec, perturb
+from pbvf_offline.policies.policy import Actor, BoxActions
 from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.schedules import Schedule, Segment
 from pbvf_offline.rollout.workers import Job, ordered_map
-from pbvf_offline.seeding import Stream, generator, reset_seed
 
 _FIRST_CAPACITY = 1024
-
-
-@dataclass(frozen=True)
-class Segment:
-    """The policy in force during one segment: theta (D,), obs_mean and obs_std (obs_dim,)."""
-
-    theta: NDArray[np.float32]
-    obs_mean: NDArray[np.float64]
-    obs_std: NDArray[np.float64]
-
-
-class Plan(Protocol):
-    """Which policies act in which episode, and with which random numbers."""
-
-    @property
-    def spec(self) -> PolicySpec:
-        """Architecture of every policy of the plan."""
-
-    @property
-    def perturb_every(self) -> int | None:
-        """Steps a segment lasts (the counter restarts at each reset); None: the episode."""
-
-    def segment(self, episode: int, index: int) -> Segment:
-        """Return the policy of one segment, from the seed and the two indices alone."""
-
-    def reset_seed(self, episode: int) -> int:
-        """Return the seed for ``env.reset``."""
-
-    def action_rng(self, episode: int) -> np.random.Generator:
-        """Return the generator of a stochastic policy's action noise."""
-
-
-@dataclass(frozen=True)
-class PerturbationPlan:
-    """Perturb one base policy afresh for every segment: ``theta + N(0, sigma^2 I)``.
-
-    Attributes:
-        base: One policy; its normaliser is used by every perturbed policy.
-        sigma: Standard deviation of the parameter noise.
-        perturb_every: Steps a segment lasts; None for whole episodes.
-        seed: The run's seed.
-        warmup: Draw from the warm-up streams, apart from those of stored episodes.
-    """
-
-    base: Policies
-    sigma: float
-    perturb_every: int | None
-    seed: int
-    warmup: bool = False
-
-    @property
-    def spec(self) -> PolicySpec:
-        """Architecture of the base policy."""
-        return self.base.spec
-
-    def segment(self, episode: int, index: int) -> Segment:
-        """Return the base policy plus the noise of (episode, index)."""
-        stream = Stream.WARMUP_PERTURBATION if self.warmup else Stream.PERTURBATION
-        theta = self.base.theta[0]
-        if self.sigma > 0:
-            theta = perturb(theta, self.sigma, generator(self.seed, stream, episode, index))
-        return Segment(theta, self.base.obs_mean[0], self.base.obs_std[0])
-
-    def reset_seed(self, episode: int) -> int:
-        """Return the environment's seed for an episode."""
-        stream = Stream.WARMUP_RESET if self.warmup else Stream.RESET
-        return reset_seed(self.seed, stream, episode)
-
-    def action_rng(self, episode: int) -> np.random.Generator:
-        """Return the action noise of an episode."""
-        stream = Stream.WARMUP_ACTION if self.warmup else Stream.ACTION
-        return generator(self.seed, stream, episode)
-
-
-@dataclass(frozen=True)
-class GivenPlan:
-    """Roll given policies out unperturbed, one an episode, in turn.
-
-    Attributes:
-        policies: The K policies; episode i runs policy ``i % K``, or ``i // repeat``
-            when ``repeat`` is set.
-        seed: The run's seed.
-        repeat: Episodes of each policy, one block after another, the e-th episode of
-            every block starting from the same reset seed (common random numbers).
-    """
-
-    policies: Policies
-    seed: int
-    repeat: int | None = None
-
-    @property
-    def spec(self) -> PolicySpec:
-        """Architecture of the policies."""
-        return self.policies.spec
-
-    @property
-    def perturb_every(self) -> int | None:
-        """Each policy acts for a whole episode."""
-        return None
-
-    def segment(self, episode: int, index: int) -> Segment:  # noqa: ARG002
-        """Return the policy whose turn it is."""
-        row = episode % len(self.policies) if self.repeat is None else episode // self.repeat
-        return Segment(
-            self.policies.theta[row], self.policies.obs_mean[row], self.policies.obs_std[row]
-        )
-
-    def reset_seed(self, episode: int) -> int:
-        """Return the environment's seed for an episode."""
-        if self.repeat is None:
-            return reset_seed(self.seed, Stream.RESET, episode)
-        return reset_seed(self.seed, Stream.EVALUATION_RESET, episode % self.repeat)
-
-    def action_rng(self, episode: int) -> np.random.Generator:
-        """Return the action noise of an episode."""
-        stream = Stream.ACTION if self.repeat is None else Stream.EVALUATION_ACTION
-        return generator(self.seed, stream, episode)
 
 
 class _Buffer:
@@ -161,15 +43,15 @@ class _Buffer:
 
 
 class EpisodeRun:
-    """One episode of a plan under way: this is the environment loop.
+    """One episode of a schedule under way: this is the environment loop.
 
     :meth:`advance` goes on where it stopped, so that training can learn in between;
     the arrays grow as steps are taken, and only their first ``steps`` rows count.
 
     Args:
-        env: The environment; it is reset with the plan's seed.
-        plan: Which policies act.
-        index: Which episode of the plan.
+        env: The environment; it is reset with the schedule's seed.
+        schedule: Which policies act.
+        index: Which episode of the schedule.
         observe: Called with every observation before it is acted on, and with the last.
 
     Attributes:
@@ -191,12 +73,12 @@ class EpisodeRun:
     def __init__(
         self,
         env: Env,
-        plan: Plan,
+        schedule: Schedule,
         index: int,
         observe: Callable[[NDArray[Any]], None] | None = None,
     ) -> None:
-        spec = plan.spec
-        self._env, self._plan, self._index, self._observe = env, plan, index, observe
+        spec = schedule.spec
+        self._env, self._schedule, self._index, self._observe = env, schedule, index, observe
         discrete = not isinstance(spec.actions, BoxActions)
         width: tuple[int, ...] = () if discrete else (spec.actions.dim,)
         dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
@@ -209,13 +91,13 @@ class EpisodeRun:
             _Buffer((spec.actions.dim,), np.float64, self._capacity + 1),
         ]
         self._arrays()
-        self._rng = plan.action_rng(index) if spec.stochastic else None
+        self._rng = schedule.action_rng(index) if spec.stochastic else None
         self._keep_pre = spec.stochastic and not discrete
         self._shape = (spec.obs_dim,)
         self._segments: list[Segment] = []
         self._act: Callable[..., tuple[Any, NDArray[np.float64] | None]] | None = None
         self._next_change = 0
-        self.seed = plan.reset_seed(index)
+        self.seed = schedule.reset_seed(index)
         self.steps = 0
         self.terminated = self.truncated = False
         self.reports_survive = False
@@ -243,8 +125,8 @@ class EpisodeRun:
             DivergedError: NaN or infinite observations or rewards.
             UsageError: The environment itself raised an exception.
         """
-        env, plan, observe = self._env, self._plan, self._observe
-        spec, every, rng, shape = plan.spec, plan.perturb_every, self._rng, self._shape
+        env, schedule, observe = self._env, self._schedule, self._observe
+        spec, every, rng, shape = schedule.spec, schedule.perturb_every, self._rng, self._shape
         observations, actions, rewards = self.observations, self.actions, self.rewards
         first = t = self.steps
         stop = math.inf if steps is None else t + steps
@@ -253,7 +135,7 @@ class EpisodeRun:
         with self._blame():
             while not (terminated or truncated) and t < stop:
                 if t == next_change or act is None:
-                    segment = plan.segment(self._index, len(self._segments))
+                    segment = schedule.segment(self._index, len(self._segments))
                     self._segments.append(segment)
                     act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std).act
                     next_change = -1 if every is None else t + every
@@ -323,7 +205,7 @@ class EpisodeRun:
 
         Where the environment has not ended it, it is marked truncated and ``cut: budget``.
         """
-        t, every, segments = self.steps, self._plan.perturb_every, self._segments
+        t, every, segments = self.steps, self._schedule.perturb_every, self._segments
         cut = not self.ended
         ends = np.zeros((2, t), bool)
         ends[0, -1] = self.terminated
@@ -347,13 +229,13 @@ class EpisodeRun:
         )
 
 
-def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) -> Episode:
-    """Run one episode of a plan.
+def run_episode(env: Env, schedule: Schedule, index: int, max_steps: int | None = None) -> Episode:
+    """Run one episode of a schedule.
 
     Args:
-        env: The environment; it is reset with the plan's seed.
-        plan: Which policies act.
-        index: Which episode of the plan.
+        env: The environment; it is reset with the schedule's seed.
+        schedule: Which policies act.
+        index: Which episode of the schedule.
         max_steps: Stop here when the environment has not ended by itself; the episode is
             then marked truncated and ``cut: budget``.
 
@@ -361,7 +243,7 @@ def run_episode(env: Env, plan: Plan, index: int, max_steps: int | None = None) 
         DivergedError: NaN or infinite observations or rewards.
         UsageError: The environment itself raised an exception.
     """
-    run = EpisodeRun(env, plan, index)
+    run = EpisodeRun(env, schedule, index)
     run.advance(max_steps)
     return run.episode()
 
@@ -391,17 +273,17 @@ def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> Non
 
 @dataclass(frozen=True)
 class EpisodeJob:
-    """Runs episodes of a plan in one process; the environment is built on first use.
+    """Runs episodes of a schedule in one process; the environment is built on first use.
 
     Attributes:
         config: The environment.
-        plan: Which policies act.
+        schedule: Which policies act.
         max_steps: Step limit of each episode; None: the environment's own.
         reduce: What to keep of each episode; None keeps it whole.
     """
 
     config: EnvConfig
-    plan: Plan
+    schedule: Schedule
     max_steps: int | None = None
     reduce: Callable[[Episode], Any] | None = None
 
@@ -411,7 +293,7 @@ class EpisodeJob:
         _silence_mujoco()
 
         def run(index: int) -> Any:
-            episode = run_episode(env, self.plan, index, self.max_steps)
+            episode = run_episode(env, self.schedule, index, self.max_steps)
             return episode if self.reduce is None else self.reduce(episode)
 
         return run
@@ -447,123 +329,3 @@ def _silence_mujoco() -> None:
 
 def _ignore(message: str) -> None:
     del message
-
-
-@dataclass(frozen=True)
-class ReturnOf:
-    """Reduces an episode to its undiscounted and discounted raw return.
-
-    Attributes:
-        gamma: Discount factor of the second number.
-        without_survival: Leave the reported survival bonus out of the second number.
-    """
-
-    gamma: float = 1.0
-    without_survival: bool = False
-
-    def __call__(self, episode: Episode) -> tuple[float, float]:
-        """Return ``(sum of r_t, sum of gamma^t r'_t)``, r' with or without the bonus."""
-        rewards = episode.rewards
-        if self.without_survival and episode.reward_survive is not None:
-            rewards = rewards - episode.reward_survive[1:]
-        discount = self.gamma ** np.arange(len(episode))
-        return float(episode.rewards.sum()), float(discount @ rewards)
-
-
-def require_end(config: EnvConfig, max_steps: int | None) -> None:
-    """Refuse whole episodes of an environment that may never end.
-
-    Raises:
-        UsageError: It has no time limit and none was given.
-    """
-    if max_steps is not None:
-        return
-    env = make_env(config)
-    limit = time_limit(env)
-    close_env(env)
-    if limit is None:
-        raise UsageError(
-            "this environment has no time limit, so an episode may never end",
-            where=config.name,
-            remedy="give --max-episode-steps",
-        )
-
-
-def observations_acted_on(episode: Episode) -> NDArray[Any]:
-    """Reduce an episode to the (T, obs_dim) observations that a policy acted on."""
-    return episode.observations[:-1]
-
-
-def evaluate_policies(
-    config: EnvConfig,
-    policies: Policies,
-    *,
-    episodes: int,
-    seed: int,
-    gamma: float = 1.0,
-    without_survival: bool = False,
-    max_steps: int | None = None,
-    workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Run each policy for exactly ``episodes`` whole episodes.
-
-    The e-th episode of every policy starts from the same reset seed, so differences
-    between policies are not differences between starts.
-
-    Args:
-        config: The environment.
-        policies: K policies.
-        episodes: Episodes E of each policy.
-        seed: Seed of resets and action noise.
-        gamma: Discount factor of the discounted returns.
-        without_survival: Leave the reported survival bonus out of the discounted returns, as
-            critics with that reward do.
-        max_steps: Step limit where the environment has none.
-        workers: Number of processes.
-        progress: Called with episodes done and wanted.
-
-    Raises:
-        UsageError: The environment has no time limit and ``max_steps`` is None.
-
-    Returns:
-        Undiscounted and discounted returns, each (K, E), in units of reward.
-    """
-    require_end(config, max_steps)
-    plan = GivenPlan(policies, seed, repeat=episodes)
-    job = EpisodeJob(config, plan, max_steps, ReturnOf(gamma, without_survival))
-    total = len(policies) * episodes
-    pairs = []
-    for pair in run_episodes(job, range(total), workers=workers):
-        pairs.append(pair)
-        if progress is not None:
-            progress(len(pairs), total)
-    values = np.array(pairs, dtype=np.float64).reshape(len(policies), episodes, 2)
-    return values[..., 0], values[..., 1]
-
-
-def warm_up(
-    config: EnvConfig,
-    plan: PerturbationPlan,
-    *,
-    episodes: int,
-    max_steps: int | None = None,
-    workers: int = 1,
-) -> tuple[Normaliser, int]:
-    """Run a schedule's warm-up and freeze the statistics of the observations acted on.
-
-    Args:
-        config: The environment.
-        plan: A plan with ``warmup=True`` whose base policy has the identity normaliser.
-        episodes: Number of warm-up episodes.
-        max_steps: Step limit of each.
-        workers: Number of processes.
-
-    Returns:
-        The normaliser and the number of steps it cost.
-    """
-    statistics = RunningStatistics(plan.spec.obs_dim)
-    job = EpisodeJob(config, plan, max_steps, observations_acted_on)
-    for observations in run_episodes(job, range(episodes), workers=workers):
-        statistics.update(observations)
-    return statistics.freeze(), statistics.count

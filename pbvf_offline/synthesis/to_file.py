@@ -23,7 +23,7 @@ from pbvf_offline.io.tensor_file import (
 )
 from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.ascent import Synthesis, SynthesisSettings, closest_policies, synthesize
 
 

@@ -289,6 +289,33 @@ def test_perturb_every_changes_the_policy_inside_episodes():
     assert load().transitions.policy.tolist() == [0, 0, 1, 1, 2, 3, 3, 4, 4, 5]
 
 
+def test_a_schedule_decides_how_the_noise_is_drawn(root):
+    usual = collect("Toy-v0", "--episodes", 4, "--seed", 3)
+    plain = load().theta
+    mirrored = collect(
+        "Toy-v0", "--episodes", 4, "--seed", 3, "--schedule", "mirrored", dataset="lab/pairs-v0"
+    )
+    theta = load("lab/pairs-v0").theta
+    assert np.array_equal(theta[::2], plain[::2])
+    middle = (theta[0] + theta[1]) / 2
+    assert (theta[2] + theta[3]) / 2 == pytest.approx(middle, abs=1e-6)
+    assert theta[0] != pytest.approx(middle, abs=1e-2)
+    card = (root / "lab/pairs-v0" / "README.md").read_text()
+    assert "--schedule mirrored" in card
+    assert "--schedule" not in (root / ID / "README.md").read_text()
+    # A dataset without a choice is what it was; another schedule is another dataset.
+    again = pbvf("collect", *TOY, "--episodes", 4, "--seed", 3, "--schedule", "independent")
+    assert again.code == 0
+    assert "already complete" in again.err
+    other = pbvf("collect", *TOY, "--episodes", 4, "--seed", 3, "--schedule", "mirrored")
+    assert other.code == 7
+    assert "schedule" in other.err
+    back = pbvf("collect", TOY[0], "--dataset", "lab/pairs-v0", "--episodes", 4, "--seed", 3)
+    assert back.code == 7
+    assert "schedule" in back.err
+    assert usual["steps"] == mirrored["steps"]
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -312,6 +339,8 @@ def test_perturb_every_changes_the_policy_inside_episodes():
         ([*TOY, "--base", "a", "--policies", "b"], "--base"),
         ([*TOY, "--policies", "p", "--perturb-every", "episode"], "--perturb-every"),
         ([*TOY, "--policies", "p", "--sigma", "1"], "--sigma"),
+        ([*TOY, "--policies", "p", "--schedule", "mirrored"], "--schedule"),
+        ([*TOY, "--schedule", "odd"], "independent, mirrored"),
         ([*TOY, "--policies", "p", "--no-normalize"], "--normalize"),
         ([*TOY, "--base", "p", "--normalize"], "--normalize"),
         ([*TOY, "--base", "p", "--policy", "linear"], "--policy"),

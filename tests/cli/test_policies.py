@@ -309,12 +309,14 @@ def test_discounted_returns_use_gamma(made):
 def test_case_25_exactly_so_many_whole_episodes(made):
     result = evaluate(made / "varied", "--episodes", 3, "--seed", 4)
     assert [len(r) for r in result["returns"]] == [3] * POLICIES
+    from pbvf_offline.envs.make import make_env
     from pbvf_offline.envs.reference import EnvConfig
-    from pbvf_offline.rollout.loop import GivenPlan, make_env, run_episode
+    from pbvf_offline.rollout.loop import run_episode
+    from pbvf_offline.rollout.schedules import GivenSchedule
 
     policies = load_policies(made / "varied").policies
     env = make_env(EnvConfig("toyenv:ToyVaried-v0"))
-    plan = GivenPlan(policies, 4, repeat=3)
+    plan = GivenSchedule(policies, 4, repeat=3)
     episodes = [run_episode(env, plan, k) for k in range(3)]
     assert len({len(e) for e in episodes}) > 1
     assert all(e.terminated[-1] for e in episodes)

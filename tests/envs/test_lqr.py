@@ -12,7 +12,9 @@ from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.episodes import stack_episodes
-from pbvf_offline.rollout.loop import EpisodeJob, GivenPlan, evaluate_policies, run_episodes
+from pbvf_offline.rollout.evaluation import evaluate_policies
+from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.schedules import GivenSchedule
 
 LQR = EnvConfig("LQR-v0")
 
@@ -119,7 +121,7 @@ def test_pssvf_learns_the_closed_form() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.uniform(-1.3, -0.7, 200), rng.uniform(-0.15, 0.15, 200)
     policies = lqr_policies(weight, bias)
-    job = EpisodeJob(LQR, GivenPlan(policies, 0))
+    job = EpisodeJob(LQR, GivenSchedule(policies, 0))
     data = stack_episodes(policies.spec, run_episodes(job, range(200)))
     settings = fit_settings("pssvf", hidden=(32, 32), gamma=1.0, lr=3e-3, batch_size=64)
     device = torch.device("cpu")

@@ -32,7 +32,7 @@ from pbvf_offline.online.loop import evaluation_seed
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.presets.paper import ArsChoice, DdpgChoice
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 
 ARS = ArsChoice(0.1, directions=2, elite=1, noise=0.3)
 DDPG = DdpgChoice(lr_policy=1e-2, lr_critic=1e-3, noise=0.1)

@@ -31,7 +31,7 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, UsageError
 from pbvf_offline.policies.policy import Policies, PolicySpec
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 
 PNG = b"\x89PNG"
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "fig-lqr"

@@ -35,7 +35,7 @@ from pbvf_offline.policies.normaliser import MIN_STD
 from pbvf_offline.policies.policy import PolicySpec, init_theta
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.seeding import Stream, generator, reset_seed
 
 CPU = torch.device("cpu")

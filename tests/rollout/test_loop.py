@@ -15,19 +15,15 @@ from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_offline.rollout.loop import (
-    EpisodeJob,
-    EpisodeRun,
-    GivenPlan,
-    PerturbationPlan,
+from pbvf_offline.rollout.evaluation import (
     ReturnOf,
     evaluate_policies,
     observations_acted_on,
     require_end,
-    run_episode,
-    run_episodes,
     warm_up,
 )
+from pbvf_offline.rollout.loop import EpisodeJob, EpisodeRun, run_episode, run_episodes
+from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule
 from pbvf_offline.seeding import Stream, generator
 
 
@@ -98,12 +94,12 @@ def probe(**kwargs: Any) -> EnvConfig:
 SPEC = box_spec(2)
 
 
-def plan(
+def schedule(
     spec: PolicySpec = SPEC, every: int | None = None, sigma: float = 0.5, seed: int = 0
-) -> PerturbationPlan:
+) -> PerturbationSchedule:
     theta = init_theta(spec, np.random.default_rng(3))[None]
     mean, std = np.full((1, spec.obs_dim), 0.5), np.full((1, spec.obs_dim), 2.0)
-    return PerturbationPlan(Policies(spec, theta, mean, std), sigma, every, seed)
+    return PerturbationSchedule(Policies(spec, theta, mean, std), sigma, every, seed)
 
 
 def same(a: Episode, b: Episode) -> bool:
@@ -118,8 +114,8 @@ def same(a: Episode, b: Episode) -> bool:
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
-def test_episode_is_a_function_of_plan_and_index(stochastic: bool) -> None:
-    job = EpisodeJob(probe(), plan(box_spec(2, (4,), stochastic=stochastic), 3))
+def test_episode_is_a_function_of_schedule_and_index(stochastic: bool) -> None:
+    job = EpisodeJob(probe(), schedule(box_spec(2, (4,), stochastic=stochastic), 3))
     forward = list(run_episodes(job, range(5)))
     backward = list(run_episodes(job, range(4, -1, -1)))[::-1]
     alone = next(iter(run_episodes(job, [3])))
@@ -132,7 +128,7 @@ def test_episode_is_a_function_of_plan_and_index(stochastic: bool) -> None:
 
 @pytest.mark.usefixtures("forking")
 def test_workers_give_the_same_episodes_in_the_same_order() -> None:
-    job = EpisodeJob(probe(), plan(every=3))
+    job = EpisodeJob(probe(), schedule(every=3))
     inline = list(run_episodes(job, range(6)))
     parallel = list(run_episodes(job, range(6), workers=2))
     assert all(same(a, b) for a, b in zip(inline, parallel, strict=True))
@@ -140,27 +136,27 @@ def test_workers_give_the_same_episodes_in_the_same_order() -> None:
 
 def test_other_seeds_give_other_episodes() -> None:
     first, second = (
-        next(iter(run_episodes(EpisodeJob(probe(), plan(seed=seed)), [0]))) for seed in (0, 1)
+        next(iter(run_episodes(EpisodeJob(probe(), schedule(seed=seed)), [0]))) for seed in (0, 1)
     )
     assert first.observations[0, 0] != second.observations[0, 0]
     assert not np.array_equal(first.theta, second.theta)
 
 
 def test_endless_indices_are_lazy() -> None:
-    episodes = run_episodes(EpisodeJob(probe(), plan()), None)
+    episodes = run_episodes(EpisodeJob(probe(), schedule()), None)
     assert len(next(episodes)) == len(next(episodes)) == 7
 
 
 def test_segments_restart_at_each_reset() -> None:
     # Seven steps, a change every three: 3 + 3 + 1, in every episode.
-    job = EpisodeJob(probe(), plan(every=3, seed=8))
+    job = EpisodeJob(probe(), schedule(every=3, seed=8))
     for index, episode in enumerate(run_episodes(job, range(3))):
         assert episode.segment.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
         assert episode.theta.shape[0] == 3
         for j in range(3):
             # theta of segment j of episode i is drawn from the seed and (i, j) alone.
             noise = generator(8, Stream.PERTURBATION, index, j).standard_normal(SPEC.size)
-            want = (plan().base.theta[0].astype(float) + 0.5 * noise).astype(np.float32)
+            want = (schedule().base.theta[0].astype(float) + 0.5 * noise).astype(np.float32)
             assert np.array_equal(episode.theta[j], want)
 
 
@@ -178,7 +174,7 @@ def test_segments_restart_at_each_reset() -> None:
 def test_only_policies_that_acted_are_stored(
     every: int | None, length: int, segment: list[int]
 ) -> None:
-    episode = next(iter(run_episodes(EpisodeJob(probe(length=length), plan(every=every)), [0])))
+    episode = next(iter(run_episodes(EpisodeJob(probe(length=length), schedule(every=every)), [0])))
     assert episode.segment.tolist() == segment
     assert episode.segment.dtype == np.int32
     assert episode.theta.shape == (segment[-1] + 1, SPEC.size)
@@ -186,52 +182,37 @@ def test_only_policies_that_acted_are_stored(
     assert np.all(episode.obs_mean == 0.5)
 
 
-def test_warm_up_draws_from_its_own_streams() -> None:
-    import dataclasses
-
-    usual = plan()
-    warm = dataclasses.replace(usual, warmup=True)
-    assert usual.reset_seed(0) != warm.reset_seed(0)
-    assert not np.array_equal(usual.segment(0, 0).theta, warm.segment(0, 0).theta)
-    assert usual.action_rng(0).random() != warm.action_rng(0).random()
-
-
-def test_sigma_zero_is_the_base_policy() -> None:
-    still = plan(sigma=0.0)
-    assert np.array_equal(still.segment(2, 5).theta, still.base.theta[0])
-
-
 def test_ends_are_marked() -> None:
-    ended = next(iter(run_episodes(EpisodeJob(probe(), plan()), [0])))
+    ended = next(iter(run_episodes(EpisodeJob(probe(), schedule()), [0])))
     assert ended.terminated.tolist() == [False] * 6 + [True]
     assert not ended.truncated.any()
     assert ended.cut == "none"
     limited = EnvConfig("RolloutProbe-v0", {"length": 50}, max_episode_steps=4)
-    stopped = next(iter(run_episodes(EpisodeJob(limited, plan()), [0])))
+    stopped = next(iter(run_episodes(EpisodeJob(limited, schedule()), [0])))
     assert not stopped.terminated.any()
     assert stopped.truncated.tolist() == [False] * 3 + [True]
     assert stopped.cut == "none"  # a time limit is the environment's own end
-    budget = next(iter(run_episodes(EpisodeJob(probe(), plan(every=2), 3), [0])))
+    budget = next(iter(run_episodes(EpisodeJob(probe(), schedule(every=2), 3), [0])))
     assert len(budget) == 3
     assert not budget.terminated.any()
     assert budget.truncated.tolist() == [False, False, True]
     assert budget.cut == "budget"
     assert budget.observations.shape == (4, 2)
     assert budget.observations[-1, 1] == 3
-    exact = next(iter(run_episodes(EpisodeJob(probe(), plan(), 7), [0])))
+    exact = next(iter(run_episodes(EpisodeJob(probe(), schedule(), 7), [0])))
     assert exact.terminated[-1]
     assert exact.cut == "none"
 
 
 def test_a_budget_gives_the_beginning_of_the_whole_episode() -> None:
-    whole = next(iter(run_episodes(EpisodeJob(probe(), plan(every=2)), [4])))
-    budget = next(iter(run_episodes(EpisodeJob(probe(), plan(every=2), 4), [4])))
+    whole = next(iter(run_episodes(EpisodeJob(probe(), schedule(every=2)), [4])))
+    budget = next(iter(run_episodes(EpisodeJob(probe(), schedule(every=2), 4), [4])))
     assert same(whole.truncate(4), budget)
 
 
 def test_the_same_array_at_every_step_is_copied() -> None:
     plain, shared = (
-        next(iter(run_episodes(EpisodeJob(probe(same=s), plan(every=2)), [1])))
+        next(iter(run_episodes(EpisodeJob(probe(same=s), schedule(every=2)), [1])))
         for s in (False, True)
     )
     assert same(plain, shared)
@@ -240,7 +221,7 @@ def test_the_same_array_at_every_step_is_copied() -> None:
 
 def test_actions_are_stored_as_received_even_if_the_env_changes_them() -> None:
     env = make_env(probe(mutate=True))
-    episode = run_episode(env, plan(sigma=10.0), 0)
+    episode = run_episode(env, schedule(sigma=10.0), 0)
     received = env.unwrapped.received  # type: ignore[attr-defined]
     assert episode.actions.dtype == np.float32
     assert np.array_equal(episode.actions, np.stack(received))
@@ -250,17 +231,17 @@ def test_actions_are_stored_as_received_even_if_the_env_changes_them() -> None:
 
 def test_more_steps_than_the_first_buffer() -> None:
     config = EnvConfig("RolloutProbe-v0", {"length": 2500})
-    short = next(iter(run_episodes(EpisodeJob(config, plan(every=700), 900), [0])))
-    long = next(iter(run_episodes(EpisodeJob(config, plan(every=700)), [0])))
+    short = next(iter(run_episodes(EpisodeJob(config, schedule(every=700), 900), [0])))
+    long = next(iter(run_episodes(EpisodeJob(config, schedule(every=700)), [0])))
     assert long.observations[:, 1].tolist() == list(range(2501))
     assert same(long.truncate(900), short)
     assert long.theta.shape[0] == 4
 
 
 def test_infos_may_differ_between_reset_and_step() -> None:
-    plain = next(iter(run_episodes(EpisodeJob(probe(info="reset"), plan()), [0])))
+    plain = next(iter(run_episodes(EpisodeJob(probe(info="reset"), schedule()), [0])))
     assert plain.reward_survive is None
-    survive = next(iter(run_episodes(EpisodeJob(probe(info="survive"), plan()), [0])))
+    survive = next(iter(run_episodes(EpisodeJob(probe(info="survive"), schedule()), [0])))
     assert survive.reward_survive is not None
     assert survive.reward_survive.tolist() == [0.0] + [1.0] * 7
 
@@ -270,7 +251,7 @@ def test_infos_may_differ_between_reset_and_step() -> None:
 def test_nan_and_inf_are_divergence(where: str, step: int, bad: float) -> None:
     config = probe(bad=bad, **{f"bad_{where}_at": 3})
     with pytest.raises(DivergedError, match=f"{where}.* in step {step} of episode 2") as caught:
-        list(run_episodes(EpisodeJob(config, plan()), [2]))
+        list(run_episodes(EpisodeJob(config, schedule()), [2]))
     assert caught.value.exit_code == 8
     assert caught.value.where == "RolloutProbeLimit-v0"
 
@@ -281,28 +262,28 @@ def test_nan_observation_is_divergence_even_if_the_env_checks_actions() -> None:
     spec = spec_for_env(env, ())
     env.close()
     with pytest.raises(DivergedError, match="observation in step 3"):
-        list(run_episodes(EpisodeJob(config, plan(spec)), [0]))
+        list(run_episodes(EpisodeJob(config, schedule(spec)), [0]))
 
 
 def test_an_exception_of_the_environment_names_it() -> None:
     with pytest.raises(
         UsageError, match=r"raised KeyError: 'broken' in step 4 of episode 1"
     ) as caught:
-        list(run_episodes(EpisodeJob(probe(raises_at=5), plan()), [1]))
+        list(run_episodes(EpisodeJob(probe(raises_at=5), schedule()), [1]))
     assert caught.value.where == "RolloutProbeLimit-v0"
 
 
 def test_observation_of_another_shape_is_refused() -> None:
     # One number would be spread over both dimensions without a word.
     with pytest.raises(UsageError, match="observation"):
-        list(run_episodes(EpisodeJob(probe(scalar_obs=True), plan()), [0]))
+        list(run_episodes(EpisodeJob(probe(scalar_obs=True), schedule()), [0]))
 
 
 @pytest.mark.parametrize("hidden", [(), (64, 64)])
 @pytest.mark.parametrize("squash", ["tanh", "none"])
 def test_actions_recompute_from_observation_and_tag(hidden: tuple[int, ...], squash: Any) -> None:
     spec = box_spec(2, hidden, squash=squash)
-    for episode in run_episodes(EpisodeJob(probe(), plan(spec, 2)), range(4)):
+    for episode in run_episodes(EpisodeJob(probe(), schedule(spec, 2)), range(4)):
         policies = Policies(spec, episode.theta, episode.obs_mean, episode.obs_std)
         for t in range(len(episode)):
             action, _ = policies.actor(int(episode.segment[t])).act(episode.observations[t])
@@ -311,7 +292,7 @@ def test_actions_recompute_from_observation_and_tag(hidden: tuple[int, ...], squ
 
 def test_stochastic_actions_come_from_their_pre_actions() -> None:
     spec = box_spec(2, stochastic=True)
-    episode = next(iter(run_episodes(EpisodeJob(probe(), plan(spec, 3)), [0])))
+    episode = next(iter(run_episodes(EpisodeJob(probe(), schedule(spec, 3)), [0])))
     assert episode.pre_action is not None
     assert episode.pre_action.shape == (8, 1)
     assert episode.pre_action.dtype == np.float64
@@ -328,16 +309,16 @@ def test_discrete_actions() -> None:
     env.close()
     for stochastic in (False, True):
         spec = PolicySpec(spec.obs_dim, (), spec.actions, stochastic=stochastic)
-        for episode in run_episodes(EpisodeJob(config, plan(spec, 2)), range(3)):
+        for episode in run_episodes(EpisodeJob(config, schedule(spec, 2)), range(3)):
             assert episode.actions.dtype == np.int64
             assert episode.actions.ndim == 1
             assert set(episode.actions) <= {2, 3, 4, 5}
             assert episode.pre_action is None
 
 
-def test_given_plan_takes_turns() -> None:
+def test_given_policies_take_turns() -> None:
     policies = make_policies(SPEC, 3)
-    episodes = list(run_episodes(EpisodeJob(probe(), GivenPlan(policies, 0)), range(7)))
+    episodes = list(run_episodes(EpisodeJob(probe(), GivenSchedule(policies, 0)), range(7)))
     for i, episode in enumerate(episodes):
         assert np.array_equal(episode.theta, policies.theta[[i % 3]])
     assert len({e.seed for e in episodes}) == 7
@@ -357,7 +338,7 @@ def test_evaluation_runs_exact_counts_with_common_starts(stochastic: bool) -> No
     )
     assert returns.shape == discounted.shape == (4, 3)
     assert calls == [(i + 1, 12) for i in range(12)]
-    given = GivenPlan(policies, 5, repeat=3)
+    given = GivenSchedule(policies, 5, repeat=3)
     env = make_env(probe())
     for k in range(4):
         for e in range(3):
@@ -389,7 +370,7 @@ def test_short_episodes_are_not_counted_more_often() -> None:
     returns, _ = evaluate_policies(config, policies, episodes=5, seed=0)
     lengths = [
         len(e)
-        for e in run_episodes(EpisodeJob(config, GivenPlan(policies, 0, repeat=5)), range(10))
+        for e in run_episodes(EpisodeJob(config, GivenSchedule(policies, 0, repeat=5)), range(10))
     ]
     assert returns.shape == (2, 5)
     assert lengths[:5] == lengths[5:]
@@ -410,7 +391,7 @@ def test_an_endless_environment_is_refused_before_its_first_step() -> None:
 
 
 def test_reducers_by_hand() -> None:
-    episode = next(iter(run_episodes(EpisodeJob(probe(length=3), plan()), [0])))
+    episode = next(iter(run_episodes(EpisodeJob(probe(length=3), schedule()), [0])))
     r = episode.rewards
     total, discounted = ReturnOf(0.5)(episode)
     assert total == pytest.approx(r[0] + r[1] + r[2])
@@ -421,7 +402,7 @@ def test_reducers_by_hand() -> None:
 def test_warm_up_statistics_are_those_of_the_observations_acted_on() -> None:
     import dataclasses
 
-    warm = dataclasses.replace(plan(every=2), warmup=True)
+    warm = dataclasses.replace(schedule(every=2), warmup=True)
     normaliser, steps = warm_up(probe(), warm, episodes=4)
     job = EpisodeJob(probe(), warm, None, observations_acted_on)
     obs = np.concatenate(list(run_episodes(job, range(4))))
@@ -448,7 +429,7 @@ def test_a_misshapen_observation_in_a_later_step_is_refused(wrong: object) -> No
     env = Later()
     policies = make_policies(spec_for_env(env, ()), 1)
     with pytest.raises(UsageError, match="observation has shape"):
-        run_episode(env, GivenPlan(policies, 0), 0)
+        run_episode(env, GivenSchedule(policies, 0), 0)
 
 
 # --- an episode in pieces -------------------------------------------------------------------
@@ -462,8 +443,8 @@ def test_pieces_of_an_episode_make_the_whole(
 ) -> None:
     spec = box_spec(2, (4,), stochastic=stochastic)
     env = make_env(probe(info="survive"))
-    whole = run_episode(env, plan(spec, every), 3)
-    run = EpisodeRun(env, plan(spec, every), 3)
+    whole = run_episode(env, schedule(spec, every), 3)
+    run = EpisodeRun(env, schedule(spec, every), 3)
     assert (run.steps, run.ended, run.reports_survive) == (0, False, False)
     taken = 0
     for steps in pieces:
@@ -483,8 +464,8 @@ def test_pieces_of_an_episode_make_the_whole(
 def test_an_episode_outgrows_its_first_arrays_in_pieces() -> None:
     config = EnvConfig("RolloutProbe-v0", {"length": 2500})
     env = make_env(config)
-    whole = run_episode(env, plan(every=700), 0)
-    run = EpisodeRun(env, plan(every=700), 0)
+    whole = run_episode(env, schedule(every=700), 0)
+    run = EpisodeRun(env, schedule(every=700), 0)
     while not run.advance(333):
         assert run.observations[: run.steps + 1, 1].tolist() == list(range(run.steps + 1))
     assert same(run.episode(), whole)
@@ -494,12 +475,12 @@ def test_every_observation_is_announced_before_it_is_acted_on() -> None:
     seen: list[np.ndarray] = []
     acted: list[int] = []
 
-    class Noting(PerturbationPlan):
+    class Noting(PerturbationSchedule):
         def segment(self, episode: int, index: int) -> Any:
             acted.append(len(seen))
             return super().segment(episode, index)
 
-    usual = plan(every=1)
+    usual = schedule(every=1)
     noting = Noting(usual.base, usual.sigma, 1, usual.seed)
     run = EpisodeRun(make_env(probe()), noting, 0, lambda obs: seen.append(obs.copy()))
     assert len(seen) == 1
@@ -513,7 +494,7 @@ def test_every_observation_is_announced_before_it_is_acted_on() -> None:
 
 def test_a_time_limit_is_no_end_of_the_task() -> None:
     limited = EnvConfig("RolloutProbe-v0", {"length": 50}, max_episode_steps=4)
-    run = EpisodeRun(make_env(limited), plan(), 0)
+    run = EpisodeRun(make_env(limited), schedule(), 0)
     assert not run.advance(3)
     assert run.advance(3)
     assert (run.steps, run.terminated, run.truncated) == (4, False, True)
@@ -522,7 +503,7 @@ def test_a_time_limit_is_no_end_of_the_task() -> None:
 
 @pytest.mark.parametrize(("where", "step"), [("reward", 4), ("obs", 5)])
 def test_bad_numbers_are_noticed_in_the_piece_that_holds_them(where: str, step: int) -> None:
-    run = EpisodeRun(make_env(probe(**{f"bad_{where}_at": 5})), plan(), 2)
+    run = EpisodeRun(make_env(probe(**{f"bad_{where}_at": 5})), schedule(), 2)
     run.advance(4)
     with pytest.raises(DivergedError, match=f"{where}.* in step {step} of episode 2"):
         run.advance(1)

@@ -211,13 +211,15 @@ def test_spawned_workers_find_the_users_module() -> None:
     from libtools import make_policies
     from pbvf_offline.envs.make import make_env
     from pbvf_offline.policies.spaces import spec_for_env
-    from pbvf_offline.rollout.loop import EpisodeJob, GivenPlan, ReturnOf, run_episodes
+    from pbvf_offline.rollout.evaluation import ReturnOf
+    from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+    from pbvf_offline.rollout.schedules import GivenSchedule
 
     config = EnvConfig("toyenv:Toy-v0")
     env = make_env(config)
     policies = make_policies(spec_for_env(env, ()), 3)
     env.close()
-    job = EpisodeJob(config, GivenPlan(policies, 5), None, ReturnOf(0.9))
+    job = EpisodeJob(config, GivenSchedule(policies, 5), None, ReturnOf(0.9))
     inline = list(run_episodes(job, range(4)))
     assert start_method() == "spawn"
     assert list(run_episodes(job, range(4), workers=2)) == inline

@@ -36,7 +36,7 @@ from pbvf_offline.online import loop as online
 from pbvf_offline.online.loop import OnlineSettings, evaluation_seed
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.rollout.loop import evaluate_policies
+from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs import export as run_export
 from pbvf_runs.export import export_dataset, stored_episodes
 from pbvf_runs.folder import stored_run_seed

@@ -19,7 +19,9 @@ from pbvf_offline.io.tensor_file import file_digest, locked
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.rollout.loop import EpisodeJob, PerturbationPlan, evaluate_policies, run_episodes
+from pbvf_offline.rollout.evaluation import evaluate_policies
+from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_offline.synthesis.ascent import SynthesisSettings, closest_policies
 from pbvf_offline.synthesis.to_file import (
     EvaluationSettings,
@@ -41,7 +43,7 @@ def critic_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = spec_for_env(env, (), squash="none")
     env.close()
     base = Policies(spec, np.array([[-0.5, 0.0]], np.float32), np.zeros((1, 1)), np.ones((1, 1)))
-    job = EpisodeJob(LQR, PerturbationPlan(base, 0.3, None, 0))
+    job = EpisodeJob(LQR, PerturbationSchedule(base, 0.3, None, 0))
     data = stack_episodes(spec, run_episodes(job, range(30)))
     path = tmp_path_factory.mktemp("critic") / "c.safetensors"
     make_file("psvf", 40, data).save(path)

@@ -15,6 +15,7 @@ from pbvf_cli.shared.form import Form, paper_source
 from pbvf_cli.shared.options import DeviceName, SquashName
 from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import Schedule
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def collect(
             show_default="0.5",
         ),
     ] = None,
+    schedule: Schedule = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -138,6 +140,7 @@ def collect(
         {
             "--perturb-every": perturb_every is not None,
             "--sigma": sigma is not None,
+            "--schedule": schedule is not None,
             "--policy": policy is not None,
             "--stochastic": stochastic,
             "--squash": squash is not None,
@@ -152,6 +155,7 @@ def collect(
     from pbvf_cli.shared.environments import silence_gymnasium
     from pbvf_offline.policies.files import load_policies, single_policy
     from pbvf_offline.presets.offline import env_preset
+    from pbvf_offline.rollout.schedule_kinds import INDEPENDENT
     from pbvf_runs.collection import CollectSettings, stored_seed
     from pbvf_runs.collection import collect as collect_dataset
 
@@ -171,6 +175,7 @@ def collect(
     if policies is None:
         form.choose("perturb-every", perturb_every, "episode")
         sigma = form.choose("sigma", sigma, preset.sigma, paper)
+        schedule = form.choose("schedule", schedule, INDEPENDENT)
     if fresh:
         form.choose("policy", policy, "linear")
         form.option("stochastic", stochastic, False)
@@ -191,6 +196,7 @@ def collect(
         episodes=episodes,
         perturb_every=every,
         sigma=preset.sigma if sigma is None else sigma,
+        schedule=schedule or INDEPENDENT,
         hidden=hidden or (),
         stochastic=stochastic,
         squash="tanh" if squash is None else squash.value,
@@ -235,7 +241,7 @@ def _check_combination(given: dict[str, bool], *, base: Path | None, policies: P
         )
     if base is None and policies is None:
         return
-    perturbs = ("--perturb-every", "--sigma")
+    perturbs = ("--perturb-every", "--sigma", "--schedule")
     for option, is_given in given.items():
         if not is_given or (policies is None and option in perturbs):
             continue

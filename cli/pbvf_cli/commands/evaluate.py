@@ -88,7 +88,7 @@ def evaluate(
     from pbvf_cli.shared import environments
     from pbvf_offline.policies.files import load_policies
     from pbvf_offline.presets.offline import env_preset
-    from pbvf_offline.rollout.loop import evaluate_policies, require_end
+    from pbvf_offline.rollout.evaluation import evaluate_policies, require_end
 
     environments.silence_gymnasium()
     if video is not None:

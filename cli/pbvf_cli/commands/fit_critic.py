@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pbvf_cli.shared import devices, options, values
-from pbvf_cli.shared.critics import Critic
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import Critic
 
 if TYPE_CHECKING:
     from pbvf_offline.fit.to_file import FitResult

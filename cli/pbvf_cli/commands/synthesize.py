@@ -151,7 +151,7 @@ def synthesize(
 
     from pbvf_cli.shared import environments
     from pbvf_offline.fit.critic_file import load_critic
-    from pbvf_offline.rollout.loop import require_end
+    from pbvf_offline.rollout.evaluation import require_end
     from pbvf_offline.synthesis.ascent import SynthesisSettings, default_synthesis_settings
     from pbvf_offline.synthesis.to_file import EvaluationSettings, stored_seed, synthesize_to_file
 

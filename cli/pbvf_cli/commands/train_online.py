@@ -12,10 +12,10 @@ from pbvf_cli.commands.online.report import print_run, print_seeds
 from pbvf_cli.commands.online.seeds import parse_run_seeds, train
 from pbvf_cli.commands.online.settings import Flags, plan_training
 from pbvf_cli.shared import devices, options, values
-from pbvf_cli.shared.critics import Critic
 from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.registered import Critic
 from pbvf_offline.errors import UsageError
 
 EXAMPLES = """Examples:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pbvf_offline.rollout.schedule_kinds import INDEPENDENT
+
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
     from pbvf_runs.collection import CollectSettings
@@ -29,6 +31,8 @@ def collect_command(settings: CollectSettings, file: Path | None) -> str:
     if settings.policies is None:
         words += ["--perturb-every", settings.perturb_every or "episode"]
         words += ["--sigma", float(settings.sigma)]
+        if settings.schedule != INDEPENDENT:
+            words += ["--schedule", settings.schedule]
     if file is not None:
         words += ["--policies" if settings.policies else "--base", file.name]
     else:

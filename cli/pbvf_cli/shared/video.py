@@ -18,7 +18,8 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, UsageError
 from pbvf_offline.io.tensor_file import resource_error
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.rollout.loop import GivenPlan, run_episode
+from pbvf_offline.rollout.loop import run_episode
+from pbvf_offline.rollout.schedules import GivenSchedule
 
 _RENDER_MODE = "rgb_array"
 _SUFFIXES = (".mp4", ".gif")
@@ -111,7 +112,7 @@ def film(config: EnvConfig, policies: Policies, path: Path, *, seed: int, episod
             _writer(temporary, fps or _DEFAULT_FPS) as writer,
         ):
             camera = _Camera(env, writer)
-            run_episode(camera, GivenPlan(policies, seed, repeat=episodes), 0)
+            run_episode(camera, GivenSchedule(policies, seed, repeat=episodes), 0)
         temporary.replace(path)
     except OSError as error:
         raise resource_error(error, path) from error
