@@ -21,8 +21,8 @@ from torch import nn
 from alternate import alternate, options, write
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.online.defaults import online_defaults
-from pbvf_offline.online.loop import Hooks, OnlineSettings, start_training, train
+from pbvf_offline.online.loop import Hooks, start_training, train
+from pbvf_offline.online.settings import OnlineSettings, online_defaults
 from pbvf_offline.policies.policy import Actor, PolicySpec, init_theta, perturb
 from pbvf_offline.policies.spaces import spec_for_env
 

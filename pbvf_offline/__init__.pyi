@@ -10,11 +10,11 @@ from .fit.settings import FitSettings as FitSettings
 from .fit.settings import default_fit_settings as default_fit_settings
 from .fit.settings import fit_defaults as fit_defaults
 from .fit.to_file import fit_to_file as fit_to_file
-from .online.defaults import online_defaults as online_defaults
 from .online.loop import Hooks as Hooks
-from .online.loop import OnlineSettings as OnlineSettings
 from .online.loop import start_training as start_training
 from .online.loop import train as train
+from .online.settings import OnlineSettings as OnlineSettings
+from .online.settings import online_defaults as online_defaults
 from .policies.files import PoliciesFile as PoliciesFile
 from .policies.files import load_policies as load_policies
 from .policies.policy import Actor as Actor
@@ -26,9 +26,9 @@ from .policies.policy import init_theta as init_theta
 from .policies.policy import perturb as perturb
 from .policies.spaces import spec_for_env as spec_for_env
 from .rollout.evaluation import evaluate_policies as evaluate_policies
-from .synthesis.ascent import SynthesisSettings as SynthesisSettings
-from .synthesis.ascent import default_synthesis_settings as default_synthesis_settings
 from .synthesis.ascent import synthesize as synthesize
+from .synthesis.settings import SynthesisSettings as SynthesisSettings
+from .synthesis.settings import default_synthesis_settings as default_synthesis_settings
 from .synthesis.to_file import synthesize_to_file as synthesize_to_file
 
 __version__: str

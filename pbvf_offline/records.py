@@ -107,11 +107,45 @@ class Field:
         blank = None if self.about is None else self.about.blank
         return text if blank is None else f"{text} or {blank}"
 
+    @property
+    def base(self) -> Any:
+        """The type of a value, without range and without None."""
+        return _base(self.type)
+
     def text(self, value: Any) -> str:
         """Return a value as a user writes it on the command line."""
         if value is None or value == ():
             return (self.about and self.about.blank) or ""
+        if self.base is float and type(value) is int and abs(value) < 2**53:
+            value = float(value)
         return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a user wrote on the command line.
+
+        Raises:
+            UsageError: It has another form or is out of range; the message names the option.
+        """
+        kind = self.base
+        try:
+            if self.about is not None and text == self.about.blank:
+                value: Any = () if get_origin(kind) is tuple else None
+            elif get_origin(kind) is tuple:
+                entry = _base(get_args(kind)[0])
+                value = tuple(entry(part) for part in text.split(","))
+            else:
+                value = text if get_origin(kind) is Literal else kind(text)
+        except ValueError:
+            raise UsageError(f"{text[:40]!r} is not {self.expected}", where=self.option) from None
+        self.check(value)
+        return value
+
+    def switch(self, value: bool | None) -> list[str]:
+        """Return the words that ask for a value of a boolean; none for a flag that is off."""
+        declared = None if self.about is None else self.about.option
+        yes, _, no = (declared or self.option).partition("/")
+        word = "" if value is None else yes if value else no
+        return [word] if word else []
 
     def check(self, value: Any) -> None:
         """Check a value.
@@ -131,6 +165,15 @@ class Field:
         choices = None if self.about is None else self.about.choices
         if choices is not None and value not in (names := tuple(choices())):
             raise UsageError(f"{str(value)[:40]} is not one of {', '.join(names)}", where=where)
+
+
+def _base(hint: Any) -> Any:
+    """Return an annotation without range and without None."""
+    if get_origin(hint) is Annotated:
+        return _base(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _base(next(part for part in get_args(hint) if part is not NoneType))
+    return hint
 
 
 def _expected(hint: Any, bounds: Mapping[str, float] | None = None) -> str:
@@ -271,7 +314,27 @@ class Record:
     def __post_init__(self) -> None:
         """Check every field."""
         for field in fields(type(self)):
-            field.check(getattr(self, field.name))
+            value = getattr(self, field.name)
+            # Another dataclass checks itself.
+            if field.about is not None or not (value is None or dataclasses.is_dataclass(value)):
+                field.check(value)
+
+    def words(self, *names: str) -> list[str]:
+        """Return settings as words of a command line.
+
+        Args:
+            names: The fields, in the order wanted; all settings when there are none. What is
+                None, and a flag that is off, is left out.
+        """
+        known = {field.name: field for field in fields(type(self)) if field.about is not None}
+        words: list[str] = []
+        for name in names or known:
+            field, value = known[name], getattr(self, name)
+            if field.base is bool:
+                words += field.switch(value)
+            elif text := field.text(value):
+                words += [field.option, text]
+        return words
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, every field written out."""
@@ -325,7 +388,7 @@ class Defaults(Generic[R]):
     settings: R
     sources: Mapping[str, str]
 
-    def source(self, name: str) -> str:
+    def source_of(self, name: str) -> str:
         """Return where the value of a field comes from."""
         return self.sources.get(name, "default")
 

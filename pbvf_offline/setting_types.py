@@ -9,6 +9,8 @@ import msgspec
 from pbvf_offline.records import setting
 
 MAX_SEED: Final = 2**32 - 1
+MOST: Final = 10**12
+"""Most steps, episodes or updates of anything; the dataset format has the same limit."""
 
 Activation = Literal["relu", "tanh"]
 """What lies between the layers of a critic."""
@@ -16,6 +18,9 @@ RewardChoice = Literal["raw", "without-survival"]
 """Which reward a critic adds up."""
 Squash = Literal["tanh", "none"]
 """How a policy's output becomes an action."""
+
+Width = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+"""Units of one hidden layer."""
 
 Seed = Annotated[
     int,
@@ -25,5 +30,28 @@ Seed = Annotated[
         le=MAX_SEED,
     ),
 ]
-Width = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
-"""Units of one hidden layer."""
+CriticHidden = Annotated[
+    tuple[Width, ...],
+    setting(
+        "The critic's hidden sizes.",
+        min_length=1,
+        max_length=16,
+        metavar="SIZES",
+        default="512,512; pssvf 64,64",
+    ),
+]
+Gamma = Annotated[
+    float,
+    setting(
+        "Discount factor.",
+        ge=0,
+        le=1,
+        symbol="γ",
+        metavar="G",
+        default="0.99; Swimmer 0.999; pssvf 1",
+    ),
+]
+Reward = Annotated[
+    RewardChoice,
+    setting("Which reward the critic adds up.", default="raw; pssvf on Hopper without-survival"),
+]

@@ -29,8 +29,12 @@ from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.targets import segment_starts
-from pbvf_offline.synthesis.ascent import SynthesisSettings, default_synthesis_settings
-from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
+from pbvf_offline.synthesis.settings import (
+    EvaluationSettings,
+    SynthesisSettings,
+    default_synthesis_settings,
+)
+from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import CollectSettings, collect
 
 Note = Callable[[str], None]

@@ -35,7 +35,7 @@ from pbvf_offline.presets.paper import (
 )
 
 if TYPE_CHECKING:
-    from pbvf_offline.online.loop import OnlineSettings
+    from pbvf_offline.online.settings import OnlineSettings
 
 Note = Callable[[str], None]
 OURS = ("pssvf", "psvf", "pavf")
@@ -227,7 +227,7 @@ def _run_ours(
 
 def _settings(chosen: OnlineCell, seed: int) -> tuple[PolicySpec, OnlineSettings, str]:
     """Return the policies' spec, the settings and where the tuned ones come from."""
-    from pbvf_offline.online.defaults import online_defaults
+    from pbvf_offline.online.settings import online_defaults
 
     env = make_env(EnvConfig(chosen.env))
     squash = env_preset(chosen.env).squash

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pbvf_experiments.online_cells import OURS, OnlineCell
-from pbvf_offline.online.defaults import ACTOR_STATES
+from pbvf_offline.online.settings import ACTOR_STATES
 from pbvf_offline.presets.paper import GRIDS, TODAY
 
 _CONTINUOUS = tuple(e for f, e in TODAY.items() if f not in ("Acrobot", "CartPole"))

@@ -17,8 +17,8 @@ from pbvf_offline.fit.settings import default_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_offline.synthesis.ascent import default_synthesis_settings
-from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
+from pbvf_offline.synthesis.settings import EvaluationSettings, default_synthesis_settings
+from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import CollectSettings, collect
 
 ENV = "Swimmer-v5"

@@ -21,7 +21,7 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.policy import parse_arch
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.presets.offline import env_preset
-from pbvf_offline.synthesis.ascent import default_synthesis_settings
+from pbvf_offline.synthesis.settings import default_synthesis_settings
 
 Note = Callable[[str], None]
 
@@ -135,7 +135,7 @@ def _run(
 ) -> dict[str, Any]:
     import torch
 
-    from pbvf_offline.online.defaults import online_defaults
+    from pbvf_offline.online.settings import online_defaults
     from pbvf_runs.records import RunConfig
     from pbvf_runs.train import train_run
 
@@ -187,7 +187,8 @@ def _grow(
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.policies.files import load_policies
     from pbvf_offline.rollout.evaluation import evaluate_policies
-    from pbvf_offline.synthesis.to_file import EvaluationSettings, synthesize_to_file
+    from pbvf_offline.synthesis.settings import EvaluationSettings
+    from pbvf_offline.synthesis.to_file import synthesize_to_file
     from pbvf_runs.records import snapshot_files
 
     critic, policy = snapshot_files(folder, step)

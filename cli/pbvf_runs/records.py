@@ -15,7 +15,7 @@ from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.policy import PolicySpec
 
 if TYPE_CHECKING:
-    from pbvf_offline.online.loop import OnlineSettings
+    from pbvf_offline.online.settings import OnlineSettings
 
 CONFIG_FILE: Final = "config.json"
 CHECKPOINT_FILE: Final = "checkpoint.safetensors"

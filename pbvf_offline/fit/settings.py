@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.presets.offline import critic_sources, default_gamma, default_reward
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import Activation, RewardChoice, Seed, Width
+from pbvf_offline.setting_types import Activation, CriticHidden, Gamma, Reward, Seed
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.policy import PolicySpec
@@ -44,27 +44,8 @@ class FitSettings(Record):
     """
 
     kind: str
-    hidden: Annotated[
-        tuple[Width, ...],
-        setting(
-            "The critic's hidden sizes.",
-            min_length=1,
-            max_length=16,
-            metavar="SIZES",
-            default="512,512; pssvf 64,64",
-        ),
-    ]
-    gamma: Annotated[
-        float,
-        setting(
-            "Discount factor.",
-            ge=0,
-            le=1,
-            symbol="γ",
-            metavar="G",
-            default="0.99; Swimmer 0.999; pssvf 1",
-        ),
-    ]
+    hidden: CriticHidden
+    gamma: Gamma
     lr: Annotated[float, setting("Learning rate.", gt=0, metavar="LR", default="0.001")]
     batch_size: Annotated[
         int,
@@ -85,13 +66,7 @@ class FitSettings(Record):
             default="200; pssvf has none",
         ),
     ]
-    reward: Annotated[
-        RewardChoice,
-        setting(
-            "Which reward the critic adds up.",
-            default="raw; pssvf on Hopper without-survival",
-        ),
-    ]
+    reward: Reward
     validation: Annotated[
         float,
         setting(

@@ -14,135 +14,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
+from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.fit.loop import Fit, check_weights, gradient_step, make_optimiser
-from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.online.per_step import PerStepSchedule
 from pbvf_offline.online.replay import Replay, Steps
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeRun
 from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_offline.seeding import Stream, generator, reset_seed
-from pbvf_offline.setting_types import Activation
-
-Normalization = Literal["episode", "per-step", "none"]
-MAX_BUFFER = 100_000_000
-
-
-@dataclass(frozen=True)
-class OnlineSettings:
-    """Everything that decides a training run, apart from the environment and its length.
-
-    Attributes:
-        kind: Which critic, a name in :data:`pbvf_offline.critics.CRITICS`.
-        gamma: Discount factor.
-        sigma: Standard deviation of the parameter noise of each episode.
-        hidden: Sizes of the critic's hidden layers.
-        lr_policy: Learning rate of Adam on theta.
-        lr_critic: Learning rate of Adam on the critic.
-        batch_size: Entries a critic update draws, uniformly with replacement.
-        actor_states: Replayed states that an actor update averages over.
-        update_every: Environment steps between rounds of updates; None: each episode.
-        critic_updates: Gradient steps of the critic in a round.
-        actor_updates: Gradient steps of the actor in a round.
-        seed: Seed of everything.
-        buffer_size: Entries of the replay buffer: steps, or episodes for the PSSVF.
-        reward: Which reward is learned from.
-        normalization: ``episode``: statistics of all observations acted on, frozen within an
-            episode; ``per-step``: the authors' rule; ``none``.
-        biased: Leave the gradient of Q in theta out of the PAVF's actor update.
-        activation: The critic's, ``relu`` or ``tanh``.
-        initial_theta: The first learned policy in place of a fresh one.
-    """
-
-    kind: str
-    gamma: float
-    sigma: float
-    hidden: tuple[int, ...]
-    lr_policy: float
-    lr_critic: float
-    batch_size: int
-    actor_states: int
-    update_every: int | None
-    critic_updates: int
-    actor_updates: int
-    seed: int
-    buffer_size: int = 100_000
-    reward: Literal["raw", "without-survival"] = "raw"
-    normalization: Normalization = "episode"
-    biased: bool = False
-    activation: Activation = "relu"
-    initial_theta: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.biased and "action" not in CRITICS.choose(self.kind, where="--critic").inputs:
-            raise UsageError(
-                f"the {self.kind} has no gradient of Q to leave out",
-                where="--biased",
-                remedy="use --critic pavf",
-            )
-        if self.normalization not in ("episode", "per-step", "none"):
-            raise UsageError(
-                f"{self.normalization!r} is not known",
-                where="--normalization",
-                remedy="give episode, per-step or none",
-            )
-        for name in ("lr_policy", "lr_critic"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise UsageError(
-                    f"learning rate {value} is not positive", where=f"--{name.replace('_', '-')}"
-                )
-        if not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise UsageError(f"{self.sigma} is not 0 or more", where="--sigma")
-        for name, least, most in (
-            ("batch_size", 1, 1_000_000),
-            ("actor_states", 1, 1_000_000),
-            ("critic_updates", 0, 1_000_000),
-            ("actor_updates", 0, 1_000_000),
-            ("buffer_size", 1, MAX_BUFFER),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise UsageError(
-                    f"{value} is not in {least} … {most:,}", where=f"--{name.replace('_', '-')}"
-                )
-        if self.update_every is not None and self.update_every < 1:
-            raise UsageError(f"{self.update_every} is not at least 1", where="--update-every")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        data = asdict(self)
-        data["hidden"] = list(self.hidden)
-        if self.initial_theta is not None:
-            data["initial_theta"] = list(self.initial_theta)
-        return data
-
-    def fit_settings(self) -> FitSettings:
-        """Return what of it decides the critic's own updates."""
-        return FitSettings(
-            kind=self.kind,
-            hidden=self.hidden,
-            gamma=self.gamma,
-            lr=self.lr_critic,
-            batch_size=self.batch_size,
-            n_step=1,
-            reward=self.reward,
-            validation=0.0,
-            seed=self.seed,
-            activation=self.activation,
-        )
 
 
 @dataclass(frozen=True)

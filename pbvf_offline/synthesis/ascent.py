@@ -10,87 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.critics.trust_region import TrustRegion, shrink
-from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.policy import Policies, init_theta
-from pbvf_offline.presets.offline import SYNTHESIS, env_preset
 from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.synthesis.settings import SynthesisSettings
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own
-
-
-@dataclass(frozen=True)
-class SynthesisSettings:
-    """Everything that decides a synthesis, apart from the critic and the states.
-
-    Attributes:
-        count: Number K of policies.
-        steps: Gradient steps.
-        lr: Learning rate of Adam on theta.
-        seed: Seed of initial weights and of the states drawn.
-        trust_region: Stay where the critic is trustworthy; False is the paper's plain ascent.
-        radius: Radius of the trust region, in units of the 95 % quantile of the dataset
-            policies' own distances.
-        states: Number of stored states the objective averages over.
-        restarts: Random starts for each policy; the critic keeps the best of them halfway.
-            Plain ascent has one.
-    """
-
-    count: int
-    steps: int
-    lr: float
-    seed: int
-    trust_region: bool = True
-    radius: float = 1.0
-    states: int = 1_000
-    restarts: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.count <= 100_000:
-            raise UsageError(f"{self.count} policies are not 1 … 100,000", where="--from-scratch")
-        if self.steps < 0:
-            raise UsageError(f"{self.steps} steps are not 0 or more", where="--steps")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise UsageError(f"learning rate {self.lr} is not positive", where="--lr")
-        if not (math.isfinite(self.radius) and self.radius > 0):
-            raise UsageError(f"radius {self.radius} is not positive", where="--radius")
-        if self.restarts < 1 or self.count * self.restarts > 100_000:
-            raise UsageError(
-                f"{self.restarts} restarts of {self.count} policies are not 1 … 100,000 starts",
-                where="--restarts",
-            )
-        if self.restarts > 1 and not self.trust_region:
-            raise UsageError("plain ascent has one start a policy", where="--restarts")
-        if self.states < 1:
-            raise UsageError(f"{self.states} states are not at least 1", where="--states")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
-
-
-def default_synthesis_settings(
-    env_id: str | None, *, count: int, seed: int, trust_region: bool = True
-) -> SynthesisSettings:
-    """Return this project's defaults for growing policies in an environment."""
-    return SynthesisSettings(
-        count=count,
-        steps=SYNTHESIS.steps,
-        lr=env_preset(env_id).synthesis_lr,
-        seed=seed,
-        trust_region=trust_region,
-        radius=SYNTHESIS.radius,
-        states=SYNTHESIS.states,
-        restarts=SYNTHESIS.restarts if trust_region else 1,
-    )
 
 
 @dataclass(frozen=True)

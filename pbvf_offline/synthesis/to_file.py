@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.io.tensor_file import (
     file_digest,
@@ -24,44 +22,8 @@ from pbvf_offline.io.tensor_file import (
 from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_offline.synthesis.ascent import Synthesis, SynthesisSettings, closest_policies, synthesize
-
-
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """How synthesized policies are measured.
-
-    Attributes:
-        env: The environment.
-        episodes: Test episodes a policy (the paper's protocol: 5).
-        every: Measure every so many gradient steps (the paper's protocol: 5).
-        seed: Seed of resets; every policy meets the same ones.
-        workers: Number of processes; does not change the result.
-        max_steps: Step limit where the environment has none.
-    """
-
-    env: EnvConfig
-    episodes: int
-    every: int
-    seed: int
-    workers: int = 1
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise UsageError(f"{self.episodes} episodes are not at least 1", where="--episodes")
-        if self.every < 1:
-            raise UsageError(f"{self.every} is not at least 1", where="--evaluate-every")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what decides the measurement, in JSON form."""
-        return {
-            "env": self.env.reference().to_dict(),
-            "episodes": self.episodes,
-            "every": self.every,
-            "seed": self.seed,
-            "max_steps": self.max_steps,
-        }
+from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesize
+from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.policies.policy import PolicySpec
-from pbvf_offline.synthesis.ascent import SynthesisSettings, synthesize
+from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.settings import SynthesisSettings
 
 CPU = torch.device("cpu")
 SPECS = {

@@ -15,7 +15,8 @@ from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
 from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.online.loop import Hooks, OnlineSettings, Training, start_training, train
+from pbvf_offline.online.loop import Hooks, Training, start_training, train
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.policy import PolicySpec, split_theta
 from pbvf_offline.policies.spaces import spec_for_env
 

@@ -61,22 +61,22 @@ def test_the_ends_of_ranges_are_allowed(change: dict[str, Any]) -> None:
 def test_the_paper_is_named_only_where_it_gives_the_value() -> None:
     swimmer = fit_defaults("psvf", "Swimmer-v5", box_spec())
     assert swimmer.settings.gamma == 0.999
-    assert swimmer.source("gamma") == "paper default for Swimmer"
-    assert swimmer.source("batch_size") == "paper default for psvf"
+    assert swimmer.source_of("gamma") == "paper default for Swimmer"
+    assert swimmer.source_of("batch_size") == "paper default for psvf"
     other = fit_defaults("psvf", "Mine-v0", box_spec())
-    assert (other.settings.gamma, other.source("gamma")) == (0.99, "default")
+    assert (other.settings.gamma, other.source_of("gamma")) == (0.99, "default")
     for name in ("n_step", "average", "standardise", "bound_values", "validation"):
-        assert other.source(name) == "default"
-    assert fit_defaults("pssvf", None, box_spec()).source("hidden") == "the authors' code"
+        assert other.source_of(name) == "default"
+    assert fit_defaults("pssvf", None, box_spec()).source_of("hidden") == "the authors' code"
 
 
 def test_the_default_reward_is_one_that_the_data_have() -> None:
     with_bonus = fit_defaults("pssvf", "Hopper-v5", box_spec())
     assert with_bonus.settings.reward == "without-survival"
-    assert with_bonus.source("reward") == "paper default for Hopper"
+    assert with_bonus.source_of("reward") == "paper default for Hopper"
     without = fit_defaults("pssvf", "Hopper-v5", box_spec(), survival_bonus=False)
     assert without.settings.reward == "raw"
-    assert without.source("reward") == "the dataset reports no survival bonus"
+    assert without.source_of("reward") == "the dataset reports no survival bonus"
 
 
 def test_relabelling_is_left_out_where_it_cannot_be_done() -> None:

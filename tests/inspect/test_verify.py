@@ -45,7 +45,8 @@ from pbvf_offline.errors import (
 from pbvf_offline.io import tensor_file as files
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import encode_checkpoint
-from pbvf_offline.online.loop import OnlineSettings, start_training
+from pbvf_offline.online.loop import start_training
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Actor, Policies, PolicySpec, split_theta
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes

@@ -17,9 +17,11 @@ from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import critic_file, decode_checkpoint, encode_checkpoint
-from pbvf_offline.online.loop import Hooks, OnlineSettings, Training, start_training, train
+from pbvf_offline.online.loop import Hooks, Training, start_training, train
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec
-from pbvf_offline.synthesis.ascent import SynthesisSettings, synthesize
+from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.settings import SynthesisSettings
 
 CPU = torch.device("cpu")
 BOX = BoxActions((-1.0,), (1.0,))

@@ -20,17 +20,16 @@ from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
-from pbvf_offline.online.defaults import online_defaults
 from pbvf_offline.online.loop import (
     EpisodeRecord,
     Hooks,
-    OnlineSettings,
     Training,
     evaluation_seed,
     evaluation_steps,
     start_training,
     train,
 )
+from pbvf_offline.online.settings import OnlineSettings, online_defaults
 from pbvf_offline.policies.normaliser import MIN_STD
 from pbvf_offline.policies.policy import PolicySpec, init_theta
 from pbvf_offline.policies.spaces import spec_for_env

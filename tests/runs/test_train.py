@@ -33,7 +33,8 @@ from pbvf_offline.errors import (
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.tensor_file import locked
 from pbvf_offline.online import loop as online
-from pbvf_offline.online.loop import OnlineSettings, evaluation_seed
+from pbvf_offline.online.loop import evaluation_seed
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies

@@ -14,13 +14,8 @@ from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.policy import init_theta
 from pbvf_offline.seeding import Stream, generator
-from pbvf_offline.synthesis.ascent import (
-    Synthesis,
-    SynthesisSettings,
-    closest_policies,
-    synthesis_states,
-    synthesize,
-)
+from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesis_states, synthesize
+from pbvf_offline.synthesis.settings import SynthesisSettings
 
 KINDS = ("pssvf", "psvf", "pavf")
 

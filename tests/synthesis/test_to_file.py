@@ -22,13 +22,9 @@ from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
 from pbvf_offline.rollout.schedules import PerturbationSchedule
-from pbvf_offline.synthesis.ascent import SynthesisSettings, closest_policies
-from pbvf_offline.synthesis.to_file import (
-    EvaluationSettings,
-    SynthesisResult,
-    stored_seed,
-    synthesize_to_file,
-)
+from pbvf_offline.synthesis.ascent import closest_policies
+from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
+from pbvf_offline.synthesis.to_file import SynthesisResult, stored_seed, synthesize_to_file
 
 LQR = EnvConfig("LQR-v0", max_episode_steps=6)
 SETTINGS = SynthesisSettings(count=2, steps=12, lr=0.05, seed=3)

@@ -191,7 +191,7 @@ def fit_critic(
     }
     chosen: dict[str, Any] = {
         name: form.choose(
-            name.replace("_", "-"), value, getattr(usual.settings, name), usual.source(name)
+            name.replace("_", "-"), value, getattr(usual.settings, name), usual.source_of(name)
         )
         for name, value in given.items()
     }

@@ -152,8 +152,12 @@ def synthesize(
     from pbvf_cli.shared import environments
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.rollout.evaluation import require_end
-    from pbvf_offline.synthesis.ascent import SynthesisSettings, default_synthesis_settings
-    from pbvf_offline.synthesis.to_file import EvaluationSettings, stored_seed, synthesize_to_file
+    from pbvf_offline.synthesis.settings import (
+        EvaluationSettings,
+        SynthesisSettings,
+        default_synthesis_settings,
+    )
+    from pbvf_offline.synthesis.to_file import stored_seed, synthesize_to_file
 
     environments.silence_gymnasium()
     file = load_critic(critic, devices.torch_device(device))

@@ -14,8 +14,7 @@ from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
-    from pbvf_offline.online.defaults import OnlineDefaults
-    from pbvf_offline.online.loop import OnlineSettings
+    from pbvf_offline.online.settings import OnlineDefaults, OnlineSettings
     from pbvf_offline.policies.policy import PolicySpec
     from pbvf_runs.records import RunConfig
 
@@ -131,7 +130,7 @@ def _defaults(flags: Flags, spec: PolicySpec) -> OnlineDefaults:
     Raises:
         UsageError: The paper lacks the combination that ``--preset`` insists on.
     """
-    from pbvf_offline.online.defaults import online_defaults
+    from pbvf_offline.online.settings import online_defaults
 
     preset: Any = flags.preset
     try:

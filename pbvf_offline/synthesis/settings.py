@@ -1,0 +1,181 @@
+"""What decides a synthesis and how it is measured, and the defaults. Imports no array library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import UsageError
+from pbvf_offline.presets.offline import SYNTHESIS, env_preset, env_source
+from pbvf_offline.records import Defaults, Record, setting
+from pbvf_offline.setting_types import MOST, Seed
+
+_MOST_STARTS = 100_000
+
+
+@dataclass(frozen=True)
+class SynthesisSettings(Record):
+    """Everything that decides a synthesis, apart from the critic and the states.
+
+    Attributes:
+        count: Number K of policies.
+        steps: Gradient steps.
+        lr: Learning rate of Adam on theta.
+        seed: Seed of initial weights and of the states drawn.
+        trust_region: Stay where the critic is trustworthy; False is the paper's plain ascent.
+        radius: Radius of the trust region, in units of the 95 % quantile of the dataset
+            policies' own distances.
+        states: Number of stored states the objective averages over.
+        restarts: Random starts for each policy; the critic keeps the best of them halfway.
+            Plain ascent has one.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    count: Annotated[
+        int,
+        setting(
+            "Number of policies.",
+            ge=1,
+            le=_MOST_STARTS,
+            option="--from-scratch",
+            metavar="K",
+            default="5",
+        ),
+    ]
+    steps: Annotated[int, setting("Gradient steps.", ge=0, le=MOST, default="200")]
+    lr: Annotated[
+        float,
+        setting(
+            "Learning rate of the policies' parameters.",
+            gt=0,
+            metavar="LR",
+            default="0.05; Swimmer 0.02",
+        ),
+    ]
+    seed: Seed
+    trust_region: Annotated[
+        bool,
+        setting(
+            "Stay near the dataset's policies, where the critic can be trusted.",
+            option="--trust-region/--no-trust-region",
+            default="trust-region",
+        ),
+    ] = True
+    radius: Annotated[
+        float,
+        setting(
+            "Size of the trust region: 1 holds 95 % of the dataset's policies.",
+            gt=0,
+            metavar="R",
+            default="1",
+        ),
+    ] = 1.0
+    states: Annotated[
+        int,
+        setting("Stored states that the objective averages over.", ge=1, le=MOST, default="1000"),
+    ] = 1_000
+    restarts: Annotated[
+        int,
+        setting(
+            "Random starts for each policy; the critic keeps one of them halfway.",
+            ge=1,
+            le=_MOST_STARTS,
+            metavar="R",
+            default="32; plain ascent 1",
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count * self.restarts > _MOST_STARTS:
+            raise UsageError(
+                f"{self.restarts} restarts of {self.count} policies are not 1 … 100,000 starts",
+                where="--restarts",
+            )
+        if self.restarts > 1 and not self.trust_region:
+            raise UsageError("plain ascent has one start a policy", where="--restarts")
+
+
+def synthesis_defaults(
+    env_id: str | None, *, count: int = 5, seed: int = 0, trust_region: bool = True
+) -> Defaults[SynthesisSettings]:
+    """Return this project's defaults for growing policies, and where each value comes from.
+
+    Args:
+        env_id: The environment's id, for the paper's learning rate there.
+        count: Number of policies.
+        seed: Seed of initial weights and of the states drawn.
+        trust_region: Whether the policies stay in the trust region.
+    """
+    settings = SynthesisSettings(
+        count=count,
+        steps=SYNTHESIS.steps,
+        lr=env_preset(env_id).synthesis_lr,
+        seed=seed,
+        trust_region=trust_region,
+        radius=SYNTHESIS.radius,
+        states=SYNTHESIS.states,
+        restarts=SYNTHESIS.restarts if trust_region else 1,
+    )
+    return Defaults(settings, {"lr": env_source("synthesis_lr", env_id)})
+
+
+def default_synthesis_settings(
+    env_id: str | None, *, count: int, seed: int, trust_region: bool = True
+) -> SynthesisSettings:
+    """Return the settings of :func:`synthesis_defaults`."""
+    return synthesis_defaults(env_id, count=count, seed=seed, trust_region=trust_region).settings
+
+
+@dataclass(frozen=True)
+class EvaluationSettings(Record):
+    """How synthesized policies are measured.
+
+    Attributes:
+        env: The environment.
+        episodes: Test episodes a policy (the paper's protocol: 5).
+        every: Measure every so many gradient steps (the paper's protocol: 5).
+        seed: Seed of resets; every policy meets the same ones.
+        workers: Number of processes; does not change the result.
+        max_steps: Step limit where the environment has none.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    env: EnvConfig
+    episodes: Annotated[int, setting("Test episodes of each policy.", ge=1, le=MOST, default="5")]
+    every: Annotated[
+        int,
+        setting(
+            "Gradient steps between measurements.",
+            ge=1,
+            le=MOST,
+            option="--evaluate-every",
+            default="5",
+        ),
+    ]
+    seed: int
+    workers: int = 1
+    max_steps: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what decides the measurement, in JSON form."""
+        return {
+            "env": self.env.reference().to_dict(),
+            "episodes": self.episodes,
+            "every": self.every,
+            "seed": self.seed,
+            "max_steps": self.max_steps,
+        }
+
+
+def evaluation_defaults(
+    env: EnvConfig, *, seed: int, workers: int = 1
+) -> Defaults[EvaluationSettings]:
+    """Return the paper's protocol: 5 test episodes every 5 gradient steps."""
+    settings = EvaluationSettings(env, episodes=5, every=5, seed=seed, workers=workers)
+    return Defaults(settings, dict.fromkeys(("episodes", "every"), "the paper's protocol"))
