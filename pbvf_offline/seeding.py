@@ -37,6 +37,11 @@ class Stream(enum.IntEnum):
     ONLINE_BATCH = 15
     ONLINE_EVALUATION = 16
     DATASET_SPLIT = 17
+    MODEL_INIT = 18
+    MODEL_BATCH = 19
+    MODEL_SPLIT = 20
+    MODEL_CHECK = 21
+    IMAGINED_ACTION = 22
 
 
 def check_seed(seed: int) -> int:

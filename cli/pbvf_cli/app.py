@@ -10,6 +10,7 @@ from pbvf_cli.commands import (
     collect,
     dataset,
     evaluate,
+    fit_model,
     policies,
     quickstart,
     reproduce,
@@ -53,6 +54,7 @@ def pbvf(
 
 collect.register(app)
 fit.register(app)
+fit_model.register(app)
 synthesize.register(app)
 evaluate.register(app)
 train_online.register(app)

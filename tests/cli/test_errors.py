@@ -231,5 +231,5 @@ def test_shell_completion_knows_the_commands(monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "pbvf fi")
     monkeypatch.setenv("COMP_CWORD", "1")
     ran = pbvf()
-    assert ran.out.split() == ["fit-critic"]
+    assert ran.out.split() == ["fit-critic", "fit-model"]
     assert ran.code == 0

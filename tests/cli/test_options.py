@@ -155,8 +155,9 @@ def test_absurd_counts_are_exit_2_before_anything_is_made(tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     "command",
     [
-        ("collect",), ("fit-critic",), ("synthesize",), ("evaluate",), ("train-online",),
-        ("reproduce",), ("dataset", "merge"), ("dataset", "filter"), ("dataset", "split"),
+        ("collect",), ("fit-critic",), ("fit-model",), ("synthesize",), ("evaluate",),
+        ("train-online",), ("reproduce",),
+        ("dataset", "merge"), ("dataset", "filter"), ("dataset", "split"),
     ],
 )  # fmt: skip
 def test_no_name_of_an_option_is_cut_in_a_terminal_of_80_columns(monkeypatch, command):

@@ -1,4 +1,4 @@
-"""``pbvf dataset verify``: check datasets, critics, policies and checkpoints of runs."""
+"""``pbvf dataset verify``: check datasets, critics, policies, models and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def verify_path(
         str,
         typer.Argument(
             metavar="PATH",
-            help="An id or folder of a dataset, or a critic, policies or checkpoint file.",
+            help="An id or folder of a dataset, or a critic, policies, model or checkpoint file.",
         ),
     ],
     require_manifest: options.RequireManifest = False,

@@ -1,4 +1,4 @@
-"""Tensor files under the loupe: critics, policies, and checkpoints of runs."""
+"""Tensor files under the loupe: critics, policies, models, and checkpoints of runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pbvf_offline.policies.policy import PolicySpec
 
 
 def verify_file(path: Path) -> Verification:
-    """Check a critic file, a policies file or the checkpoint of a run; see :func:`verify`.
+    """Check a critic, policies or model file, or the checkpoint of a run; see :func:`verify`.
 
     Raises:
         UsageError: It does not exist, or is a file of another sort that has a better place.
@@ -124,6 +124,14 @@ def _check_critic(path: Path) -> None:
         check_environment(loaded.context.environment.to_dict(), f"{path}: environment")
 
 
+def _check_model(path: Path) -> None:
+    from pbvf_offline.models.model_file import load_model
+
+    loaded = load_model(path)
+    if loaded.environment is not None:
+        check_environment(loaded.environment.to_dict(), f"{path}: environment")
+
+
 def _check_checkpoint(path: Path) -> None:
     """Check the parts of a checkpoint that can be judged without its run's configuration."""
     content, tensors = decode("checkpoint", read_tensor_file(path), str(path))
@@ -144,5 +152,6 @@ def _check_checkpoint(path: Path) -> None:
 _KINDS: Final[Mapping[str, Callable[[Path], None]]] = {
     "policies": _check_policies,
     "critic": _check_critic,
+    "model": _check_model,
     "checkpoint": _check_checkpoint,
 }

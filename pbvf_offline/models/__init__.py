@@ -1,0 +1,1 @@
+"""Learned environments: an ensemble of dynamics networks, its check, and imagined rollouts."""

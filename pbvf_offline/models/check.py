@@ -1,0 +1,231 @@
+"""Does an ensemble foretell what it never saw? Held-out episodes, rolled out open loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.models.ensemble import Ensemble
+from pbvf_offline.models.imagine import Imagined, action_noise, imagine
+from pbvf_offline.records import Record
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.rollout.targets import segment_starts
+from pbvf_offline.seeding import Stream, generator
+
+CHECK_STEPS = (10, 50, 200)
+MAX_PIECES = 500
+FEWEST_PIECES = 5
+_NORMAL_90 = 1.6449  # half width of a 90 % interval of a normal distribution
+_CORRELATION, _ERROR, _SLOPE = 0.7, 0.75, (0.5, 2.0)
+
+
+def held_out_episodes(episodes: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return the (E,) mask of episodes kept from training: ``round(fraction * E)``, at least 1.
+
+    Raises:
+        IncompatibleError: No episode would be left to learn from.
+    """
+    count = max(1, round(fraction * episodes))
+    if count >= episodes:
+        raise IncompatibleError(
+            f"the data have {episodes} episodes, of which {count} would be held out for the check",
+            remedy="collect more episodes, or hold out a smaller fraction",
+        )
+    held = np.zeros(episodes, dtype=bool)
+    held[generator(seed, Stream.MODEL_SPLIT).permutation(episodes)[:count]] = True
+    return held
+
+
+@dataclass(frozen=True)
+class HorizonCheck(Record):
+    """Predicted against stored reward after so many steps.
+
+    Attributes:
+        steps: Number of steps.
+        pieces: Number of held-out pieces of that length, or that terminated earlier.
+        correlation: Pearson's, of predicted with stored sums; None where one is constant.
+        slope: Of stored sums regressed on predicted ones; 1 is right.
+        error: Mean absolute error of the sums, in units of reward.
+        spread: Standard deviation of the stored sums.
+        coverage: Fraction of stored sums inside the members' mean plus and minus 1.645 of
+            their standard deviations.
+        state_error: Root mean squared error of the members' mean observation after the
+            last step, in units of the data's spread; None where all pieces terminated.
+    """
+
+    steps: int
+    pieces: int
+    correlation: float | None
+    slope: float | None
+    error: float
+    spread: float
+    coverage: float
+    state_error: float | None
+
+    @property
+    def relative_error(self) -> float:
+        """Error in units of the spread of what was stored."""
+        return self.error / max(self.spread, 1e-9 * max(1.0, self.error))
+
+    @property
+    def passed(self) -> bool:
+        """Whether sums over so many steps may be relied on to rank policies.
+
+        Correlation at least 0.7, slope 0.5 to 2, error at most three quarters of the spread.
+        """
+        return (
+            self.correlation is not None
+            and self.slope is not None
+            and self.correlation >= _CORRELATION
+            and _SLOPE[0] <= self.slope <= _SLOPE[1]
+            and self.relative_error <= _ERROR
+        )
+
+
+@dataclass(frozen=True)
+class ModelCheck(Record):
+    """What the held-out episodes say of an ensemble.
+
+    Attributes:
+        horizons: One entry for each of :data:`CHECK_STEPS` that half of the pieces, and at
+            least 5, reach or end before.
+        length_error: Mean absolute error of the pieces' lengths, where the data hold ends.
+        length_spread: Standard deviation of the pieces' lengths.
+    """
+
+    horizons: tuple[HorizonCheck, ...]
+    length_error: float | None
+    length_spread: float | None
+
+    @property
+    def score(self) -> float:
+        """What a choice of settings minimises.
+
+        The error of the sums over the longest horizon in units of their spread, plus, where
+        the data hold ends, that of the lengths; infinite without any piece.
+        """
+        if not self.horizons:
+            return float("inf")
+        score = self.horizons[-1].relative_error
+        if self.length_error is not None and self.length_spread:
+            score += self.length_error / self.length_spread
+        return score
+
+    @property
+    def fit_for(self) -> tuple[str, ...]:
+        """What the ensemble may be used for: sums over so many steps, and the search.
+
+        ``search``: imagined whole episodes, where the sums over the longest horizon of the
+        check may be relied on.
+        """
+        uses = [f"{horizon.steps} steps" for horizon in self.horizons if horizon.passed]
+        if self.horizons and self.horizons[-1].passed:
+            uses.append("search")
+        return tuple(uses)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Stretches of held-out steps under one policy: where they begin and how long they are.
+
+    Attributes:
+        first: (n,) int64, first step of each.
+        length: (n,) int64, at most the longest horizon.
+        ended: (n,) bool, whether its last step terminated.
+    """
+
+    first: NDArray[np.int64]
+    length: NDArray[np.int64]
+    ended: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, data: Trajectories, held: NDArray[np.bool_], seed: int) -> Pieces:
+        """Cut the segments of held-out episodes (E,) into pieces of the longest horizon.
+
+        At most :data:`MAX_PIECES` are drawn.
+        """
+        longest = max(CHECK_STEPS)
+        starts = segment_starts(data)
+        first, length = [], []
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            if held[data.episode[begin]]:
+                for piece in range(begin, end, longest):
+                    first.append(piece)
+                    length.append(min(longest, end - piece))
+        at, steps = np.array(first, np.int64), np.array(length, np.int64)
+        kept = generator(seed, Stream.MODEL_CHECK).permutation(len(at))[:MAX_PIECES]
+        kept.sort()
+        at, steps = at[kept], steps[kept]
+        return cls(at, steps, data.terminated[at + steps - 1])
+
+
+def check_model(
+    ensemble: Ensemble, data: Trajectories, held: NDArray[np.bool_], seed: int
+) -> ModelCheck:
+    """Roll held-out pieces out under the policies that acted, and compare the rewards.
+
+    Args:
+        ensemble: The learned environment, which has not learned from held-out episodes.
+        data: The dataset.
+        held: (E,) the held-out episodes.
+        seed: Seed of the pieces drawn and of the noise of stochastic policies.
+    """
+    pieces = Pieces.of(data, held, seed)
+    # Where few pieces last so long, those that ended before would be all that is looked at.
+    fewest = max(FEWEST_PIECES, len(pieces.first) / 2)
+    reach = [
+        steps for steps in CHECK_STEPS if np.sum((pieces.length >= steps) | pieces.ended) >= fewest
+    ]
+    if not reach:
+        return ModelCheck((), None, None)
+    spec, normaliser = data.policies.spec, ensemble.scales.normaliser
+    theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+    imagined = imagine(
+        ensemble,
+        spec,
+        theta[data.policy[pieces.first]],
+        data.observations[data.obs_index[pieces.first]].astype(np.float64)[:, None],
+        reach[-1],
+        noise=action_noise(spec, reach[-1], 1, seed),
+        marks=tuple(reach[:-1]),
+    )
+    horizons = tuple(_horizon(ensemble, data, pieces, imagined, mark) for mark in range(len(reach)))
+    if not ensemble.scales.ends:
+        return ModelCheck(horizons, None, None)
+    whole = (pieces.length >= reach[-1]) | pieces.ended
+    stored = np.minimum(pieces.length[whole], reach[-1])
+    lengths = imagined.lengths[whole, 0].mean(axis=1)
+    return ModelCheck(horizons, float(np.abs(lengths - stored).mean()), float(stored.std()))
+
+
+def _horizon(
+    ensemble: Ensemble, data: Trajectories, pieces: Pieces, imagined: Imagined, mark: int
+) -> HorizonCheck:
+    steps = imagined.marks[mark]
+    usable = (pieces.length >= steps) | pieces.ended
+    first, length = pieces.first[usable], np.minimum(pieces.length[usable], steps)
+    to_here = np.append(0.0, np.cumsum(data.rewards))
+    stored = to_here[first + length] - to_here[first]
+    members = imagined.returns[mark, usable, 0]
+    predicted = members.mean(axis=1)
+    varied = bool(np.ptp(stored) > 0 and np.ptp(predicted) > 0)
+    going_on = usable & (pieces.length >= steps)
+    state_error = None
+    if going_on.any():
+        row = data.obs_index[pieces.first[going_on]] + steps
+        true = ensemble.scales.normaliser.apply(data.observations[row])
+        away = imagined.states[mark, going_on, 0].astype(np.float64).mean(axis=1) - true
+        state_error = float(np.sqrt(np.square(away).mean()))
+    return HorizonCheck(
+        steps=steps,
+        pieces=int(usable.sum()),
+        correlation=float(np.corrcoef(predicted, stored)[0, 1]) if varied else None,
+        slope=float(np.polyfit(predicted, stored, 1)[0]) if varied else None,
+        error=float(np.abs(predicted - stored).mean()),
+        spread=float(stored.std()),
+        coverage=float((np.abs(predicted - stored) <= _NORMAL_90 * members.std(axis=1)).mean()),
+        state_error=state_error,
+    )

@@ -1,0 +1,209 @@
+"""Imagined rollouts: policies played in a learned environment, many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.models.ensemble import Ensemble
+from pbvf_offline.policies.batch import network_output
+from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.seeding import Stream, generator
+
+_ROWS = 256  # imagined episodes that a member plays at once
+_COMPACT_EVERY = 25  # steps between looks for policies whose episodes have all ended
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """Imagined episodes of K policies from S starts in M members.
+
+    Attributes:
+        marks: The numbers of steps after which was noted; the time limit last.
+        returns: (marks, K, S, M) float64, undiscounted reward so far.
+        states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
+            where an episode has ended.
+        lengths: (K, S, M) int64, steps until the end.
+    """
+
+    marks: tuple[int, ...]
+    returns: NDArray[np.float64]
+    states: NDArray[np.float32]
+    lengths: NDArray[np.int64]
+
+    def member_values(self) -> NDArray[np.float64]:
+        """Return the mean return (K, M) of whole episodes in each member."""
+        values: NDArray[np.float64] = self.returns[-1].mean(axis=1)
+        return values
+
+    def cautious_values(self) -> NDArray[np.float64]:
+        """Return (K,): the mean over members less the members' standard deviation."""
+        values = self.member_values()
+        cautious: NDArray[np.float64] = values.mean(axis=1) - values.std(axis=1)
+        return cautious
+
+
+def action_noise(
+    spec: PolicySpec, steps: int, starts: int, seed: int, *place: int
+) -> Tensor | None:
+    """Return the noise (steps, starts, outputs) of stochastic policies; None for others.
+
+    Standard normal, or Gumbel for discrete actions. All policies and members share it, so
+    that differences between policies are not luck, and no result depends on what is
+    played beside it.
+    """
+    if not spec.stochastic:
+        return None
+    rng = generator(seed, Stream.IMAGINED_ACTION, *place)
+    shape = (steps, starts, spec.actions.outputs)
+    drawn = rng.standard_normal(shape) if spec.is_continuous else rng.gumbel(size=shape)
+    return torch.from_numpy(drawn.astype(np.float32))
+
+
+def imagine(
+    ensemble: Ensemble,
+    spec: PolicySpec,
+    theta: NDArray[np.float32],
+    starts: NDArray[np.float64],
+    steps: int,
+    *,
+    noise: Tensor | None = None,
+    marks: tuple[int, ...] = (),
+) -> Imagined:
+    """Play each policy from its starts in every member, for whole episodes.
+
+    Imagined observations stay in the box of the data, rewards in their range, and an
+    episode ends where termination is more likely than not.
+
+    Args:
+        ensemble: The learned environment.
+        spec: The policies' architecture; observations and actions are the data's.
+        theta: (K, D) in the ensemble's normaliser, see :meth:`Policies.in_normaliser`.
+        starts: (S, obs_dim) raw first observations, or (K, S, obs_dim) of each policy.
+        steps: Time limit.
+        noise: (steps, S, outputs) of :func:`action_noise`; stochastic policies need it.
+        marks: Increasing numbers of steps, below the limit, to note returns and states after.
+
+    Raises:
+        IncompatibleError: Policies act in another environment, or lack their noise.
+    """
+    own = ensemble.spec
+    same_actions = spec.actions == own.actions and spec.squash == own.squash
+    if spec.obs_dim != own.obs_dim or not same_actions:
+        raise IncompatibleError("the policies have other observations or actions than the model")
+    if spec.stochastic and (noise is None or noise.shape[:2] != (steps, starts.shape[-2])):
+        raise IncompatibleError("stochastic policies need noise for each step and start")
+    starts = np.broadcast_to(starts, (len(theta), *starts.shape[-2:]))
+    first = torch.from_numpy(ensemble.scales.normaliser.apply(starts).astype(np.float32))
+    block = max(1, _ROWS // starts.shape[1])
+    plays = []
+    for at in range(0, len(theta), block):
+        chunk = torch.from_numpy(theta[at : at + block])
+        play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps))
+        play.run(noise)
+        plays.append(play)
+    return Imagined(
+        (*marks, steps),
+        torch.cat([play.returns for play in plays], dim=1).numpy(),
+        torch.cat([play.states for play in plays], dim=1).numpy(),
+        torch.cat([play.lengths for play in plays]).numpy(),
+    )
+
+
+class _Play:
+    """A block of policies; tensors are (K, M, S, …) here, the policies still playing first."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        spec: PolicySpec,
+        theta: Tensor,
+        first: Tensor,
+        marks: tuple[int, ...],
+    ) -> None:
+        self._ensemble, self._spec, self._marks = ensemble, spec, marks
+        count, each, size = first.shape
+        members = ensemble.members
+        self._shape = (members, each)
+        self._rows = torch.arange(count)  # policies still playing
+        self._theta = theta
+        self._obs = first.unsqueeze(1).repeat(1, members, 1, 1)
+        self._alive = torch.ones(count, members, each, dtype=torch.bool)
+        self._total = torch.zeros(count, members, each, dtype=torch.float64)
+        self._length = torch.zeros(count, members, each, dtype=torch.int64)
+        self.returns = torch.zeros(len(marks), count, each, members, dtype=torch.float64)
+        self.states = torch.zeros(len(marks), count, each, members, size)
+        self.lengths = torch.zeros(count, each, members, dtype=torch.int64)
+
+    @torch.inference_mode()
+    def run(self, noise: Tensor | None) -> None:
+        """Play until the last mark, or until every episode has ended."""
+        for t in range(self._marks[-1]):
+            self._step(None if noise is None else noise[t])
+            if t + 1 in self._marks:
+                self._note(range(self._marks.index(t + 1), len(self._marks)))
+            if self._ensemble.scales.ends and (t + 1) % _COMPACT_EVERY == 0:
+                self._compact(t + 1)
+                if len(self._rows) == 0:
+                    break
+
+    def _step(self, noise: Tensor | None) -> None:
+        count, (members, each) = len(self._rows), self._shape
+        out = network_output(self._spec, self._theta, self._obs.reshape(count, members * each, -1))
+        if noise is not None:
+            out = _with_noise(self._spec, self._theta, out, noise.repeat(members, 1))
+        action = _action(self._spec, out).reshape(count, members, each, -1)
+        # The networks see (M, K * S, …).
+        ahead, reward, ended = self._ensemble.step(
+            self._obs.transpose(0, 1).reshape(members, count * each, -1),
+            action.transpose(0, 1).reshape(members, count * each, -1),
+        )
+        alive = self._alive
+        paid = reward.reshape(members, count, each).transpose(0, 1)
+        self._total += torch.where(alive, paid, 0.0)
+        self._length += alive
+        ahead = ahead.reshape(members, count, each, -1).transpose(0, 1)
+        if self._ensemble.scales.ends:
+            self._obs = torch.where(alive.unsqueeze(-1), ahead, self._obs)
+            alive &= ~ended.reshape(members, count, each).transpose(0, 1)
+        else:
+            self._obs = ahead
+
+    def _note(self, marks: range) -> None:
+        """Write what stands into the given marks; later ones are overwritten as play goes on."""
+        at = self._rows
+        for mark in marks:
+            self.returns[mark, at] = self._total.transpose(1, 2)
+            self.states[mark, at] = self._obs.transpose(1, 2)
+        self.lengths[at] = self._length.transpose(1, 2)
+
+    def _compact(self, step: int) -> None:
+        """Stop playing policies whose episodes have all ended."""
+        playing = self._alive.flatten(1).any(dim=1)
+        if bool(playing.all()):
+            return
+        self._note(range(sum(mark <= step for mark in self._marks), len(self._marks)))
+        for name in ("_rows", "_theta", "_obs", "_alive", "_total", "_length"):
+            setattr(self, name, getattr(self, name)[playing])
+
+
+def _with_noise(spec: PolicySpec, theta: Tensor, out: Tensor, noise: Tensor) -> Tensor:
+    if not spec.is_continuous:
+        return out + noise
+    return out + torch.exp(theta[:, : spec.log_std_size]).unsqueeze(1) * noise
+
+
+def _action(spec: PolicySpec, out: Tensor) -> Tensor:
+    """Return actions (…, action inputs) from network outputs, as the networks see stored ones."""
+    if isinstance(spec.actions, DiscreteActions):
+        return torch.nn.functional.one_hot(out.argmax(dim=-1), spec.actions.n).float()
+    if spec.squash == "tanh":
+        return torch.tanh(out)
+    low = torch.tensor(spec.actions.low, dtype=out.dtype)
+    high = torch.tensor(spec.actions.high, dtype=out.dtype)
+    return torch.clamp(out, low, high)

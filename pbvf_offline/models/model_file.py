@@ -1,0 +1,257 @@
+"""Model files: an ensemble with all that training it on, checking it and playing in it needs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import DamagedError
+from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
+from pbvf_offline.models.check import ModelCheck
+from pbvf_offline.models.choice import Trial
+from pbvf_offline.models.ensemble import Ensemble, ModelSettings
+from pbvf_offline.models.scales import Scales, action_width
+from pbvf_offline.models.training import ModelFit, Snapshot, start_training
+from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.records import Record, setting
+
+KIND = "model"
+MAX_INITIAL = 1_000
+_ARRAYS = ("obs_mean", "obs_std", "change_mean", "change_std", "low", "high")
+_MOMENTS = ("weight", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class _Progress(Record):
+    """What of a training is no array."""
+
+    spec: dict[str, Any]
+    updates: Annotated[int, setting("Updates done.", ge=0)]
+    total: Annotated[int, setting("Updates wanted.", ge=1, lt=2**31)]
+    fall: int | None
+    record: tuple[tuple[int, float], ...]
+    pending: tuple[float, ...]
+    fall_pending: tuple[float, ...]
+    reward: tuple[float, float, float, float]
+    ends: bool
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """An ensemble, trained or in training, with its context.
+
+    Attributes:
+        fit: The ensemble with its training.
+        asked: What was asked for, as the program that made it knows it; a choice that was
+            left to the check is in the ensemble's own settings.
+        environment: The environment of the dataset, when known.
+        dataset: The dataset's digest.
+        initial_observations: (≤ 1,000, obs_dim) float64 raw first observations of episodes.
+        trials: The short trainings by which settings were chosen.
+        check: What the held-out episodes say; None before the training is finished.
+    """
+
+    fit: ModelFit
+    asked: Mapping[str, Any]
+    environment: EnvReference | None
+    dataset: str
+    initial_observations: NDArray[np.float64]
+    trials: tuple[Trial, ...] = field(default=())
+    check: ModelCheck | None = None
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The networks."""
+        return self.fit.ensemble
+
+    def encode(self) -> bytes:
+        """Return the file's bytes."""
+        fit, ensemble = self.fit, self.fit.ensemble
+        scales, fall = ensemble.scales, fit.before_fall
+        progress = _Progress(
+            spec=ensemble.spec.to_dict(),
+            updates=fit.updates,
+            total=fit.total,
+            fall=None if fall is None else fall.updates,
+            record=tuple(fit.record),
+            pending=tuple(fit.pending),
+            fall_pending=() if fall is None else fall.pending,
+            reward=(
+                scales.reward_mean,
+                scales.reward_std,
+                scales.reward_low,
+                scales.reward_high,
+            ),
+            ends=scales.ends,
+        )
+        content = {
+            "settings": ensemble.settings.to_dict(),
+            "asked": dict(self.asked),
+            "progress": progress.to_dict(),
+            "environment": None if self.environment is None else self.environment.to_dict(),
+            "dataset": self.dataset,
+            "trials": [trial.to_dict() for trial in self.trials],
+            "check": None if self.check is None else self.check.to_dict(),
+        }
+        tensors: Tensors = {
+            "obs_mean": scales.normaliser.mean,
+            "obs_std": scales.normaliser.std,
+            "change_mean": scales.change_mean,
+            "change_std": scales.change_std,
+            "low": scales.low,
+            "high": scales.high,
+            "action_std": scales.action_std,
+            "initial_observations": self.initial_observations,
+        }
+        tensors |= _snapshot_tensors(ensemble, fit.snapshot(), "")
+        if fall is not None:
+            tensors |= _snapshot_tensors(ensemble, fall, "fall/")
+        return encode(KIND, content, tensors)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all.
+
+        Raises:
+            ResourceError: The disk or a permission refuses.
+        """
+        write_file(path, self.encode())
+
+
+def _snapshot_tensors(ensemble: Ensemble, snapshot: Snapshot, prefix: str) -> Tensors:
+    names = [name for name, _ in ensemble.named_parameters()]
+    kinds = zip(_MOMENTS, (snapshot.weights, snapshot.first, snapshot.second), strict=True)
+    return {
+        f"{prefix}{kind}/{name}": value.numpy()
+        for kind, values in kinds
+        for name, value in zip(names, values, strict=False)  # no moments before update 1
+    }
+
+
+def load_model(path: Path) -> ModelFile:
+    """Read and check a model file.
+
+    Raises:
+        UsageError: It does not exist.
+        UnsafeError: It is a pickle.
+        DamagedError: It is damaged or contradicts itself.
+        IncompatibleError: It is of another kind or a newer version.
+    """
+    where = str(path)
+    content, tensors = decode(KIND, read_tensor_file(path), where)
+    names = {"settings", "asked", "progress", "environment", "dataset", "trials", "check"}
+    if set(content) != names or not isinstance(content["trials"], list):
+        raise DamagedError("lacks a part of a model file", where=where)
+    if not isinstance(content["asked"], dict) or not isinstance(content["dataset"], str):
+        raise DamagedError("lacks a part of a model file", where=where)
+    settings = ModelSettings.from_dict(content["settings"], where)
+    progress = _Progress.from_dict(content["progress"], where)
+    spec = PolicySpec.from_dict(progress.spec)
+    _check_size(spec, settings, tensors, where)
+    scales = _scales(spec, progress, tensors, where)
+    fit = start_training(Ensemble(spec, scales, settings), progress.total)
+    fit.restore(_snapshot(fit.ensemble, tensors, "", progress.updates, progress.pending, where))
+    fit.record = list(progress.record)
+    if progress.fall is not None:
+        fit.before_fall = _snapshot(
+            fit.ensemble, tensors, "fall/", progress.fall, progress.fall_pending, where
+        )
+    environment, check = content["environment"], content["check"]
+    return ModelFile(
+        fit=fit,
+        asked=content["asked"],
+        environment=None if environment is None else EnvReference.from_dict(environment, where),
+        dataset=content["dataset"],
+        initial_observations=_array(
+            tensors, "initial_observations", (-1, spec.obs_dim), np.float64, where
+        ),
+        trials=tuple(Trial.from_dict(trial, where) for trial in content["trials"]),
+        check=None if check is None else ModelCheck.from_dict(check, where),
+    )
+
+
+def _check_size(spec: PolicySpec, settings: ModelSettings, tensors: Tensors, where: str) -> None:
+    """Refuse a file of a few bytes that asks for a network of any size."""
+    sizes = (spec.obs_dim + action_width(spec), *settings.hidden, spec.obs_dim + 1)
+    declared = settings.members * sum(a * b for a, b in itertools.pairwise(sizes))
+    stored = sum(array.size for name, array in tensors.items() if name.startswith("weight/"))
+    if declared > stored:
+        raise DamagedError(
+            f"declares networks of {declared:,} weights and holds {stored:,}", where=where
+        )
+
+
+def _scales(spec: PolicySpec, progress: _Progress, tensors: Tensors, where: str) -> Scales:
+    arrays = {name: _array(tensors, name, (spec.obs_dim,), np.float64, where) for name in _ARRAYS}
+    action_std = _array(tensors, "action_std", (action_width(spec),), np.float64, where)
+    positive = (arrays["obs_std"], arrays["change_std"], action_std)
+    mean, std, low, high = progress.reward
+    bounded = low <= high and bool(np.all(arrays["low"] <= arrays["high"]))
+    if std <= 0 or any(np.any(values <= 0) for values in positive) or not bounded:
+        raise DamagedError("its scales contradict each other", where=where)
+    return Scales(
+        normaliser=Normaliser(arrays["obs_mean"], arrays["obs_std"]),
+        change_mean=arrays["change_mean"],
+        change_std=arrays["change_std"],
+        action_std=action_std,
+        reward_mean=mean,
+        reward_std=std,
+        low=arrays["low"],
+        high=arrays["high"],
+        reward_low=low,
+        reward_high=high,
+        ends=progress.ends,
+    )
+
+
+def _snapshot(
+    ensemble: Ensemble,
+    tensors: Tensors,
+    prefix: str,
+    updates: int,
+    pending: tuple[float, ...],
+    where: str,
+) -> Snapshot:
+    if not all(math.isfinite(loss) for loss in pending):
+        raise DamagedError("its losses are not finite", where=where)
+    parts: list[tuple[torch.Tensor, ...]] = []
+    for kind in _MOMENTS:
+        values = []
+        for name, parameter in ensemble.named_parameters():
+            if kind == "weight" or updates:
+                full = f"{prefix}{kind}/{name}"
+                array = _array(tensors, full, tuple(parameter.shape), np.float32, where)
+                if kind == "exp_avg_sq" and np.any(array < 0):
+                    raise DamagedError(f"{full} is out of range", where=where)
+                values.append(torch.from_numpy(array))
+        parts.append(tuple(values))
+    return Snapshot(updates, parts[0], parts[1], parts[2], pending)
+
+
+def _array(
+    tensors: Tensors, name: str, shape: tuple[int, ...], dtype: type[np.generic], where: str
+) -> NDArray[Any]:
+    array = tensors.get(name)
+    fits = (
+        array is not None
+        and array.ndim == len(shape)
+        and all(want in (-1, got) for want, got in zip(shape, array.shape, strict=True))
+        and array.dtype == dtype
+    )
+    if array is None or not fits:
+        given = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+        raise DamagedError(
+            f"{name} is {given}, expected {np.dtype(dtype)} of shape {shape}", where=where
+        )
+    if not np.all(np.isfinite(array)):
+        raise DamagedError(f"{name} holds NaN or infinite values", where=where)
+    return array.copy()

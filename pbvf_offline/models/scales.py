@@ -1,0 +1,96 @@
+"""The units in which an ensemble sees and predicts a dataset, and the box that holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.policies.batch import to_unit
+from pbvf_offline.policies.normaliser import MIN_STD, Normaliser, column_moments
+from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Means, spreads and bounds of the steps that an ensemble learns from.
+
+    Attributes:
+        normaliser: Of the observations that were acted on.
+        change_mean: (obs_dim,) float64, mean of ``next_obs - obs``.
+        change_std: (obs_dim,) float64, positive, its standard deviation.
+        action_std: (action inputs,) float64, positive, of actions in the policy's unit.
+        reward_mean: Mean reward of a step.
+        reward_std: Its standard deviation, positive.
+        low: (obs_dim,) float64, smallest observation of the data, final ones included.
+        high: (obs_dim,) float64, largest.
+        reward_low: Smallest reward of a step.
+        reward_high: Largest.
+        ends: Whether a step of the data terminated.
+    """
+
+    normaliser: Normaliser
+    change_mean: NDArray[np.float64]
+    change_std: NDArray[np.float64]
+    action_std: NDArray[np.float64]
+    reward_mean: float
+    reward_std: float
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    reward_low: float
+    reward_high: float
+    ends: bool
+
+    @classmethod
+    def of(cls, data: Trajectories, step: NDArray[np.int64]) -> Scales:
+        """Take the scales of the given steps of a dataset.
+
+        Args:
+            data: The dataset.
+            step: (n,) the steps to learn from, at least one.
+        """
+        row = data.obs_index[step]
+        obs = data.observations[row].astype(np.float64)
+        after = data.observations[row + 1].astype(np.float64)
+        mean, variance = column_moments(obs)
+        change_mean, change_variance = column_moments(after - obs)
+        actions = action_inputs(data.policies.spec, data.actions[step]).double().numpy()
+        rewards = data.rewards[step]
+        return cls(
+            normaliser=Normaliser(mean, _spread(variance)),
+            change_mean=change_mean,
+            change_std=_spread(change_variance),
+            action_std=_spread(column_moments(actions)[1]),
+            reward_mean=float(rewards.mean()),
+            reward_std=float(_spread(np.array([rewards.var()]))[0]),
+            low=np.minimum(obs.min(axis=0), after.min(axis=0)),
+            high=np.maximum(obs.max(axis=0), after.max(axis=0)),
+            reward_low=float(rewards.min()),
+            reward_high=float(rewards.max()),
+            ends=bool(data.terminated[step].any()),
+        )
+
+
+def _spread(variance: NDArray[np.float64]) -> NDArray[np.float64]:
+    std = np.sqrt(variance)
+    return np.where(std < MIN_STD, 1.0, std)
+
+
+def action_inputs(spec: PolicySpec, actions: NDArray[np.generic]) -> Tensor:
+    """Return stored actions as networks see them: (n, action inputs) float32.
+
+    Continuous actions (n, act_dim) in the policy's unit, discrete ones (n,) as one-hot rows.
+    """
+    if isinstance(spec.actions, DiscreteActions):
+        choice = torch.from_numpy(np.asarray(actions, np.int64) - spec.actions.start)
+        return torch.nn.functional.one_hot(choice, spec.actions.n).float()
+    return to_unit(spec, torch.from_numpy(np.asarray(actions, np.float64))).float()
+
+
+def action_width(spec: PolicySpec) -> int:
+    """Return the number of network inputs that an action takes."""
+    return spec.actions.outputs

@@ -1,0 +1,287 @@
+"""Learning an environment into a file: choose, train, check; continue and extend."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
+from pbvf_offline.io.tensor_file import (
+    locked,
+    refuse_difference,
+    refuse_other_kind,
+    remove_file,
+    temporary_path,
+)
+from pbvf_offline.models.check import check_model, held_out_episodes
+from pbvf_offline.models.choice import NOISES, Trial, choose_settings
+from pbvf_offline.models.ensemble import Ensemble, ModelSettings, ModelShape, Steps
+from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
+from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.training import ModelFit, advance, start_training
+from pbvf_offline.records import fields, setting
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.seeding import Stream, generator
+
+CHECKPOINT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class ModelRequest(ModelShape):
+    """What is asked of a learned environment; what is None is chosen by the held-out check.
+
+    Attributes:
+        validation: Share of the episodes held out for the check.
+        noise: Largest noise on the inputs, in units of the spread of a step's change.
+        angles: Show sine and cosine of the raw observations too.
+        trial_updates: Updates of each short training that a choice takes.
+    """
+
+    validation: Annotated[
+        float,
+        setting("Share of held-out episodes.", gt=0, lt=1, option="--validation-episodes"),
+    ] = 0.1
+    noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] | None = None
+    angles: bool | None = None
+    trial_updates: Annotated[int, setting("Updates of a short training.", ge=1)] = 3_000
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """What learning an environment into a file came to.
+
+    Attributes:
+        file: The model at the number of updates asked for.
+        seconds: Time spent now; 0 when it was complete before.
+        updates_done_now: Gradient steps taken now, those of short trainings left out.
+        already_complete: Whether nothing had to be done.
+    """
+
+    file: ModelFile
+    seconds: float
+    updates_done_now: int
+    already_complete: bool
+
+
+@dataclass
+class Hooks:
+    """What is called while a model is made, for progress.
+
+    Attributes:
+        trial: Called after each short training.
+        update: Called with updates done, updates wanted and the last loss.
+    """
+
+    trial: Callable[[Trial], None] | None = None
+    update: Callable[[int, int, float], None] | None = None
+
+
+def partial_path(out: Path) -> Path:
+    """Return where an unfinished training is kept: a hidden file beside the output."""
+    return out.with_name(f".{out.name}.partial")
+
+
+def stored_model_seed(out: Path) -> int | None:
+    """Return the seed of the model, finished or not, that stands at ``out``."""
+    for path in (partial_path(out), out):
+        with contextlib.suppress(PbvfError):
+            if path.exists():
+                return load_model(path).ensemble.settings.seed
+    return None
+
+
+def fit_model_to_file(
+    data: Trajectories,
+    request: ModelRequest,
+    out: Path,
+    *,
+    updates: int,
+    environment: EnvReference | None,
+    dataset: str,
+    overwrite: bool = False,
+    hooks: Hooks | None = None,
+) -> ModelResult:
+    """Learn the environment of a dataset and write it to ``out``, with its own check.
+
+    The same call again finds it complete; an interrupted one continues; more updates extend
+    it; in each case the file ends with the bytes of an undisturbed training. Short
+    trainings that were not finished are made again.
+
+    Args:
+        data: The dataset.
+        request: What is asked for.
+        out: The model file.
+        updates: Gradient steps in all.
+        environment: The dataset's environment.
+        dataset: The dataset's digest.
+        overwrite: Start anew whatever is there; it stays until the new one is finished.
+        hooks: What is called on the way.
+
+    Raises:
+        UsageError: A number is out of range.
+        IncompatibleError: There are too few episodes to hold one out.
+        ConflictError: ``out`` exists with other settings or more updates, or another
+            process writes it.
+        DivergedError: The loss became NaN or infinite; the last good file is kept.
+        ResourceError: The disk or a permission refuses.
+    """
+    if not 1 <= updates < 2**31:
+        raise UsageError(f"{updates} updates are not in 1 … 2^31 - 1", where="--updates")
+    hooks = hooks or Hooks()
+    partial = partial_path(out)
+    held = held_out_episodes(data.episodes, request.validation, request.seed)
+    with locked(out, look=True) as refusal:
+        refuse_other_kind(out, "model", overwrite=overwrite)
+        done = None if overwrite else _finished(out, request, updates, dataset)
+        if done is not None and done.fit.total == updates:
+            if refusal is None:
+                remove_file(partial)
+            return ModelResult(done, 0.0, 0, already_complete=True)
+        if refusal is not None:
+            raise refusal
+        for path in (out, partial):
+            remove_file(temporary_path(path))  # a kill may have left it
+        if overwrite:
+            remove_file(partial)
+        started = time.perf_counter()
+        file = _unfinished(partial, request, updates, dataset) or done
+        if file is None:
+            file = _begin(data, request, held, updates, environment, dataset, hooks)
+        first = _train(file, data, held, updates, partial, hooks)
+        check = check_model(file.ensemble, data, held, request.seed)
+        result = dataclasses.replace(file, check=check)
+        result.save(out)
+        remove_file(partial)
+    seconds = time.perf_counter() - started
+    return ModelResult(result, seconds, updates - first, already_complete=False)
+
+
+def _train(
+    file: ModelFile,
+    data: Trajectories,
+    held: NDArray[np.bool_],
+    updates: int,
+    partial: Path,
+    hooks: Hooks,
+) -> int:
+    """Train to the updates wanted and return how many there were."""
+    fit = file.fit
+    fit.extend(updates)
+    first = fit.updates
+    keeper = _Keeper(partial, file, hooks)
+    steps = Steps.of(data, fit.ensemble.scales, np.flatnonzero(~held[data.episode]))
+    try:
+        advance(fit, steps, updates, keeper)
+    except DivergedError:
+        raise
+    except BaseException:
+        if fit.whole:  # Ctrl-C, SIGTERM: every whole update is kept
+            with contextlib.suppress(PbvfError):
+                keeper.keep()
+        raise
+    return first
+
+
+def _begin(
+    data: Trajectories,
+    request: ModelRequest,
+    held: NDArray[np.bool_],
+    updates: int,
+    environment: EnvReference | None,
+    dataset: str,
+    hooks: Hooks,
+) -> ModelFile:
+    shape = {field.name: getattr(request, field.name) for field in fields(ModelShape)}
+    settings, trials = choose_settings(
+        data,
+        held,
+        ModelSettings(**shape),
+        noises=NOISES if request.noise is None else (request.noise,),
+        angles=(False, True) if request.angles is None else (request.angles,),
+        updates=request.trial_updates,
+        note=hooks.trial,
+    )
+    scales = Scales.of(data, np.flatnonzero(~held[data.episode]))
+    initial = data.initial_observations.astype(np.float64)
+    kept = generator(request.seed, Stream.MODEL_CHECK, 1).permutation(len(initial))[:MAX_INITIAL]
+    return ModelFile(
+        fit=start_training(Ensemble(data.policies.spec, scales, settings), updates),
+        asked=request.to_dict(),
+        environment=environment,
+        dataset=dataset,
+        initial_observations=initial[np.sort(kept)],
+        trials=trials,
+    )
+
+
+def _finished(out: Path, request: ModelRequest, updates: int, dataset: str) -> ModelFile | None:
+    """Return the finished model at ``out``, if there is one.
+
+    Raises:
+        ConflictError: It was made otherwise, or has more updates than asked for.
+    """
+    if not out.exists():
+        return None
+    file = load_model(out)
+    _refuse_difference(file, request, dataset, out)
+    if file.fit.total > updates:
+        raise ConflictError(
+            f"exists with {file.fit.total} updates, {updates} were asked for",
+            where=out,
+            remedy="choose another --out, or start anew with --overwrite",
+        )
+    return file
+
+
+def _unfinished(
+    partial: Path, request: ModelRequest, updates: int, dataset: str
+) -> ModelFile | None:
+    """Return what an interrupted training left, if it is of use.
+
+    Raises:
+        ConflictError: It was made otherwise.
+    """
+    try:
+        file = load_model(partial)
+    except PbvfError:
+        return None  # none, or damaged: only ever our own leftovers
+    _refuse_difference(file, request, dataset, partial)
+    return file if file.fit.total <= updates else None
+
+
+def _refuse_difference(file: ModelFile, request: ModelRequest, dataset: str, path: Path) -> None:
+    theirs = {**file.asked, "dataset": file.dataset}
+    refuse_difference(theirs, {**request.to_dict(), "dataset": dataset}, path)
+
+
+@dataclass
+class _Keeper:
+    """Writes the unfinished training every so often and reports progress."""
+
+    partial: Path
+    file: ModelFile
+    hooks: Hooks
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, fit: ModelFit) -> None:
+        if self.hooks.update is not None:
+            loss = fit.pending[-1] if fit.pending else fit.record[-1][1]
+            self.hooks.update(fit.updates, fit.total, loss)
+        if time.monotonic() - self.last > CHECKPOINT_SECONDS:
+            self.keep()
+
+    def keep(self) -> None:
+        self.file.save(self.partial)
+        self.last = time.monotonic()

@@ -1,0 +1,230 @@
+"""Training of an ensemble: resumable at any update, extendable after the last.
+
+What update u draws is a pure function of the seed and u. The learning rate rises over the
+first updates, stands, and falls over the last part of the updates wanted. So that a
+finished training can be extended, the state from before the fall is kept: a longer
+training goes on from there and ends with the bytes of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.models.ensemble import Ensemble, ModelSettings, Steps
+from pbvf_offline.seeding import Stream, generator
+
+RECORD_EVERY = 100
+_BLOCK = 64  # updates whose batches are drawn together
+_RISE = 500  # updates over which the learning rate rises
+_FALL = 0.4  # part of the updates over which it falls
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A training at one update.
+
+    Attributes:
+        updates: Updates done.
+        weights: The networks' parameters, in their own order.
+        first: Adam's running means of the gradients, in the same order.
+        second: Adam's running means of their squares.
+        pending: Losses since the last entry of the record.
+    """
+
+    updates: int
+    weights: tuple[Tensor, ...]
+    first: tuple[Tensor, ...]
+    second: tuple[Tensor, ...]
+    pending: tuple[float, ...]
+
+
+@dataclass
+class ModelFit:
+    """An ensemble in training.
+
+    Attributes:
+        ensemble: The networks, changed in place.
+        total: Updates wanted, which the learning rate depends on.
+        optimiser: Adam over all networks.
+        updates: Updates done.
+        record: ``(update, mean loss of a member since the one before)``.
+        pending: Losses of a member since the last entry of the record.
+        before_fall: The training where the learning rate began to fall, from there on.
+        whole: False while an update is under way, when nothing may be saved.
+    """
+
+    ensemble: Ensemble
+    total: int
+    optimiser: torch.optim.Adam
+    updates: int = 0
+    record: list[tuple[int, float]] = field(default_factory=list)
+    pending: list[float] = field(default_factory=list)
+    before_fall: Snapshot | None = None
+    whole: bool = True
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of the present state."""
+        parameters = list(self.ensemble.parameters())
+        states = [self.optimiser.state[p] for p in parameters] if self.updates else []
+        return Snapshot(
+            self.updates,
+            tuple(p.detach().clone() for p in parameters),
+            tuple(state["exp_avg"].clone() for state in states),
+            tuple(state["exp_avg_sq"].clone() for state in states),
+            tuple(self.pending),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot's state."""
+        self.updates = snapshot.updates
+        self.record = [(u, loss) for u, loss in self.record if u <= snapshot.updates]
+        self.pending = list(snapshot.pending)
+        self.optimiser = _adam(self.ensemble)
+        step = torch.tensor(float(snapshot.updates))
+        for k, parameter in enumerate(self.ensemble.parameters()):
+            with torch.no_grad():
+                parameter.copy_(snapshot.weights[k])
+            if snapshot.updates:
+                self.optimiser.state[parameter] = {
+                    "step": step.clone(),
+                    "exp_avg": snapshot.first[k].clone(),
+                    "exp_avg_sq": snapshot.second[k].clone(),
+                }
+
+    def extend(self, total: int) -> None:
+        """Want more updates; whatever was done while the learning rate fell is done again.
+
+        Raises:
+            UsageError: Fewer updates are wanted than before.
+        """
+        if total < self.total:
+            raise UsageError(f"{total} updates are fewer than the {self.total} of this model")
+        if total > self.total and self.before_fall is not None:
+            self.restore(self.before_fall)
+            self.before_fall = None
+        self.total = total
+
+
+def start_training(ensemble: Ensemble, total: int) -> ModelFit:
+    """Return a training at update 0."""
+    if total < 1:
+        raise UsageError(f"{total} updates are not at least 1", where="--updates")
+    return ModelFit(ensemble, total, _adam(ensemble))
+
+
+def _adam(ensemble: Ensemble) -> torch.optim.Adam:
+    return torch.optim.Adam(ensemble.parameters(), lr=ensemble.settings.lr, fused=True)
+
+
+def fall_from(total: int) -> int:
+    """Return the update from which the learning rate falls."""
+    return total - math.floor(_FALL * total)
+
+
+def learning_rate(settings: ModelSettings, update: int, total: int) -> float:
+    """Return Adam's learning rate at an update (counted from 0) of so many."""
+    rise = min(1.0, (update + 1) / _RISE)
+    falling = math.floor(_FALL * total)
+    return settings.lr * rise * (min(1.0, (total - update) / falling) if falling else 1.0)
+
+
+def model_loss(ensemble: Ensemble, steps: Steps, index: Tensor, noise: Tensor | None) -> Tensor:
+    """Return the sum over members of their mean squared error and termination's log loss.
+
+    Args:
+        ensemble: The networks.
+        steps: What they learn from.
+        index: (M, B) int64, the steps of each member.
+        noise: (M, B, obs_dim) what is added to the observations, in units of the spread of
+            a step's change; the target still ends at the true next observation.
+    """
+    obs, change = steps.obs[index], steps.change[index]
+    if noise is not None:
+        away = noise * ensemble.change_std
+        obs, change = obs + away, change - away
+    out = ensemble.outputs(obs, steps.action[index])
+    size = change.shape[-1]
+    change = (change - ensemble.change_mean) / ensemble.change_std
+    wanted = torch.cat([change, steps.reward[index].unsqueeze(-1)], dim=-1)
+    loss = (out[..., : size + 1] - wanted).square().mean(dim=(1, 2)).sum()
+    if ensemble.scales.ends:
+        unlike = torch.nn.functional.binary_cross_entropy_with_logits(
+            out[..., size + 1], steps.ended[index], reduction="none"
+        )
+        loss = loss + unlike.mean(dim=1).sum()
+    return loss
+
+
+def batches(
+    settings: ModelSettings, entries: int, obs_dim: int, start: int, stop: int
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield what updates start … stop - 1 draw.
+
+    Yields:
+        Steps (M, B) int64, uniform with replacement, and noise (M, B, obs_dim) or None:
+        normal, its size drawn for each step between 0 and ``settings.noise``.
+    """
+    shape = (settings.members, settings.batch_size)
+    for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
+        rng = generator(settings.seed, Stream.MODEL_BATCH, block)
+        for update in range(block * _BLOCK, min(stop, (block + 1) * _BLOCK)):
+            # Drawn also for updates that are passed over, so that each has its own numbers.
+            index = torch.from_numpy(rng.integers(entries, size=shape))
+            noise = None
+            if settings.noise > 0:
+                size = rng.random((*shape, 1), dtype=np.float32) * np.float32(settings.noise)
+                drawn = rng.standard_normal((*shape, obs_dim), dtype=np.float32) * size
+                noise = torch.from_numpy(drawn)
+            if update >= start:
+                yield index, noise
+
+
+def advance(
+    fit: ModelFit,
+    steps: Steps,
+    until: int,
+    after_update: Callable[[ModelFit], None] | None = None,
+) -> None:
+    """Take gradient steps up to update ``until``, at most ``fit.total``.
+
+    Args:
+        fit: The training, changed in place.
+        steps: What the networks learn from.
+        until: Number of updates wanted in all.
+        after_update: Called after every update, for progress and checkpoints.
+
+    Raises:
+        DivergedError: The loss is NaN or infinite; nothing of that update was applied.
+    """
+    ensemble = fit.ensemble
+    settings, obs_dim = ensemble.settings, ensemble.spec.obs_dim
+    for index, noise in batches(settings, len(steps), obs_dim, fit.updates, until):
+        if fit.updates == fall_from(fit.total):
+            fit.before_fall = fit.snapshot()
+        for group in fit.optimiser.param_groups:
+            group["lr"] = learning_rate(settings, fit.updates, fit.total)
+        loss = model_loss(ensemble, steps, index, noise)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"the model's loss is {value} at update {fit.updates + 1}", remedy="lower --lr"
+            )
+        fit.whole = False
+        fit.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        fit.optimiser.step()
+        fit.updates += 1
+        fit.pending.append(value / settings.members)
+        if fit.updates % RECORD_EVERY == 0:
+            fit.record.append((fit.updates, float(np.mean(fit.pending))))
+            fit.pending.clear()
+        fit.whole = True
+        if after_update is not None:
+            after_update(fit)

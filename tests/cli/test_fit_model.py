@@ -1,0 +1,139 @@
+"""``pbvf fit-model`` from a user's side."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from cli_tools import pbvf
+from pbvf_offline.models.model_file import load_model
+
+SMALL = ("--hidden", "8,8", "--batch-size", "8", "--members", 2, "-q", "--json")
+FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--updates", 30)
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("datasets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        for env, name, steps, *more in (
+            ("ToyVaried-v0", "varied", 600, "--perturb-every", 12),
+            ("ToyDiscrete-v0", "discrete", 60, "--stochastic"),
+            ("Toy-v0", "one", 4),
+        ):
+            argv = ["--dataset", f"lab/{name}-v0", "--steps", steps, "--seed", 0, "-q", *more]
+            assert pbvf("collect", f"toyenv:{env}", *argv).code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(datasets, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit(*argv: object, dataset: str = "lab/varied-v0"):
+    ran = pbvf("fit-model", dataset, "--out", "m.safetensors", *argv)
+    assert ran.code == 0, ran.err
+    return ran.json
+
+
+def test_json_holds_what_the_interface_promises(here):
+    argv = ("--updates", 60, "--trial-updates", 15, "--seed", 0)
+    result = fit(*SMALL, *argv)
+    assert result["model"] == "m.safetensors"
+    assert result["updates"] == 60
+    assert result["seconds"] > 0
+    assert result["updates_per_second"] > 0
+    check = result["check"]
+    assert check["steps"][0] == 10
+    for name in ("correlation", "slope", "error", "coverage", "spread", "pieces", "state_error"):
+        assert len(check[name]) == len(check["steps"])
+    assert isinstance(result["fit_for"], list)
+    trials = [(trial["noise"], trial["angles"]) for trial in result["trials"]]
+    assert len(trials) == 4
+    assert (result["noise"], result["angles"]) in trials
+    best = min(result["trials"], key=lambda trial: trial["score"])
+    assert (best["noise"], best["angles"]) == (result["noise"], result["angles"])
+    again = fit(*SMALL, *argv)
+    assert again["already_complete"]
+    assert again["check"] == check
+    verified = pbvf("dataset", "verify", "m.safetensors", "--json", "-q")
+    assert verified.code == 0
+    assert verified.json["kind"] == "model"
+    assert verified.json["status"] == "intact"
+
+
+def test_given_settings_are_not_chosen_and_equal_ones_give_equal_bytes(here):
+    result = fit(*FIXED, "--seed", 1)
+    assert result["trials"] == []
+    assert (result["noise"], result["angles"]) == (0.1, False)
+    first = (here / "m.safetensors").read_bytes()
+    fit(*FIXED, "--seed", 1, "--overwrite")
+    assert (here / "m.safetensors").read_bytes() == first
+    settings = load_model(here / "m.safetensors").ensemble.settings
+    assert (settings.members, settings.hidden, settings.batch_size) == (2, (8, 8), 8)
+
+
+def test_bfloat16_is_a_choice_that_changes_the_numbers_a_little(here):
+    losses = [
+        fit(*FIXED, "--seed", 1, flag, "--updates", 100, "--overwrite")["loss"]
+        for flag in ("--bfloat16", "--no-bfloat16")
+    ]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_discrete_actions_of_stochastic_policies_and_ends(here):
+    result = fit(*FIXED, "--seed", 0, "--validation-episodes", 0.5, dataset="lab/discrete-v0")
+    assert result["check"]["length_error"] is not None
+
+
+def test_people_read_what_it_is_fit_for(here):
+    argv = ("--hidden", "8,8", "--updates", 5, "--trial-updates", 2, "--seed", 0)
+    ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *argv)
+    assert ran.code == 0
+    assert "fit for" in ran.out
+    assert "nothing: its check failed" in ran.out
+    assert "after steps" in ran.out
+    assert "tried noise 0.03 with angles: error" in ran.err
+
+
+def test_other_settings_are_a_conflict(here):
+    fit(*FIXED, "--seed", 0)
+    ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *FIXED, "--seed", 2)
+    assert ran.code == 7
+    assert "seed 0 (now 2)" in ran.error
+
+
+def test_errors_that_users_can_see(here, datasets):
+    argv = ("--out", "m.safetensors", *FIXED, "--seed", 0)
+    ran = pbvf("fit-model", "lab/one-v0", *argv)
+    assert ran.code == 5
+    assert "1 episodes, of which 1 would be held out" in ran.error
+    for option, value in (
+        ("--members", 65),
+        ("--validation-episodes", 1.0),
+        ("--validation-episodes", 0),
+        ("--noise", -1),
+        ("--lr", 0),
+        ("--hidden", "linear"),
+        ("--updates", 0),
+        ("--trial-updates", 0),
+        ("--batch-size", 0),
+    ):
+        ran = pbvf("fit-model", "lab/varied-v0", *argv, option, value)
+        assert ran.code == 2, option
+        assert option in ran.error
+    ran = pbvf("fit-model", "lab/varied-v0", *argv, "--lr", 1e30, "--updates", 2_000)
+    assert ran.code == 8
+    shutil.copytree(datasets / "lab" / "varied-v0", here / "bad")
+    (here / "bad" / "data" / "main_data.hdf5").write_bytes(b"x")
+    assert pbvf("fit-model", "bad", *argv).code in (3, 4)
+    ran = pbvf("fit-model", "lab/varied-v0", *argv, "--out", here)
+    assert ran.code == 2
+    assert "is a folder" in ran.error

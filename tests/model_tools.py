@@ -1,0 +1,60 @@
+"""Data of small systems whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.models.check import held_out_episodes
+from pbvf_offline.models.ensemble import ModelSettings
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
+
+SETTINGS = ModelSettings(seed=0, members=2, hidden=(32, 32), batch_size=64)
+Step = Callable[[NDArray[np.float64], NDArray[Any], np.random.Generator], tuple[Any, float, bool]]
+
+
+def played(
+    policies: Policies, step: Step, starts: NDArray[np.float64], steps: int, seed: int = 0
+) -> Trajectories:
+    """One episode for each policy, from its own start, by ``step(obs, action, rng)``."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for k in range(len(policies)):
+        actor, obs = policies.actor(k), starts[k]
+        observations, actions, rewards, ends = [obs], [], [], []
+        for _ in range(steps):
+            action = actor.act(obs, rng)[0]
+            obs, reward, ended = step(obs, action, rng)
+            observations.append(obs)
+            actions.append(action)
+            rewards.append(reward)
+            ends.append(ended)
+            if ended:
+                break
+        length = len(rewards)
+        truncated = np.zeros(length, bool)
+        truncated[-1] = not ends[-1]
+        episodes.append(
+            Episode(
+                observations=np.array(observations),
+                actions=np.array(actions),
+                rewards=np.array(rewards),
+                terminated=np.array(ends),
+                truncated=truncated,
+                theta=policies.theta[k : k + 1],
+                segment=np.zeros(length + 1, np.int32),
+                obs_mean=policies.obs_mean[k : k + 1],
+                obs_std=policies.obs_std[k : k + 1],
+                seed=None,
+            )
+        )
+    return stack_episodes(policies.spec, episodes)
+
+
+def held_out(data: Trajectories) -> NDArray[np.bool_]:
+    """A fifth of the episodes."""
+    return held_out_episodes(data.episodes, 0.2, 0)

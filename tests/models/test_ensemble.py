@@ -1,0 +1,266 @@
+"""Ensembles: what they learn, resumption, and that an imagined rollout is a plain loop."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from libtools import box_spec, discrete_spec, make_episode, make_policies
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.models.ensemble import Ensemble, ModelSettings, Steps
+from pbvf_offline.models.imagine import action_noise, imagine
+from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.training import (
+    advance,
+    batches,
+    fall_from,
+    learning_rate,
+    start_training,
+)
+from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
+
+SMALL = ModelSettings(seed=0, members=2, hidden=(16, 16), batch_size=32)
+
+
+def some_data(spec: PolicySpec, end: str = "terminated") -> Trajectories:
+    policies = make_policies(spec, 4, mean=[0.5] * spec.obs_dim, std=[2.0] * spec.obs_dim)
+    rng = np.random.default_rng(1)
+    return stack_episodes(
+        spec,
+        [make_episode(policies, [k % 4, (k + 1) % 4], [6, 5], end=end, rng=rng) for k in range(6)],
+    )
+
+
+def untrained(data: Trajectories, settings: ModelSettings = SMALL) -> Ensemble:
+    return Ensemble(data.policies.spec, Scales.of(data, np.arange(len(data))), settings)
+
+
+def all_steps(data: Trajectories, ensemble: Ensemble) -> Steps:
+    return Steps.of(data, ensemble.scales, np.arange(len(data)))
+
+
+def by_hand(ensemble, policies, row, start, steps, member, noise=None):  # type: ignore[no-untyped-def]
+    """Play one policy in one member with the library's own numpy actor and plain numbers."""
+    spec, normaliser = policies.spec, ensemble.scales.normaliser
+    actor = policies.actor(row)
+    log_std = policies.theta[row, : spec.log_std_size].astype(float)
+    obs, total = np.asarray(start, float), 0.0
+    for t in range(steps):
+        out = actor.logits(obs)
+        if noise is not None:
+            out = out + (np.exp(log_std) if spec.is_continuous else 1.0) * noise[t]
+        if spec.is_continuous:
+            unit = np.tanh(out) if spec.squash == "tanh" else np.clip(out, -1.0, 1.0)
+        else:
+            unit = np.eye(spec.actions.outputs)[int(np.argmax(out))]
+        seen = torch.zeros(ensemble.members, 1, spec.obs_dim)
+        seen[member, 0] = torch.from_numpy(normaliser.apply(obs))
+        action = torch.zeros(ensemble.members, 1, len(unit))
+        action[member, 0] = torch.from_numpy(unit)
+        with torch.no_grad():
+            ahead, reward, ended = ensemble.step(seen, action)
+        obs = ahead[member, 0].numpy() * normaliser.std + normaliser.mean
+        total += float(reward[member, 0])
+        if bool(ended[member, 0]):
+            return total, t + 1
+    return total, steps
+
+
+SPECS = {
+    "linear": box_spec(3, act_dim=2),
+    "deep": box_spec(3, hidden=(5, 4)),
+    "unsquashed": box_spec(3, squash="none"),
+    "stochastic": box_spec(3, act_dim=2, stochastic=True),
+    "discrete": discrete_spec(3, n=3, start=-1),
+    "categorical": discrete_spec(3, n=3, stochastic=True),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("angles", [False, True])
+def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> None:
+    spec = SPECS[name]
+    data = some_data(spec)
+    ensemble = untrained(data, dataclasses.replace(SMALL, angles=angles))
+    with torch.no_grad():  # an end that some episodes reach and others do not
+        ensemble.network.biases[-1][..., -1] -= 0.3
+    policies = make_policies(spec, 3, seed=5, mean=[-0.2] * 3, std=[0.7] * 3)
+    normaliser = ensemble.scales.normaliser
+    theta = policies.in_normaliser(normaliser.mean, normaliser.std)
+    starts = data.initial_observations[:2].astype(float)
+    noise = action_noise(spec, 30, 2, 9)
+    played = imagine(ensemble, spec, theta, starts, 30, noise=noise, marks=(4,))
+    lengths = []
+    for k in range(3):
+        for s in range(2):
+            for m in range(2):
+                drawn = None if noise is None else noise[:, s].numpy()
+                total, length = by_hand(ensemble, policies, k, starts[s], 30, m, drawn)
+                early, _ = by_hand(ensemble, policies, k, starts[s], 4, m, drawn)
+                assert played.lengths[k, s, m] == length
+                np.testing.assert_allclose(played.returns[1, k, s, m], total, atol=2e-3)
+                np.testing.assert_allclose(played.returns[0, k, s, m], early, atol=1e-4)
+                lengths.append(length)
+    assert played.marks == (4, 30)
+
+
+def test_the_cautious_value_is_the_members_mean_less_their_deviation() -> None:
+    spec = box_spec(3)
+    data = some_data(spec)
+    ensemble = untrained(data)
+    theta = make_policies(spec, 4).theta
+    played = imagine(ensemble, spec, theta, data.initial_observations[:3].astype(float), 20)
+    for k in range(4):
+        members = [played.returns[-1, k, :, m].mean() for m in range(2)]
+        expected = np.mean(members) - abs(members[0] - members[1]) / 2
+        assert played.cautious_values()[k] == pytest.approx(expected)
+
+
+def test_results_do_not_depend_on_what_is_played_beside() -> None:
+    """600 policies take several blocks; one alone takes a small one."""
+    spec = box_spec(3, stochastic=True)
+    data = some_data(spec)
+    ensemble = untrained(data)
+    theta = make_policies(spec, 600).theta
+    starts = data.initial_observations[:1].astype(float)
+    noise = action_noise(spec, 12, 1, 0)
+    together = imagine(ensemble, spec, theta, starts, 12, noise=noise)
+    for k in (0, 255, 256, 599):
+        alone = imagine(ensemble, spec, theta[k : k + 1], starts, 12, noise=noise)
+        np.testing.assert_allclose(
+            together.returns[0, k], alone.returns[0, 0], rtol=1e-4, atol=1e-4
+        )
+        np.testing.assert_array_equal(together.lengths[k], alone.lengths[0])
+
+
+def test_imagined_observations_and_rewards_stay_in_the_range_of_the_data() -> None:
+    data = some_data(box_spec(3), end="truncated")
+    ensemble = untrained(data)
+    with torch.no_grad():
+        ensemble.network.biases[-1].fill_(100.0)
+    theta = make_policies(box_spec(3), 1).theta
+    played = imagine(ensemble, box_spec(3), theta, data.initial_observations[:1].astype(float), 7)
+    assert played.returns[0, 0, 0, 0] == pytest.approx(7 * data.rewards.max(), rel=1e-5)
+    highest = ensemble.scales.normaliser.apply(data.observations.max(axis=0))
+    np.testing.assert_allclose(played.states[0, 0, 0, 0], highest, rtol=1e-5)
+    assert played.lengths.tolist() == [[[7, 7]]]
+
+
+def test_policies_of_another_environment_are_refused() -> None:
+    data = some_data(box_spec(3))
+    ensemble = untrained(data)
+    starts = data.initial_observations[:1].astype(float)
+    other = box_spec(3, high=2.0)
+    with pytest.raises(IncompatibleError, match="other observations or actions"):
+        imagine(ensemble, other, make_policies(other, 1).theta, starts, 3)
+    drawing = box_spec(3, stochastic=True)
+    with pytest.raises(IncompatibleError, match="noise for each step and start"):
+        imagine(ensemble, drawing, make_policies(drawing, 1).theta, starts, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("members", 0, "--members: 0 is not a whole number"),
+        ("hidden", (), "--hidden: nothing is not 1 to 16"),
+        ("lr", float("nan"), "--lr: nan is not a finite number"),
+        ("batch_size", 0, "--batch-size: 0 is not a whole number"),
+        ("noise", -1.0, "--noise: -1.0 is not a number in"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(SMALL, **{name: value})
+
+
+def test_steps_end_at_the_true_next_observation_whatever_followed() -> None:
+    spec = box_spec(2)
+    data = some_data(spec, end="cut")
+    ensemble = untrained(data)
+    steps = all_steps(data, ensemble)
+    transitions, std = data.transitions, ensemble.scales.normaliser.std
+    np.testing.assert_allclose(
+        steps.change.numpy(), (transitions.next_obs - transitions.obs) / std, rtol=1e-5, atol=1e-6
+    )
+    assert not steps.ended.any()
+    assert not ensemble.scales.ends
+    ending = some_data(spec, end="terminated")
+    assert all_steps(ending, untrained(ending)).ended.sum() == ending.episodes
+
+
+def weights(fit) -> list[bytes]:  # type: ignore[no-untyped-def]
+    return [p.detach().numpy().tobytes() for p in fit.ensemble.parameters()]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_interrupted_and_extended_training_ends_with_the_same_bytes(noise: float) -> None:
+    data = some_data(box_spec(2))
+    settings = dataclasses.replace(SMALL, noise=noise)
+
+    def run(*stages: tuple[int, int]):  # type: ignore[no-untyped-def]
+        fit = start_training(untrained(data, settings), stages[0][0])
+        for total, until in stages:
+            fit.extend(total)
+            advance(fit, all_steps(data, fit.ensemble), until)
+        return fit
+
+    whole = run((250, 250))
+    for stages in (
+        ((250, 7), (250, 203), (250, 250)),  # stopped twice, once while the rate falls
+        ((110, 110), (250, 250)),  # extended after the end
+        ((110, 90), (250, 250)),  # extended while the rate falls
+        ((110, 20), (250, 250)),
+    ):
+        other = run(*stages)
+        assert weights(other) == weights(whole)
+        assert other.record == whole.record
+        assert other.pending == whole.pending
+    assert weights(run((110, 110))) != weights(whole)
+    with pytest.raises(UsageError, match="fewer than the 250"):
+        whole.extend(249)
+
+
+def test_a_restored_snapshot_goes_on_as_before() -> None:
+    data = some_data(box_spec(2))
+    fit = start_training(untrained(data), 60)
+    advance(fit, all_steps(data, fit.ensemble), 20)
+    saved = fit.snapshot()
+    advance(fit, all_steps(data, fit.ensemble), 60)
+    again = start_training(untrained(data), 60)
+    again.restore(saved)
+    advance(again, all_steps(data, again.ensemble), 60)
+    assert weights(again) == weights(fit)
+
+
+def test_the_learning_rate_rises_stands_and_falls() -> None:
+    rates = [learning_rate(SMALL, u, 10_000) for u in (0, 499, 500, 5_999, 6_000, 8_000, 9_999)]
+    np.testing.assert_allclose(rates, [4e-6, 2e-3, 2e-3, 2e-3, 2e-3, 1e-3, 5e-7])
+    assert fall_from(10_000) == 6_000
+    assert learning_rate(SMALL, 0, 1) == pytest.approx(4e-6)
+    with pytest.raises(UsageError, match="0 updates"):
+        start_training(untrained(some_data(box_spec(2))), 0)
+
+
+def test_another_seed_draws_other_steps_and_the_same_seed_the_same() -> None:
+    noisy = dataclasses.replace(SMALL, noise=0.2)
+    first = list(batches(noisy, 50, 2, 0, 130))
+    later = list(batches(noisy, 50, 2, 100, 130))
+    for (a, na), (b, nb) in zip(first[100:], later, strict=True):
+        assert a.equal(b)
+        assert na is not None
+        assert nb is not None
+        assert na.equal(nb)
+    other = next(batches(dataclasses.replace(noisy, seed=1), 50, 2, 0, 1))
+    assert not other[0].equal(first[0][0])
+
+
+def test_a_loss_that_is_not_finite_stops_training() -> None:
+    data = some_data(box_spec(2))
+    fit = start_training(untrained(data, dataclasses.replace(SMALL, lr=1e30)), 2_000)
+    with pytest.raises(DivergedError, match=r"loss is (nan|inf) at update"):
+        advance(fit, all_steps(data, fit.ensemble), 2_000)
+    assert fit.updates > 0

@@ -1,0 +1,135 @@
+"""Ensembles against systems whose truth is known, and against pure noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from libtools import box_spec, make_policies
+from model_tools import SETTINGS, held_out, played
+from pbvf_offline.envs.lqr import LQREnv, lqr_return
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.models.check import check_model, held_out_episodes
+from pbvf_offline.models.choice import choose_settings, train
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Trajectories
+
+
+def test_the_lqr_is_learned_to_a_known_error() -> None:
+    """Imagined returns of policies near the optimum against the closed form."""
+    spec = box_spec(1, low=-100.0, high=100.0, squash="none")
+    rng = np.random.default_rng(0)
+    theta = np.column_stack([rng.uniform(-1.2, -0.2, 60), rng.uniform(-0.4, 0.4, 60)])
+    policies = Policies(spec, theta.astype(np.float32), np.zeros((60, 1)), np.ones((60, 1)))
+    env = LQREnv()
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        env.reset()
+        env._state = float(obs[0])  # the environment has no other way to start in a state
+        ahead, reward, ended, _, _ = env.step(action)
+        return ahead, reward, ended
+
+    starts = rng.uniform(-2, 2, (60, 1))
+    data = played(policies, step, starts, 20)
+    ensemble = train(data, held_out(data), SETTINGS, 2_000)
+    check = check_model(ensemble, data, held_out(data), 0)
+    assert check.horizons[-1].correlation > 0.995
+    assert check.horizons[-1].slope == pytest.approx(1.0, abs=0.02)
+    fresh = np.column_stack([rng.uniform(-1.0, -0.3, 20), rng.uniform(-0.2, 0.2, 20)])
+    normaliser = ensemble.scales.normaliser
+    seen = Policies(spec, fresh.astype(np.float32), np.zeros((20, 1)), np.ones((20, 1)))
+    result = imagine(
+        ensemble,
+        spec,
+        seen.in_normaliser(normaliser.mean, normaliser.std),
+        np.ones((1, 1)),
+        50,
+    )
+    truth = lqr_return(seen.theta[:, 0].astype(float), seen.theta[:, 1].astype(float), 50)
+    predicted = result.member_values().mean(axis=1)
+    assert np.abs(predicted - truth).mean() < 0.05 * truth.std()
+    assert np.corrcoef(predicted, truth)[0, 1] > 0.999
+
+
+def test_a_linear_system_with_an_end_is_learned_to_a_known_error() -> None:
+    spec = box_spec(2)
+    matrix = np.array([[0.95, 0.2], [-0.2, 0.95]])
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        ahead = matrix @ obs + np.array([0.0, 0.3]) * action
+        return ahead, float(ahead[0]), bool(abs(ahead[0]) > 2.5)
+
+    rng = np.random.default_rng(1)
+    policies = make_policies(spec, 80, seed=2)
+    data = played(policies, step, rng.uniform(-2, 2, (80, 2)), 60)
+    assert 0.1 < data.terminated.sum() / data.episodes < 0.9
+    ensemble = train(data, held_out(data), SETTINGS, 2_000)
+    check = check_model(ensemble, data, held_out(data), 0)
+    assert check.fit_for[-1] == "search"
+    assert check.horizons[0].state_error < 0.03
+    assert check.horizons[0].correlation > 0.99
+    assert check.length_error is not None
+    assert check.length_error < 0.25 * check.length_spread
+
+
+def noise_data() -> Trajectories:
+    spec = box_spec(2)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        return rng.standard_normal(2), float(rng.standard_normal()), False
+
+    starts = np.random.default_rng(3).standard_normal((60, 2))
+    return played(make_policies(spec, 60), step, starts, 60)
+
+
+def test_an_ensemble_fitted_to_pure_noise_fails_its_own_check() -> None:
+    data = noise_data()
+    check = check_model(train(data, held_out(data), SETTINGS, 600), data, held_out(data), 0)
+    assert [h.steps for h in check.horizons] == [10, 50]
+    assert check.fit_for == ()
+
+
+def test_the_check_chooses_angles_where_an_observation_winds_and_no_noise_where_it_hurts() -> None:
+    """A pendulum's angle that winds, and the same reward in every turn."""
+    spec = box_spec(2)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        speed = 0.99 * obs[1] + 0.1 * np.sin(obs[0]) + 0.2 * float(action[0])
+        ahead = np.array([obs[0] + speed, speed])
+        return ahead, float(np.cos(ahead[0])), False
+
+    rng = np.random.default_rng(4)
+    starts = np.column_stack([rng.uniform(-30, 30, 80), rng.uniform(-1, 1, 80)])
+    data = played(make_policies(spec, 80, std=[10.0, 1.0]), step, starts, 55)
+    notes = []
+    chosen, trials = choose_settings(
+        data, held_out(data), SETTINGS, updates=700, members=1, note=notes.append
+    )
+    assert chosen.angles
+    assert list(trials) == notes
+    assert [(t.noise, t.angles) for t in trials[:2]] == [(0.03, False), (0.03, True)]
+    best = min(trials, key=lambda trial: trial.check.score)
+    assert (best.noise, best.angles) == (chosen.noise, chosen.angles)
+    assert chosen.members == SETTINGS.members
+
+
+def test_an_episode_is_held_out_and_one_is_learned_from() -> None:
+    assert held_out_episodes(10, 0.01, 0).sum() == 1
+    assert held_out_episodes(10, 0.3, 0).sum() == 3
+    assert not np.array_equal(held_out_episodes(50, 0.3, 0), held_out_episodes(50, 0.3, 1))
+    with pytest.raises(IncompatibleError, match="1 episodes, of which 1 would be held out"):
+        held_out_episodes(1, 0.1, 0)
+
+
+def test_without_long_enough_pieces_there_is_no_verdict() -> None:
+    spec = box_spec(2)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        return obs * 0.9, 1.0, False
+
+    data = played(make_policies(spec, 12), step, np.ones((12, 2)), 5)
+    check = check_model(train(data, held_out(data), SETTINGS, 20), data, held_out(data), 0)
+    assert check.horizons == ()
+    assert check.score == float("inf")
+    assert check.fit_for == ()

@@ -1,0 +1,221 @@
+"""Model files: whole, safe to open, resumable, extendable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from libtools import box_spec, make_policies
+from model_tools import played
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    DivergedError,
+    IncompatibleError,
+    UnsafeError,
+    UsageError,
+)
+from pbvf_offline.io.tensor_file import decode, encode
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.model_file import ModelFile, load_model
+from pbvf_offline.models.to_file import (
+    Hooks,
+    ModelRequest,
+    fit_model_to_file,
+    partial_path,
+    stored_model_seed,
+)
+from pbvf_offline.rollout.episodes import Trajectories
+
+REQUEST = ModelRequest(
+    seed=3, members=2, hidden=(12, 12), batch_size=32, validation=0.2, trial_updates=30
+)
+FIXED = dataclasses.replace(REQUEST, noise=0.1, angles=False)
+
+
+@cache
+def data() -> Trajectories:
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        ahead = 0.9 * obs + 0.1 * action
+        return ahead, float(ahead[0]), bool(ahead[0] > 0.8)
+
+    starts = np.random.default_rng(0).uniform(-1, 1, (40, 2))
+    return played(make_policies(box_spec(2), 40), step, starts, 25)
+
+
+def make(out: Path, request: ModelRequest = FIXED, updates: int = 100, **kwargs):  # type: ignore[no-untyped-def]
+    return fit_model_to_file(
+        data(),
+        request,
+        out,
+        updates=updates,
+        environment=EnvReference("Toy-v0"),
+        dataset="ab" * 32,
+        **kwargs,
+    )
+
+
+def test_a_model_comes_back_as_it_was_and_imagines_the_same(tmp_path: Path) -> None:
+    made = make(tmp_path / "m.safetensors", REQUEST)
+    read = load_model(tmp_path / "m.safetensors")
+    assert read.encode() == made.file.encode() == (tmp_path / "m.safetensors").read_bytes()
+    assert read.check == made.file.check
+    assert read.check is not None
+    assert read.trials == made.file.trials
+    assert len(read.trials) == 4
+    assert read.environment == EnvReference("Toy-v0")
+    assert read.dataset == "ab" * 32
+    assert read.initial_observations.shape == (40, 2)
+    theta = make_policies(box_spec(2), 3).theta
+    starts = read.initial_observations[:2]
+    both = [imagine(file.ensemble, box_spec(2), theta, starts, 20) for file in (read, made.file)]
+    assert both[0].returns.tobytes() == both[1].returns.tobytes()
+
+
+def test_the_same_call_finds_it_complete_and_another_is_a_conflict(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    make(out)
+    before = out.read_bytes()
+    again = make(out)
+    assert again.already_complete
+    assert (again.seconds, again.updates_done_now) == (0.0, 0)
+    with pytest.raises(ConflictError, match=r"noise 0.1 \(now 0.2\)"):
+        make(out, dataclasses.replace(FIXED, noise=0.2))
+    with pytest.raises(ConflictError, match="exists with 100 updates, 99 were asked for"):
+        make(out, updates=99)
+    assert out.read_bytes() == before
+    other = make(out, dataclasses.replace(FIXED, noise=0.2), overwrite=True)
+    assert other.file.ensemble.settings.noise == 0.2
+    assert stored_model_seed(out) == 3
+    assert stored_model_seed(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("request_", [FIXED, REQUEST], ids=["given", "chosen"])
+@pytest.mark.parametrize("at", [1, 70])
+def test_an_interrupted_training_continues_to_the_same_bytes(
+    tmp_path: Path, request_: ModelRequest, at: int
+) -> None:
+    make(tmp_path / "whole.safetensors", request_)
+
+    def stop(done: int, wanted: int, loss: float) -> None:
+        assert (wanted, loss > 0) == (100, True)
+        if done == at:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "m.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        make(out, request_, hooks=Hooks(update=stop))
+    assert not out.exists()
+    assert stored_model_seed(out) == 3
+    trials = []
+    rest = make(out, request_, hooks=Hooks(trial=trials.append))
+    assert rest.updates_done_now == 100 - at
+    assert trials == []
+    assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "m.safetensors",
+        "whole.safetensors",
+    ]
+
+
+def test_more_updates_extend_to_the_bytes_of_an_uninterrupted_training(tmp_path: Path) -> None:
+    make(tmp_path / "whole.safetensors", updates=130)
+    make(tmp_path / "m.safetensors", updates=60)
+    longer = make(tmp_path / "m.safetensors", updates=130)
+    assert longer.updates_done_now == 130 - 36  # the learning rate fell from update 36 on
+    whole = (tmp_path / "whole.safetensors").read_bytes()
+    assert (tmp_path / "m.safetensors").read_bytes() == whole
+
+
+def test_a_training_that_diverges_keeps_the_last_good_file(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    with pytest.raises(DivergedError):
+        make(out, dataclasses.replace(FIXED, lr=1e30), updates=3_000)
+    assert not out.exists()
+    with pytest.raises(UsageError, match="--updates"):
+        make(out, updates=0)
+
+
+def test_something_else_in_its_place_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    out.write_bytes(encode("critic", {}, {}))
+    with pytest.raises(ConflictError, match="is no model file"):
+        make(out)
+    with pytest.raises(IncompatibleError, match="is a critic file"):
+        load_model(out)
+    out.write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00K\x01.")
+    with pytest.raises(UnsafeError):
+        load_model(out)
+
+
+@cache
+def a_file() -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return make(Path(folder) / "m.safetensors").file.encode()
+
+
+DAMAGES = {
+    "a missing part": lambda c, t: c.pop("check"),
+    "settings": lambda c, t: c["settings"].update(members=0),
+    "an unknown setting": lambda c, t: c["settings"].update(other=1),
+    "a size": lambda c, t: c["settings"].update(hidden=[8000, 8000]),
+    "progress": lambda c, t: c["progress"].update(updates=-1),
+    "reward scale": lambda c, t: c["progress"].update(reward=[0.0, 0.0, 0.0, 1.0]),
+    "a loss": lambda c, t: c["progress"].update(pending=["x"]),
+    "check": lambda c, t: c["check"].update(horizons=7),
+    "trials": lambda c, t: c.update(trials={}),
+    "asked": lambda c, t: c.update(asked=[]),
+    "environment": lambda c, t: c.update(environment={"id": 1}),
+    "spec": lambda c, t: c["progress"]["spec"].update(squash="other"),
+    "a weight": lambda c, t: t.pop("weight/network.weights.0"),
+    "a shape": lambda c, t: t.update({"weight/network.skip": np.zeros((1, 2), np.float32)}),
+    "not finite": lambda c, t: t["weight/network.skip"].fill(np.nan),
+    "a moment": lambda c, t: t["exp_avg_sq/network.skip"].fill(-1.0),
+    "the fall": lambda c, t: t.pop("fall/weight/network.skip"),
+    "a scale": lambda c, t: t["obs_std"].fill(0.0),
+    "the box": lambda c, t: t["low"].fill(1e6),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, name: str) -> None:
+    content, tensors = decode("model", a_file(), "here")
+    content = json.loads(json.dumps(content))
+    tensors = {key: value.copy() for key, value in tensors.items()}
+    DAMAGES[name](content, tensors)
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(encode("model", content, tensors))
+    with pytest.raises(DamagedError):
+        load_model(path)
+
+
+def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    image = bytearray(a_file())
+    image[-5] ^= 1
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(bytes(image))
+    with pytest.raises(DamagedError, match="digest"):
+        load_model(path)
+
+
+def test_a_file_holds_no_check_before_the_end(tmp_path: Path) -> None:
+    kept: list[ModelFile] = []
+
+    def stop(done: int, wanted: int, loss: float) -> None:
+        if done == 10:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "m.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        make(out, hooks=Hooks(update=stop))
+    kept.append(load_model(partial_path(out)))
+    assert kept[0].check is None
+    assert kept[0].fit.updates == 10
