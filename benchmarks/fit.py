@@ -15,7 +15,9 @@ from torch import nn
 from alternate import alternate, options, write
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 STEPS, FRAGMENT, BATCH, GAMMA, LR = 100_000, 200, 128, 0.999, 1e-3

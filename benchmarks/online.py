@@ -23,8 +23,10 @@ from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.online.loop import Hooks, start_training, train
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
-from pbvf_offline.policies.policy import Actor, PolicySpec, init_theta, perturb
+from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.policy import init_theta, perturb
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 
 ENV, CPU = "Swimmer-v5", torch.device("cpu")
 

@@ -12,7 +12,8 @@ import torch
 
 from alternate import alternate, options, write
 from pbvf_offline.critics import Critic, CriticConfig, make_critic
-from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 
 STATES = 10_000
 

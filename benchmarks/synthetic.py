@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from pbvf_datasets import DatasetWriter
-from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 OBS, ACT = 8, 2

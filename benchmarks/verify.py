@@ -23,7 +23,9 @@ from alternate import alternate
 from pbvf_datasets import DatasetWriter
 from pbvf_datasets.format.schema import DATA_FILE
 from pbvf_datasets.inspect.verify import verify
-from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 OBS, ACT = 8, 2

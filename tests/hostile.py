@@ -26,7 +26,9 @@ from h5py import h5d, h5p, h5s, h5t, h5z
 from pbvf_datasets.format.manifest import build_manifest, manifest_bytes
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.write.writer import DatasetWriter
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions, Policies, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 BOX_SPEC = PolicySpec(3, (), BoxActions((-1.0, -2.0), (1.0, 2.0)))

@@ -12,7 +12,10 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.fit.critic_file import CriticFile, finished_file, make_context
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.policies.policy import Actor, BoxActions, DiscreteActions, Policies, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_offline.policies.policy import Actor, BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 BOX_SPEC = PolicySpec(3, (), BoxActions((-2.0,), (2.0,)))

@@ -25,8 +25,9 @@ from pbvf_offline.envs.make import Env, close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
 from pbvf_offline.exchange.stable_baselines import sb3_policies
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.presets.offline import default_gamma, default_reward
 from pbvf_offline.presets.paper import (
     BUFFER_SIZE,

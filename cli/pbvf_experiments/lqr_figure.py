@@ -25,8 +25,8 @@ from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.validation import rank_correlation
 from pbvf_offline.online.loop import Hooks, Training, start_training, train
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
-from pbvf_offline.policies.policy import PolicySpec
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.setting_types import Activation
 

@@ -21,8 +21,8 @@ import numpy as np
 from pbvf_experiments.cells import cell, run_all
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.policies.policy import PolicySpec, parse_arch
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec, parse_arch
 from pbvf_offline.presets.offline import default_reward, env_preset
 from pbvf_offline.presets.paper import (
     TODAY,

@@ -18,8 +18,8 @@ import numpy as np
 from pbvf_experiments.cells import cell, choose_cells, grown_policies, run_all
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.policies.policy import parse_arch
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import parse_arch
 from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 

@@ -22,8 +22,9 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
+from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.evaluation import require_end, warm_up
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES

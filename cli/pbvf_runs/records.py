@@ -12,7 +12,7 @@ import numpy as np
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
 from pbvf_offline.io.strict_json import canonical_json
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 if TYPE_CHECKING:
     from pbvf_offline.online.settings import OnlineSettings

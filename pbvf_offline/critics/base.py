@@ -15,8 +15,9 @@ from torch import Tensor
 from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
-from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.setting_types import RewardChoice
 
@@ -94,9 +95,10 @@ class CriticConfig:
             or type(data["standardise"]) is not bool
         ):
             raise DamagedError("the critic's configuration is malformed", where=where)
+        spec = PolicySpec.from_dict(data["spec"], where)
         try:
             return cls(
-                spec=PolicySpec.from_dict(data["spec"]),
+                spec=spec,
                 hidden=tuple(hidden),
                 activation=data["activation"],
                 gamma=float(min(gamma, 2.0)),  # a huge integer has no float; 2 is refused too
@@ -104,7 +106,7 @@ class CriticConfig:
                 n_step=n_step,
                 standardise=data["standardise"],
             )
-        except (UsageError, DamagedError) as error:
+        except UsageError as error:
             raise DamagedError(
                 f"the critic's configuration is invalid: {error.what}", where=where
             ) from error

@@ -15,7 +15,7 @@ from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.policies.batch import to_unit, unit_action
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 

@@ -14,9 +14,10 @@ from pbvf_offline.critics import kinds
 from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import log_prob, network_output, to_unit
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 _DRAWS: Final = 16

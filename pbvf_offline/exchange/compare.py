@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.recompute import Recomputation
+from pbvf_offline.policies.spec import PolicySpec
 
 _TIE = 1e-4  # logits closer than this, of the largest, are equal in float32 and float64
 
@@ -26,19 +29,15 @@ def differences(
         (N, act_dim), in units of the range, infinite where ``action`` is NaN; discrete: (N,), 1
         where another choice is better by more than rounding, else 0.
     """
-    actor = policies.actor(0)
-    outputs = np.array([actor.logits(row) for row in obs])
+    recomputed = Recomputation(policies)
+    outputs = recomputed.outputs([0], [len(obs)], obs)
+    apart = recomputed.apart(outputs, action)
     actions = policies.spec.actions
     if isinstance(actions, BoxActions):
-        ours = np.array([actor.to_action(out) for out in outputs], np.float64)
-        spread = np.subtract(actions.high, actions.low)
-        away: NDArray[np.float64] = np.abs(ours - action) / spread
+        away = apart / np.subtract(actions.high, actions.low)
         return np.where(np.isnan(away), np.inf, away)
-    choice = np.asarray(action, np.float64) - actions.start
-    valid = (choice >= 0) & (choice < actions.n) & (choice == np.floor(choice))
-    theirs = outputs[np.arange(len(outputs)), np.where(valid, choice, 0).astype(np.int64)]
-    worse = outputs.max(axis=1) - theirs > _TIE * np.maximum(1.0, np.abs(outputs).max(axis=1))
-    return np.asarray(worse | ~valid, np.float64)
+    tie = _TIE * np.maximum(1.0, np.abs(outputs).max(axis=1))
+    return np.asarray(apart > tie, np.float64)
 
 
 def how_far(spec: PolicySpec, away: NDArray[np.float64]) -> str:

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_offline.policies.policy import MAX_LAYERS
+from pbvf_offline.exchange.layers import expressible
+from pbvf_offline.policies.spec import MAX_LAYERS
 from pbvf_offline.setting_types import Squash
 
-TANH_ONLY = (
-    "policies here are linear layers with tanh between them; retrain with tanh hidden layers"
-)
 Shapes = Mapping[str, tuple[int, ...]]
+Linear = Mapping[str, tuple[int, int]]
 
 _SHOWN = 8
 _LONG = 80
@@ -34,13 +33,11 @@ class Named:
 
     Attributes:
         layers: Names of the layers in the order in which they act, without ``.weight``.
-        log_std: Name of the tensor that a stochastic policy's ``log_std`` is, where known.
         squash: What the names say of the squashing; None: nothing.
         activation: What the names say of the activation; None: nothing.
     """
 
     layers: tuple[str, ...]
-    log_std: str | None = None
     squash: Squash | None = None
     activation: str | None = None
 
@@ -76,16 +73,12 @@ def natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
-def given_layers(
-    shapes: Shapes, layers: Sequence[str], obs_dim: int, outputs: int, where: str
-) -> Named:
+def given_layers(linear: Linear, layers: Sequence[str], where: str) -> Named:
     """Return layers that the user named, in the user's order.
 
     Raises:
         UsageError: One is not there.
-        IncompatibleError: They do not lead from observations to actions.
     """
-    linear = linear_layers(shapes)
     for layer in layers:
         if layer not in linear:
             raise UsageError(
@@ -93,7 +86,6 @@ def given_layers(
                 where=where,
                 remedy="name its layers with --layers",
             )
-    _check_chain({layer: linear[layer] for layer in layers}, layers, obs_dim, outputs, where)
     return Named(tuple(layers))
 
 
@@ -118,7 +110,7 @@ def find_layers(
         raise IncompatibleError(
             f"has no linear layers (a 2-D NAME.weight with its NAME.bias) among {listed(shapes)}",
             where=where,
-            remedy=TANH_ONLY,
+            remedy=expressible(),
         )
     parts = {key for layer in linear for key in (weight_of(layer), bias_of(layer))}
     left = sorted(set(shapes) - parts - set(explained), key=natural)
@@ -133,12 +125,7 @@ def find_layers(
         )
     suggestions = _suggestions(linear, obs_dim, outputs)
     if not suggestions:
-        raise IncompatibleError(
-            f"its layers {_shaped(linear)} do not lead from {obs_dim} observations to {outputs} "
-            "outputs",
-            where=where,
-            remedy="name the environment that it was made for, or its layers with --layers",
-        )
+        raise _leads_elsewhere(linear, obs_dim, outputs, where)
     others = left or [layer for layer in linear if layer not in suggestions[0]]
     raise UsageError(
         f"holds more than the layers of one policy: {listed(others)}",
@@ -147,9 +134,7 @@ def find_layers(
     )
 
 
-def _orders(
-    linear: Mapping[str, tuple[int, int]], obs_dim: int, outputs: int
-) -> list[tuple[str, ...]]:
+def _orders(linear: Linear, obs_dim: int, outputs: int) -> list[tuple[str, ...]]:
     """Return up to two orders in which all layers lead from observations to outputs.
 
     Layers whose names differ in numbers alone keep the order of the numbers.
@@ -180,9 +165,7 @@ def _orders(
     return found if visits <= _MAX_VISITS else []
 
 
-def _suggestions(
-    linear: Mapping[str, tuple[int, int]], obs_dim: int, outputs: int
-) -> list[tuple[str, ...]]:
+def _suggestions(linear: Linear, obs_dim: int, outputs: int) -> list[tuple[str, ...]]:
     """Return what might be policies: parts of the module that lead from observations to actions."""
     prefixes = {""}
     for layer in linear:
@@ -211,79 +194,80 @@ def sb3_layers(shapes: Shapes, where: str) -> Named:
     """
     if any(_EXTRACTOR.search(name) for name in shapes):
         raise IncompatibleError(
-            "has a features extractor of its own", where=where, remedy=TANH_ONLY
+            "has a features extractor of its own", where=where, remedy=expressible()
         )
     linear = linear_layers(shapes)
+    named = _sb3_actor(shapes, linear, where) or _sb3_network(shapes, linear)
+    if named is None:
+        raise IncompatibleError(
+            f"has no Stable-Baselines3 actor's layers among {listed(shapes)}",
+            where=where,
+            remedy="write model.policy.state_dict(), or name the layers with --format torch "
+            "--layers",
+        )
+    return named
 
-    def numbered(prefix: str) -> list[str]:
-        return [layer for layer in linear if re.fullmatch(re.escape(prefix) + r"\.\d+", layer)]
 
+def _numbered(linear: Linear, prefix: str) -> tuple[str, ...]:
+    pattern = re.escape(prefix) + r"\.\d+"
+    return tuple(layer for layer in linear if re.fullmatch(pattern, layer))
+
+
+def _sb3_actor(shapes: Shapes, linear: Linear, where: str) -> Named | None:
+    """Find an actor of SAC, DDPG or TD3, whose output goes through a tanh."""
     for actor in ("actor.", ""):
-        latent, log_std = numbered(f"{actor}latent_pi"), f"{actor}log_std"
-        state_dependent = weight_of(log_std) in shapes
+        latent = _numbered(linear, f"{actor}latent_pi")
+        mean = _numbered(linear, f"{actor}mu")
+        state_dependent = weight_of(f"{actor}log_std") in shapes
         if f"{actor}mu" in linear and (latent or state_dependent):  # SAC
             return Named((*latent, f"{actor}mu"), squash="tanh")
-        if numbered(f"{actor}mu"):
-            if latent or state_dependent or log_std in shapes:
-                raise IncompatibleError(
-                    "clips its mean before the tanh (use_sde with clip_mean)",
-                    where=where,
-                    remedy=TANH_ONLY,
-                )
-            return Named(tuple(numbered(f"{actor}mu")), squash="tanh")  # DDPG, TD3
-    if "action_net" in linear:  # A2C, PPO
-        hidden = numbered("mlp_extractor.policy_net")
-        log_std_shape = shapes.get("log_std")
-        if log_std_shape is not None and len(log_std_shape) > 1:  # use_sde, squashing or not
-            return Named((*hidden, "action_net"), activation="tanh")
-        return Named(
-            (*hidden, "action_net"),
-            log_std="log_std" if log_std_shape is not None else None,
-            squash="none",
-            activation="tanh",
-        )
-    for prefix in ("action_net", "q_net.q_net", "q_net"):  # ARS; DQN
-        if numbered(prefix):
-            return Named(tuple(numbered(prefix)))
-    raise IncompatibleError(
-        f"has no Stable-Baselines3 actor's layers among {listed(shapes)}",
-        where=where,
-        remedy="write model.policy.state_dict(), or name the layers with --format torch --layers",
-    )
+        if mean and (latent or state_dependent or f"{actor}log_std" in shapes):
+            raise IncompatibleError(
+                "clips its mean before the tanh (use_sde with clip_mean)",
+                where=where,
+                remedy=expressible(),
+            )
+        if mean:
+            return Named(mean, squash="tanh")
+    return None
+
+
+def _sb3_network(shapes: Shapes, linear: Linear) -> Named | None:
+    """Find the network of a policy that has no actor: A2C and PPO, ARS, DQN."""
+    if "action_net" in linear:
+        # Of use_sde, squashing or not, log_std is a matrix.
+        plain = len(shapes.get("log_std", ())) <= 1
+        hidden = _numbered(linear, "mlp_extractor.policy_net")
+        return Named((*hidden, "action_net"), "none" if plain else None, activation="tanh")
+    for prefix in ("action_net", "q_net.q_net", "q_net"):
+        layers = _numbered(linear, prefix)
+        if layers:
+            return Named(layers)
+    return None
 
 
 def check_chain(
-    shapes: Shapes, layers: Sequence[str], obs_dim: int, outputs: int, where: str
+    linear: Linear, layers: Sequence[str], obs_dim: int, outputs: int, where: str
 ) -> None:
     """Check that layers lead from observations to outputs.
 
     Raises:
         IncompatibleError: They do not.
     """
-    linear = linear_layers(shapes)
-    _check_chain({layer: linear[layer] for layer in layers}, layers, obs_dim, outputs, where)
+    chain = [linear[layer] for layer in layers]
+    if [inp for _, inp in chain] != [obs_dim, *(out for out, _ in chain[:-1])] or (
+        chain[-1][0] != outputs
+    ):
+        raise _leads_elsewhere({layer: linear[layer] for layer in layers}, obs_dim, outputs, where)
 
 
-def _check_chain(
-    linear: Mapping[str, tuple[int, int]],
-    layers: Sequence[str],
-    obs_dim: int,
-    outputs: int,
-    where: str,
-) -> None:
-    widths = [obs_dim]
-    for layer in layers:
-        out, inp = linear[layer]
-        if inp != widths[-1]:
-            break
-        widths.append(out)
-    if len(widths) != len(layers) + 1 or widths[-1] != outputs:
-        raise IncompatibleError(
-            f"its layers {_shaped(linear)} do not lead from {obs_dim} observations to {outputs} "
-            "outputs",
-            where=where,
-            remedy="name the environment that it was made for, and the layers in order",
-        )
+def _leads_elsewhere(linear: Linear, obs_dim: int, outputs: int, where: str) -> IncompatibleError:
+    shapes = listed(f"{layer or 'weight'} ({out}, {inp})" for layer, (out, inp) in linear.items())
+    return IncompatibleError(
+        f"its layers {shapes} do not lead from {obs_dim} observations to {outputs} outputs",
+        where=where,
+        remedy="name the environment that it was made for, and its layers in order with --layers",
+    )
 
 
 def listed(names: Iterable[str]) -> str:
@@ -292,10 +276,6 @@ def listed(names: Iterable[str]) -> str:
     text = ", ".join(words[:_SHOWN])
     more = len(words) - _SHOWN
     return f"{text}, … ({more} more)" if more > 0 else text or "nothing"
-
-
-def _shaped(linear: Mapping[str, tuple[int, int]]) -> str:
-    return listed(f"{layer or 'weight'} ({out}, {inp})" for layer, (out, inp) in linear.items())
 
 
 def _joined(orders: Iterable[Sequence[str]]) -> str:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import UsageError
-from pbvf_offline.exchange.tensors import ExportType, policy_tensors, summary
-from pbvf_offline.policies.policy import BoxActions, Policies
+from pbvf_offline.exchange.state_dict import ExportType, policy_tensors, summary
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.policy import Policies
 
 OPSET = 17
 IR_VERSION = 8
@@ -33,7 +34,7 @@ def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
     """
     try:
         import onnx
-        from onnx import helper, numpy_helper
+        from onnx import helper
     except ImportError as error:
         raise UsageError(
             "onnx is not installed, which writes such files",
@@ -43,27 +44,10 @@ def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
 
     spec = policies.spec
     tensors = policy_tensors(policies, dtype)
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def number(name: str, array: NDArray[Any]) -> str:
-        constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def node(kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        output = output or f"{kind.lower()}_{len(nodes)}"
-        nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
-        return output
-
-    x = node("Sub", INPUT, number("obs_mean", tensors["obs_mean"]))
-    x = node("Div", x, number("obs_std", tensors["obs_std"]))
-    last = len(spec.layers) - 1
-    for k in range(len(spec.layers)):
-        name = f"net.{2 * k}"
-        x = node("MatMul", x, number(f"{name}.weight", tensors[f"{name}.weight"].T))
-        x = node("Add", x, number(f"{name}.bias", tensors[f"{name}.bias"]))
-        if k < last:
-            x = node("Tanh", x)
+    graph = _Graph()
+    x = graph.node("Sub", INPUT, graph.constant("obs_mean", tensors["obs_mean"]))
+    x = graph.node("Div", x, graph.constant("obs_std", tensors["obs_std"]))
+    x = spec.network.onnx(spec, graph, tensors, x)
 
     def kind_of(name: str) -> int:
         return int(helper.np_dtype_to_tensor_dtype(np.dtype(name)))
@@ -73,30 +57,30 @@ def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
         low, high = tensors["action_low"], tensors["action_high"]
         if spec.squash == "tanh":
             one = np.ones(1, low.dtype)
-            x = node("Add", node("Tanh", x), number("one", one))
-            x = node("Mul", x, number("half_range", (high - low) / 2))
-            x = node("Add", x, number("action_low", low))
+            x = graph.node("Add", graph.node("Tanh", x), graph.constant("one", one))
+            x = graph.node("Mul", x, graph.constant("half_range", (high - low) / 2))
+            x = graph.node("Add", x, graph.constant("action_low", low))
         # Clipped in the wider of both types, in which the bounds are exact.
         wide = np.promote_types(dtype, spec.actions.dtype)
         if wide != np.dtype(dtype):
-            x = node("Cast", x, to=kind_of(wide.name))
-        x = node("Max", x, number("minimum", np.array(spec.actions.low, wide)))
-        x = node("Min", x, number("maximum", np.array(spec.actions.high, wide)))
-        node("Cast", x, to=kind_of(spec.actions.dtype), output=OUTPUT)
+            x = graph.node("Cast", x, to=kind_of(wide.name))
+        x = graph.node("Max", x, graph.constant("minimum", np.array(spec.actions.low, wide)))
+        x = graph.node("Min", x, graph.constant("maximum", np.array(spec.actions.high, wide)))
+        graph.node("Cast", x, to=kind_of(spec.actions.dtype), output=OUTPUT)
         kind, shape = kind_of(spec.actions.dtype), ["batch", spec.actions.dim]
     else:
-        x = node("ArgMax", x, axis=-1, keepdims=0)
-        node("Add", x, number("action_start", tensors["action_start"]), output=OUTPUT)
+        x = graph.node("ArgMax", x, axis=-1, keepdims=0)
+        graph.node("Add", x, graph.constant("action_start", tensors["action_start"]), output=OUTPUT)
         kind, shape = kind_of("int64"), ["batch"]
-    graph = helper.make_graph(
-        nodes,
+    made = helper.make_graph(
+        graph.nodes,
         "policy",
         [helper.make_tensor_value_info(INPUT, kind_of(dtype), ["batch", spec.obs_dim])],
         [helper.make_tensor_value_info(OUTPUT, kind, shape)],
-        constants,
+        graph.constants,
     )
     model = helper.make_model(
-        graph,
+        made,
         producer_name="pbvf-offline",
         ir_version=IR_VERSION,
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -104,3 +88,24 @@ def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
     )
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
+
+
+class _Graph:
+    """Nodes and constants; see :class:`~pbvf_offline.policies.families.base.Graph`."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, name: str, array: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def node(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        from onnx import helper
+
+        output = output or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
+        return output

@@ -8,7 +8,7 @@ are pickles, is ever opened.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.exchange.compare import differences, how_far
-from pbvf_offline.exchange.layer_names import TANH_ONLY
+from pbvf_offline.exchange.layer_names import check_chain
+from pbvf_offline.exchange.layers import Layer, expressible, family_of, mlp_families, to_float32
 from pbvf_offline.exchange.weight_files import as_array
-from pbvf_offline.policies.policy import BoxActions, Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Squash
 
 _CHECK_ROWS = 32
@@ -37,8 +39,7 @@ def from_sb3(
 ) -> Policies:
     """Return the actor of a live Stable-Baselines3 model as one policy.
 
-    Its layers must be linear with tanh between them, which PPO and A2C have by default, and
-    DDPG, TD3, SAC, DQN and ARS with ``policy_kwargs={"activation_fn": torch.nn.Tanh}``. What is
+    Its layers must be linear with tanh or ReLU between them, which all have by default. What is
     returned acts as ``model.predict(obs, deterministic=True)`` does, and that is checked on
     random observations.
 
@@ -160,25 +161,21 @@ def _convert(
             raise IncompatibleError(
                 f"has the features extractor {type(extractor).__name__}",
                 where=where,
-                remedy=TANH_ONLY,
+                remedy=expressible(),
             )
-    layers = _tanh_layers(actor.network, where)
-    hidden = tuple(len(bias) for _, bias in layers[:-1])
-    box = isinstance(spaces.actions, BoxActions)
+    layers, activation = _layers(actor.network, where)
     spec = PolicySpec(
-        spaces.obs_dim, hidden, spaces.actions, actor.squash if box else "tanh", stochastic
+        spaces.obs_dim,
+        tuple(len(bias) for _, bias in layers[:-1]),
+        spaces.actions,
+        actor.squash if spaces.is_continuous else "tanh",
+        stochastic,
+        family_of(activation, len(layers), where).name,
     )
-    if tuple(weight.shape for weight, _ in layers) != spec.layers:
-        raise IncompatibleError(
-            f"its layers {[weight.shape for weight, _ in layers]} do not lead from "
-            f"{spec.obs_dim} observations to {spec.actions.outputs} outputs",
-            where=where,
-            remedy="give the environment that it was trained in",
-        )
-    values = [array.ravel() for layer in layers for array in layer]
-    if spec.log_std_size:
-        values.insert(0, as_array(actor.log_std).ravel())
-    theta = np.concatenate(values).astype(np.float32)
+    chain = {str(k): weight.shape for k, (weight, _) in enumerate(layers)}
+    check_chain(chain, list(chain), spec.obs_dim, spec.actions.outputs, where)
+    parts = [array for layer in layers for array in layer]
+    theta, _ = to_float32([as_array(actor.log_std), *parts] if spec.log_std_size else parts)
     if not all(np.isfinite(numbers).all() for numbers in (theta, mean, std)):
         raise DivergedError(
             "its parameters or statistics hold NaN or infinite values",
@@ -188,40 +185,46 @@ def _convert(
     return Policies(spec, theta[None], mean[None], std[None])
 
 
-def _tanh_layers(
-    network: Sequence[Any], where: str
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return weight and bias of linear layers with tanh between them, and refuse all else."""
+def _layers(network: Sequence[Any], where: str) -> tuple[list[Layer], str | None]:
+    """Return linear layers and the activation between them, if any, and refuse all else."""
     import torch
 
-    flat: list[Any] = []
-
-    def unfold(module: Any) -> None:
-        if isinstance(module, torch.nn.Sequential):
-            for child in module:
-                unfold(child)
-        else:
-            flat.append(module)
-
-    for module in network:
-        unfold(module)
+    families = mlp_families().items()
+    kinds = {getattr(torch.nn, family.activation.module): name for name, family in families}
+    flat = [part for module in network for part in _unfolded(module)]
     if len(flat) % 2 == 0 and flat and isinstance(flat[-1], torch.nn.Tanh):
         flat.pop()  # the squashing, which the spec names
-    layers = []
+    between = type(flat[1]) if len(flat) > 1 else None
     for k, module in enumerate(flat):
-        kind = torch.nn.Tanh if k % 2 else torch.nn.Linear
-        if not isinstance(module, kind) or (k == len(flat) - 1 and k % 2):
+        fits = (
+            type(module) is between and between in kinds
+            if k % 2
+            else isinstance(module, torch.nn.Linear)
+        )
+        if not fits or (k == len(flat) - 1 and k % 2):
             raise IncompatibleError(
-                f"holds {type(module).__name__} where linear layers with tanh between them are "
-                "needed",
+                f"holds {type(module).__name__} where linear layers with one activation between "
+                "them are needed",
                 where=where,
-                remedy=TANH_ONLY,
+                remedy=expressible(),
             )
-        if isinstance(module, torch.nn.Linear):
-            weight = as_array(module.weight)
-            bias = np.zeros(len(weight)) if module.bias is None else as_array(module.bias)
-            layers.append((weight, bias))
-    return layers
+    layers = []
+    for module in flat[::2]:
+        weight = as_array(module.weight)
+        bias = np.zeros(len(weight)) if module.bias is None else as_array(module.bias)
+        layers.append((weight, bias))
+    return layers, None if between is None else kinds[between]
+
+
+def _unfolded(module: Any) -> Iterator[Any]:
+    """Yield the modules of nested ``Sequential`` in the order in which they act."""
+    import torch
+
+    if isinstance(module, torch.nn.Sequential):
+        for child in module:
+            yield from _unfolded(child)
+    else:
+        yield module
 
 
 def _statistics(
@@ -262,5 +265,5 @@ def _check(policy: Any, policies: Policies) -> None:
         raise IncompatibleError(
             f"it acts otherwise than its layers say: {how_far(policies.spec, away)}",
             where=type(policy).__name__,
-            remedy=TANH_ONLY,
+            remedy=expressible(),
         )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pbvf_offline.exchange.tensors import policy_tensors
-from pbvf_offline.policies.policy import BoxActions, Policies
+from pbvf_offline.exchange.state_dict import policy_tensors
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.policy import Policies
 
 
 class PolicyModule(torch.nn.Module):
-    """Raw observations in, executed actions out; see ``policy_exchange.to_module``.
+    """Raw observations in, executed actions out.
 
-    Its state dict is what :func:`~pbvf_offline.exchange.tensors.policy_tensors` describes.
+    Its state dict is what :func:`~pbvf_offline.exchange.state_dict.policy_tensors` describes.
 
     Args:
         policies: One policy.
@@ -27,12 +28,7 @@ class PolicyModule(torch.nn.Module):
     def __init__(self, policies: Policies) -> None:
         super().__init__()
         spec = policies.spec
-        modules: list[torch.nn.Module] = []
-        for out, inp in spec.layers:
-            # Through meta: the default initialisation draws from torch's global generator.
-            layer = torch.nn.Linear(inp, out, device="meta", dtype=torch.float64)
-            modules += [layer.to_empty(device="cpu"), torch.nn.Tanh()]
-        self.net = torch.nn.Sequential(*modules[:-1])
+        self.net = spec.network.torch.module(spec)
         state = {name: torch.from_numpy(array) for name, array in policy_tensors(policies).items()}
         for name, tensor in state.items():
             if not name.startswith("net."):

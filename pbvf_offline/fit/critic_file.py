@@ -22,7 +22,7 @@ from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.validation import validate
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, segment_starts
 from pbvf_offline.seeding import Stream, generator

@@ -12,7 +12,7 @@ from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import Activation, CriticHidden, Gamma, Reward, Seed
 
 if TYPE_CHECKING:
-    from pbvf_offline.policies.policy import PolicySpec
+    from pbvf_offline.policies.spec import PolicySpec
 
 _BEYOND = "Beyond the paper (its critic: --n-step 1 --relabel 0 --no-bound-values --no-standardise \
 --average 0)"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pbvf_offline.models.network import BatchedMLP
 from pbvf_offline.models.scales import Scales, action_inputs, action_width
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, setting
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator

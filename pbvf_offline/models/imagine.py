@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.models.ensemble import Ensemble
+from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import network_output
-from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.seeding import Stream, generator
 
 _ROWS = 256  # imagined episodes that a member plays at once

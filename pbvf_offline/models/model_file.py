@@ -22,7 +22,7 @@ from pbvf_offline.models.ensemble import Ensemble, ModelSettings
 from pbvf_offline.models.scales import Scales, action_width
 from pbvf_offline.models.training import ModelFit, Snapshot, start_training
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, setting
 
 KIND = "model"
@@ -155,7 +155,7 @@ def load_model(path: Path) -> ModelFile:
         raise DamagedError("lacks a part of a model file", where=where)
     settings = ModelSettings.from_dict(content["settings"], where)
     progress = _Progress.from_dict(content["progress"], where)
-    spec = PolicySpec.from_dict(progress.spec)
+    spec = PolicySpec.from_dict(progress.spec, where)
     _check_size(spec, settings, tensors, where)
     scales = _scales(spec, progress, tensors, where)
     fit = start_training(Ensemble(spec, scales, settings), progress.total)

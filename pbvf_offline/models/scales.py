@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import to_unit
 from pbvf_offline.policies.normaliser import MIN_STD, Normaliser, column_moments
-from pbvf_offline.policies.policy import DiscreteActions, PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 

@@ -20,7 +20,7 @@ from pbvf_offline.io.tensor_file import Tensors, decode, encode
 from pbvf_offline.online.loop import Training, start_training
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 KIND = "checkpoint"
 

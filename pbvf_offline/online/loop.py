@@ -29,7 +29,8 @@ from pbvf_offline.online.per_step import PerStepSchedule
 from pbvf_offline.online.replay import Replay, Steps
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
-from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
+from pbvf_offline.policies.policy import Policies, init_theta
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeRun
 from pbvf_offline.rollout.schedules import PerturbationSchedule

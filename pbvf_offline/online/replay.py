@@ -21,8 +21,10 @@ from torch import Tensor
 from pbvf_offline.critics import TrainingSet
 from pbvf_offline.critics.stochastic_pavf import action_input
 from pbvf_offline.errors import DamagedError
+from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import DiscreteActions, Policies, PolicySpec, renormalise
+from pbvf_offline.policies.policy import Policies, renormalise
+from pbvf_offline.policies.spec import PolicySpec
 
 _FIRST_ROWS = 256  # a power of two
 RECENT = 10_000

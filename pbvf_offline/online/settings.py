@@ -30,7 +30,7 @@ from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import MOST, Activation, CriticHidden, Gamma, Reward, Seed
 
 if TYPE_CHECKING:
-    from pbvf_offline.policies.policy import PolicySpec
+    from pbvf_offline.policies.spec import PolicySpec
 
 T = TypeVar("T")
 Normalization = Literal["episode", "per-step", "none"]

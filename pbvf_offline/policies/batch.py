@@ -1,4 +1,4 @@
-"""Policies as differentiable functions of theta: the torch twin of :mod:`policies`."""
+"""Policies as differentiable functions of theta: the torch twin of :mod:`policy`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -23,28 +24,23 @@ def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
     Returns:
         (…, S, outputs), before squashing; the logits when actions are discrete.
     """
-    start = spec.log_std_size
-    x = obs
-    last = len(spec.layers) - 1
-    for k, (out, inp) in enumerate(spec.layers):
-        weight = theta[..., start : start + out * inp].reshape(*theta.shape[:-1], out, inp)
-        start += out * inp
-        bias = theta[..., start : start + out]
-        start += out
-        x = x @ weight.transpose(-1, -2) + bias.unsqueeze(-2)
-        if k < last:
-            x = torch.tanh(x)
-    return x
+    return spec.network.torch.outputs(spec, theta[..., spec.log_std_size :], obs)
+
+
+def squashed(spec: PolicySpec, out: Tensor) -> Tensor:
+    """Return pre-squash outputs in the critic's unit.
+
+    With ``squash="tanh"`` that is ``tanh(out)`` in [-1, 1]; with ``none`` ``out`` itself.
+    """
+    return torch.tanh(out) if spec.squash == "tanh" else out
 
 
 def unit_action(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
-    """Return deterministic continuous actions in the critic's unit.
+    """Return deterministic continuous actions in the critic's unit, see :func:`squashed`.
 
-    With ``squash="tanh"`` that is ``tanh(output)`` in [-1, 1]; with ``none`` the output itself.
     Arguments and shapes as in :func:`network_output`.
     """
-    out = network_output(spec, theta, obs)
-    return torch.tanh(out) if spec.squash == "tanh" else out
+    return squashed(spec, network_output(spec, theta, obs))
 
 
 def log_prob(spec: PolicySpec, theta: Tensor, obs: Tensor, sample: Tensor) -> Tensor:
@@ -74,8 +70,6 @@ def to_unit(spec: PolicySpec, action: Tensor) -> Tensor:
     Raises:
         TypeError: Actions are discrete.
     """
-    from pbvf_offline.policies.policy import BoxActions
-
     if not isinstance(spec.actions, BoxActions):
         raise TypeError("discrete actions have no unit")
     if spec.squash == "none":

@@ -12,7 +12,8 @@ import numpy as np
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 
 KIND = "policies"
 
@@ -72,10 +73,10 @@ def load_policies(path: Path) -> PoliciesFile:
         "obs_std",
     }:
         raise DamagedError("lacks a part of a policies file", where=where)
+    spec = PolicySpec.from_dict(content["spec"], where)
     try:
-        spec = PolicySpec.from_dict(content["spec"])
         policies = Policies(spec, tensors["theta"], tensors["obs_mean"], tensors["obs_std"])
-    except (UsageError, DamagedError) as error:
+    except UsageError as error:
         raise DamagedError(error.what, where=where) from error
     if len(policies) == 0:
         raise DamagedError("holds no policies", where=where)

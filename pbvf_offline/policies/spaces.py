@@ -7,16 +7,30 @@ import numpy as np
 
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.families import DEFAULT_FAMILY
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Squash
 
 SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
 
 
 def spec_for_env(
-    env: Env, hidden: tuple[int, ...], *, squash: Squash = "tanh", stochastic: bool = False
+    env: Env,
+    hidden: tuple[int, ...],
+    *,
+    squash: Squash = "tanh",
+    stochastic: bool = False,
+    family: str = DEFAULT_FAMILY,
 ) -> PolicySpec:
     """Return the policy spec for an environment's spaces.
+
+    Args:
+        env: The environment.
+        hidden: Sizes of the network, such as ``(64, 64)``.
+        squash: How outputs become continuous actions; discrete ones have no choice.
+        stochastic: Whether actions are drawn.
+        family: Name of the policy family.
 
     Raises:
         UsageError: The spaces are not supported; the message names what is.
@@ -56,9 +70,7 @@ def spec_for_env(
             where=name,
             remedy=f"supported are {SUPPORTED}",
         )
-    return PolicySpec(
-        obs.shape[0], hidden, actions, "none" if squash == "none" else "tanh", stochastic
-    )
+    return PolicySpec(obs.shape[0], hidden, actions, squash, stochastic, family)
 
 
 def check_spaces_fit(spec: PolicySpec, offered: PolicySpec, name: str) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import UsageError
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 
 Cut = Literal["none", "budget"]
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pbvf_offline.envs.make import Env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, describe
-from pbvf_offline.policies.policy import Actor, BoxActions
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.actor import Actor
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.schedules import Schedule, Segment
 from pbvf_offline.rollout.workers import Job, ordered_map

@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.policies.policy import Policies, PolicySpec, perturb
+from pbvf_offline.policies.policy import Policies, perturb
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.seeding import Stream, generator, reset_seed
 
 

@@ -34,8 +34,8 @@ from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.policies.files import PoliciesFile
-from pbvf_offline.policies.policy import PolicySpec
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 
 UNSAFE, DAMAGED, BAD = (4,), (3,), (3, 4)
 REFUSED = (3, 4, 5)

@@ -22,7 +22,7 @@ from libtools import box_spec, discrete_spec, make_policies
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.exchange.convert import from_sb3
+from pbvf_offline.exchange.stable_baselines import from_sb3
 from pbvf_offline.io.tensor_file import locked
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 
@@ -275,7 +275,7 @@ def test_import_needs_an_environment_and_an_output() -> None:
         (["--env", "toyenv:ToyWide-v0"], "do not lead from 300 observations"),
         (["--env", "CartPole-v1"], "do not lead from 4 observations"),
         (["--layers", "2,0"], "do not lead"),
-        (["--activation", "relu"], "tanh hidden layers"),
+        (["--activation", "sigmoid"], "tanh or relu between"),
         (["--format", "sb3"], "--format torch"),
         (["--obs-mean", "[1, 2]", "--obs-std", "[1, 2]"], "(3,) is needed"),
     ],

@@ -22,7 +22,7 @@ from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import advance, start_fit, training_set
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.settings import SynthesisSettings
 

@@ -17,8 +17,9 @@ from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.online.loop import Hooks, Training, start_training, train
 from pbvf_offline.online.settings import OnlineSettings
-from pbvf_offline.policies.policy import PolicySpec, split_theta
+from pbvf_offline.policies.families.mlp import TANH_MLP
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 
 KINDS = ("pssvf", "psvf", "pavf")
 CPU = torch.device("cpu")
@@ -53,7 +54,7 @@ def critic_output(critic: Critic, *inputs: NDArray[Any]) -> NDArray[Any]:
 
 def policy_action(spec: PolicySpec, theta: NDArray[Any], states: NDArray[Any]) -> NDArray[Any]:
     """The deterministic action (S, act_dim) in the policy's unit."""
-    _, layers = split_theta(spec, theta)
+    layers = TANH_MLP.layers(spec, theta)
     x = states
     for k, (weight, bias) in enumerate(layers):
         x = x @ weight.T + bias

@@ -21,7 +21,7 @@ from pbvf_offline.critics.stochastic_pavf import StochasticPAVF, _drawn, action_
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.policies.batch import log_prob, network_output
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 CPU = torch.device("cpu")
 DISCRETE = discrete_spec(2, (4,), n=3, start=5, stochastic=True)

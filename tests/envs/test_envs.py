@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 from pbvf_offline.envs.make import make_env, make_trusted_env, time_limit, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.spaces import spec_for_env
 
 

@@ -29,8 +29,9 @@ from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, UsageError
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.evaluation import evaluate_policies
 
 PNG = b"\x89PNG"

@@ -20,7 +20,8 @@ from pbvf_offline.fit.loop import (
     training_set,
 )
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
 CPU = torch.device("cpu")

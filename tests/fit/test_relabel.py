@@ -13,7 +13,7 @@ from pbvf_offline.fit.augment.relabel import Relabelling, can_relabel, make_rela
 from pbvf_offline.fit.loop import start_fit, training_set
 from pbvf_offline.policies.batch import unit_action
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def test_relabelled_policies_would_have_acted_nearly_the_same(hidden: tuple[int,
     data = make_data(spec, policies=20, length=3)  # fewer states than parameters
     tau = 0.1
     relabelling = relabel(data, tau)
-    assert relabelling.noise_shape == (2, spec.layers[-1][1] + 1)
+    assert relabelling.noise_shape == (2, (hidden or (9,))[-1] + 1)
     moved, ours, randoms = [], [], []
     for row in range(5):
         theta, drawn = draws(relabelling, data, row, 50)

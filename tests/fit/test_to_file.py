@@ -28,7 +28,7 @@ from pbvf_offline.fit.to_file import (
     stored_seed,
 )
 from pbvf_offline.io.tensor_file import locked
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 DATA = make_data(policies=10)

@@ -23,7 +23,8 @@ from pbvf_datasets.format.manifest import (
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.write.edit import merge
 from pbvf_offline.errors import DamagedError, PbvfError, UnsafeError
-from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 from writer_tools import PROVENANCE
 
 FILES = {

@@ -47,8 +47,11 @@ from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import encode_checkpoint
 from pbvf_offline.online.loop import start_training
 from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.families.mlp import TANH_MLP
 from pbvf_offline.policies.files import PoliciesFile
-from pbvf_offline.policies.policy import Actor, Policies, PolicySpec, split_theta
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
 STATUS = {UnsafeError: "unsafe", DamagedError: "damaged", IncompatibleError: "unverified"}
@@ -565,7 +568,7 @@ def test_single_precision_alone_condemns_nothing(monkeypatch: pytest.MonkeyPatch
 def single_precision(policies: Policies, row: int, obs: np.ndarray) -> np.ndarray:
     """What an actor does that computes in single precision throughout."""
     x = obs.astype(np.float32)
-    _, layers = split_theta(policies.spec, policies.theta[row])
+    layers = TANH_MLP.layers(policies.spec, policies.params[row])
     for k, (weight, bias) in enumerate(layers):
         x = weight @ (x if k == 0 else np.tanh(x)) + bias
     assert x.dtype == np.float32

@@ -20,7 +20,7 @@ from pbvf_offline.models.training import (
     learning_rate,
     start_training,
 )
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
 SMALL = ModelSettings(seed=0, members=2, hidden=(16, 16), batch_size=32)

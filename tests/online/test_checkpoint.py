@@ -19,7 +19,8 @@ from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import critic_file, decode_checkpoint, encode_checkpoint
 from pbvf_offline.online.loop import Hooks, Training, start_training, train
 from pbvf_offline.online.settings import OnlineSettings
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.settings import SynthesisSettings
 

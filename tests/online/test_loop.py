@@ -31,8 +31,9 @@ from pbvf_offline.online.loop import (
 )
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
 from pbvf_offline.policies.normaliser import MIN_STD
-from pbvf_offline.policies.policy import PolicySpec, init_theta
+from pbvf_offline.policies.policy import init_theta
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.seeding import Stream, generator, reset_seed

@@ -14,7 +14,8 @@ from pbvf_offline.errors import DamagedError
 from pbvf_offline.online.replay import INITIAL, RECENT, Replay, Steps
 from pbvf_offline.policies.batch import network_output, to_unit
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 
 CPU = torch.device("cpu")
 GAMMA = 0.9

@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 from libtools import box_spec, discrete_spec, make_policies
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.batch import network_output, to_unit, unit_action
-from pbvf_offline.policies.policy import Actor, BoxActions, PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 
 @pytest.mark.parametrize("hidden", [(), (4,), (5, 3)])

@@ -12,18 +12,11 @@ from torch import nn
 
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.errors import DamagedError, UsageError
-from pbvf_offline.policies.policy import (
-    Actor,
-    BoxActions,
-    DiscreteActions,
-    Policies,
-    PolicySpec,
-    init_theta,
-    parse_arch,
-    perturb,
-    renormalise,
-    split_theta,
-)
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.families.mlp import TANH_MLP
+from pbvf_offline.policies.policy import Policies, init_theta, perturb, renormalise
+from pbvf_offline.policies.spec import PolicySpec, parse_arch
 
 
 def torch_net(sizes: list[int]) -> nn.Sequential:
@@ -40,7 +33,7 @@ def test_theta_is_parameters_to_vector(hidden: tuple[int, ...], rng: np.random.G
     theta = nn.utils.parameters_to_vector(net.parameters()).detach().numpy()
     spec = box_spec(3, hidden, 2)
     assert spec.size == theta.size
-    _, layers = split_theta(spec, theta)
+    layers = TANH_MLP.layers(spec, theta)
     linears = [m for m in net if isinstance(m, nn.Linear)]
     for (weight, bias), linear in zip(layers, linears, strict=True):
         assert np.array_equal(weight, linear.weight.detach().numpy())
@@ -68,21 +61,22 @@ def test_sizes_counted_by_hand() -> None:
 def test_log_std_comes_first() -> None:
     spec = box_spec(1, (), 2, stochastic=True)
     theta = np.arange(6, dtype=np.float32)  # log_std 0 1, W 2 3, b 4 5
-    log_std, [(weight, bias)] = split_theta(spec, theta)
-    assert log_std.tolist() == [0, 1]
+    policies = Policies(spec, theta[None], np.zeros((1, 1)), np.ones((1, 1)))
+    [(weight, bias)] = TANH_MLP.layers(spec, policies.params[0])
     assert weight.tolist() == [[2], [3]]
     assert bias.tolist() == [4, 5]
 
 
-def test_split_theta_batches_and_refuses() -> None:
+def test_layers_of_many_rows_and_theta_of_another_size() -> None:
     spec = box_spec(2, (3,))
     theta = np.random.default_rng(0).normal(size=(4, 5, spec.size))
-    _, layers = split_theta(spec, theta)
-    _, one = split_theta(spec, theta[2, 3])
+    layers = TANH_MLP.layers(spec, theta)
+    one = TANH_MLP.layers(spec, theta[2, 3])
     assert layers[0][0].shape == (4, 5, 3, 2)
     assert np.array_equal(layers[1][0][2, 3], one[1][0])
-    with pytest.raises(UsageError, match=r"needs 13"):
-        split_theta(spec, theta[..., :-1])
+    assert np.array_equal(TANH_MLP.join(one), theta[2, 3])
+    with pytest.raises(UsageError, match=r"needs \(13,\)"):
+        Actor(spec, theta[0, 0, :-1], np.zeros(2), np.ones(2))
 
 
 def test_action_mapping_by_hand() -> None:
@@ -223,7 +217,7 @@ def test_init_is_pytorch_default() -> None:
     theta = np.stack([init_theta(spec, np.random.default_rng(k)) for k in range(40)])
     assert theta.dtype == np.float32
     assert np.all(theta[:, :2] == np.float32(-0.5))
-    _, layers = split_theta(spec, theta)
+    layers = TANH_MLP.layers(spec, theta[:, 2:])
     for (weight, bias), inp in zip(layers, (9, 100), strict=True):
         bound = 1 / math.sqrt(inp)
         for part in (weight, bias):
@@ -272,13 +266,13 @@ def test_renormalise_by_hand() -> None:
     spec = box_spec(1)
     new = renormalise(
         spec,
-        np.array([2, 3], np.float32),
-        np.array([1.0]),
-        np.array([4.0]),
+        np.array([[2, 3]], np.float32),
+        np.array([[1.0]]),
+        np.array([[4.0]]),
         np.array([5.0]),
         np.array([2.0]),
     )
-    assert new.tolist() == [1.0, 5.0]
+    assert new.tolist() == [[1.0, 5.0]]
 
 
 def test_renormalise_returns_rows_already_there_bit_for_bit(rng: np.random.Generator) -> None:
@@ -289,7 +283,7 @@ def test_renormalise_returns_rows_already_there_bit_for_bit(rng: np.random.Gener
     moved = renormalise(spec, theta, mean, std, mean[0], std[0])
     assert moved[[0, 2]].tobytes() == theta[[0, 2]].tobytes()
     assert not np.array_equal(moved[1], theta[1])
-    same = renormalise(spec, theta, mean[0], std[0], mean[0], std[0])
+    same = renormalise(spec, theta, mean[[0] * 3], std[[0] * 3], mean[0], std[0])
     assert same.tobytes() == theta.tobytes()
     same[:] = 0
     assert np.any(theta != 0)  # a copy, not the array itself
@@ -305,7 +299,7 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS)
 def test_spec_json_round_trip(spec: PolicySpec) -> None:
     text = json.dumps(spec.to_dict(), allow_nan=False)
-    assert PolicySpec.from_dict(json.loads(text)) == spec
+    assert PolicySpec.from_dict(json.loads(text), "file") == spec
 
 
 def test_refused_specs() -> None:
@@ -366,7 +360,7 @@ def test_bad_spec_in_a_file_is_damage(path: tuple[str, ...], value: Any) -> None
         target = target[key]
     target[path[-1]] = value
     with pytest.raises(DamagedError) as caught:
-        PolicySpec.from_dict(data)
+        PolicySpec.from_dict(data, "file")
     assert caught.value.exit_code == 3
 
 
@@ -380,14 +374,14 @@ def test_missing_and_unknown_keys_are_damage() -> None:
             else:
                 del target["low" if inner else "hidden"]
             with pytest.raises(DamagedError, match="expected the keys"):
-                PolicySpec.from_dict(data)
+                PolicySpec.from_dict(data, "file")
     for other in (None, [], "x"):
         with pytest.raises(DamagedError):
-            PolicySpec.from_dict(other)
+            PolicySpec.from_dict(other, "file")
     bad = discrete_spec(3).to_dict()
     bad["actions"]["n"] = 0
     with pytest.raises(DamagedError, match="at least 1 action"):
-        PolicySpec.from_dict(bad)
+        PolicySpec.from_dict(bad, "file")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from pbvf_datasets.read import dataset as reader
 from pbvf_datasets.read.assemble import Assembler
 from pbvf_datasets.read.untrusted import UnverifiedWarning
 from pbvf_offline.errors import DamagedError, ResourceError, UsageError
-from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
 

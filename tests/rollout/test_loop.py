@@ -12,8 +12,9 @@ from libtools import box_spec, make_policies
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, UsageError
-from pbvf_offline.policies.policy import Policies, PolicySpec, init_theta
+from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.evaluation import (
     ReturnOf,

@@ -50,7 +50,8 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io.lock import FolderLock
-from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, stack_episodes
 
 A, B, OUT = "lab/a-v0", "lab/b-v0", "lab/out-v0"

@@ -15,9 +15,9 @@ from pbvf_cli.shared.output import Sink, number
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_offline.exchange.convert import Imported
+    from pbvf_offline.exchange.importer import Imported
     from pbvf_offline.policies.files import PoliciesFile
-    from pbvf_offline.policies.policy import PolicySpec
+    from pbvf_offline.policies.spec import PolicySpec
 
 IMPORT_EXAMPLES = """Examples:
 
@@ -189,7 +189,7 @@ def import_policies(
     config = values.env_config(env, env_kwargs, max_episode_steps)
 
     from pbvf_cli.shared.environments import silence_gymnasium
-    from pbvf_offline.exchange.convert import ImportSettings, import_weights
+    from pbvf_offline.exchange.importer import ImportSettings, import_weights
     from pbvf_offline.exchange.weight_files import numbers_or_name
     from pbvf_offline.presets.offline import env_preset
 
@@ -332,7 +332,7 @@ def export(
     if file_format is None:
         file_format = FormatName.ONNX if out.suffix.lower() == ".onnx" else FormatName.TORCH
 
-    from pbvf_offline.exchange.convert import export_policies
+    from pbvf_offline.exchange.exporter import export_policies
     from pbvf_offline.policies.files import load_policies
 
     loaded = load_policies(policies)
@@ -395,12 +395,11 @@ def info(
 
     from pbvf_offline.io.tensor_file import file_digest
     from pbvf_offline.policies.files import load_policies
-    from pbvf_offline.policies.policy import split_theta
 
     loaded = load_policies(policies)
     held, spec = loaded.policies, loaded.policies.spec
     norms = np.linalg.norm(held.theta.astype(np.float64), axis=1)
-    log_std, _ = split_theta(spec, held.theta)
+    log_std = held.theta[:, : spec.log_std_size]
     parts = np.hstack([held.theta.astype(np.float64), held.obs_mean, held.obs_std])
     distinct = len(np.unique(parts, axis=0))
     normalised = bool(np.any(held.obs_mean != 0) or np.any(held.obs_std != 1))
@@ -462,11 +461,11 @@ def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:
 
 def _kind(spec: PolicySpec) -> str:
     noise = "stochastic" if spec.stochastic else "deterministic"
-    return f"{noise}, {spec.arch}, tanh between layers"
+    return f"{noise}, {spec.arch}, {spec.network.about}"
 
 
 def _actions(spec: PolicySpec) -> str:
-    from pbvf_offline.policies.policy import BoxActions
+    from pbvf_offline.policies.actions import BoxActions
 
     if not isinstance(spec.actions, BoxActions):
         return f"{spec.actions.n} choices from {spec.actions.start}"

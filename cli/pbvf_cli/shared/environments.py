@@ -11,8 +11,8 @@ from pbvf_cli.shared.values import env_config
 from pbvf_offline.envs.make import close_env, make_env, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_offline.policies.policy import PolicySpec
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
+from pbvf_offline.policies.spec import PolicySpec
 
 
 class OtherEnvironmentWarning(UserWarning):

@@ -57,7 +57,7 @@ def parse_sizes(text: str | None, option: str) -> tuple[int, ...] | None:
     Raises:
         UsageError: It is neither.
     """
-    from pbvf_offline.policies.policy import parse_arch
+    from pbvf_offline.policies.spec import parse_arch
 
     if text is None:
         return None

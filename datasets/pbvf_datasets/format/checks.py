@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.format.schema import FIELDS, OBS_DTYPES, field_dtype, field_shape
 from pbvf_offline.errors import DivergedError, UsageError
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import numpy as np
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.io.strict_json import canonical_json, parse_json
-from pbvf_offline.policies.policy import BoxActions, PolicySpec
+from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spec import PolicySpec
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -135,11 +136,7 @@ def parse_episode_blob(data: bytes, where: str | os.PathLike[str]) -> tuple[Poli
     cut = value["cut"]
     if cut not in ("none", "budget"):
         raise DamagedError(f"cut is {cut!r}, neither 'none' nor 'budget'", where=where)
-    try:
-        spec = PolicySpec.from_dict(value["spec"])
-    except DamagedError as error:
-        raise DamagedError(error.what, where=where) from error
-    return spec, cut
+    return PolicySpec.from_dict(value["spec"], where), cut
 
 
 def check_version(version: object, where: str | os.PathLike[str]) -> None:

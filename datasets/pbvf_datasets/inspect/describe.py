@@ -49,7 +49,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io.tensor_file import read_file
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 MAX_DEPTH: Final = 16
 """Namespaces nested deeper than this are not searched for datasets."""

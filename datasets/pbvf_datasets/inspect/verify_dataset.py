@@ -46,7 +46,7 @@ from pbvf_offline.errors import (
     printable,
 )
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 if TYPE_CHECKING:
     from pbvf_offline.rollout.episodes import Trajectories

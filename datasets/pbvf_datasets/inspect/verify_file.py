@@ -25,7 +25,7 @@ from pbvf_offline.io.tensor_file import (
     read_tensor_file,
     resource_error,
 )
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 
 
 def verify_file(path: Path) -> Verification:
@@ -135,10 +135,7 @@ def _check_model(path: Path) -> None:
 def _check_checkpoint(path: Path) -> None:
     """Check the parts of a checkpoint that can be judged without its run's configuration."""
     content, tensors = decode("checkpoint", read_tensor_file(path), str(path))
-    try:
-        spec = PolicySpec.from_dict(content.get("spec"))
-    except DamagedError as error:
-        raise DamagedError(error.what, where=path) from error
+    spec = PolicySpec.from_dict(content.get("spec"), path)
     for name, shape in (
         ("theta", (1, spec.size)),
         ("obs_mean", (spec.obs_dim,)),

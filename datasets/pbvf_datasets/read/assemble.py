@@ -27,7 +27,9 @@ from pbvf_datasets.format.schema import (
     parse_episode_blob,
 )
 from pbvf_offline.errors import DamagedError, IncompatibleError
-from pbvf_offline.policies.policy import BoxActions, DiscreteActions, Policies, PolicySpec
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Cut, Episode, Trajectories
 
 if TYPE_CHECKING:

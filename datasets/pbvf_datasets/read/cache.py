@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from pbvf_datasets.format.schema import OBS_DTYPES
 from pbvf_offline.errors import PbvfError
 from pbvf_offline.io.strict_json import canonical_json, parse_json
-from pbvf_offline.policies.policy import Policies, PolicySpec
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 _MAGIC: Final = b"pbvfcach"
@@ -203,7 +204,7 @@ def _unpack(image: mmap.mmap, digest: str) -> Trajectories:
             name: _array(image, _START + length, dtype, shape, offset)
             for name, dtype, shape, offset in header["arrays"]
         }
-        spec = PolicySpec.from_dict(header["spec"])
+        spec = PolicySpec.from_dict(header["spec"], "cache")
         policies = Policies(spec, *(arrays.pop(name) for name in _POLICIES))
         trajectories = Trajectories(policies=policies, **arrays)
     except (KeyError, TypeError, ValueError) as error:

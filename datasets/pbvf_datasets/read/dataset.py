@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pbvf_offline.policies.policy import Policies, PolicySpec
+    from pbvf_offline.policies.policy import Policies
+    from pbvf_offline.policies.spec import PolicySpec
 
 EpisodeSource = Callable[[Iterable[int]], Iterator[Episode]]
 

@@ -33,7 +33,7 @@ from pbvf_datasets.format.schema import (
 from pbvf_offline.errors import DivergedError
 from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.strict_json import canonical_json
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 if TYPE_CHECKING:

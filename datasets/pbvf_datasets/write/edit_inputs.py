@@ -41,7 +41,7 @@ from pbvf_offline.rollout.episodes import Episode
 
 if TYPE_CHECKING:
     from pbvf_datasets.read.untrusted_hdf5 import GuardedFile, GuardedGroup
-    from pbvf_offline.policies.policy import PolicySpec
+    from pbvf_offline.policies.spec import PolicySpec
 
 _ENGINES: Final = ("gymnasium", "mujoco")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.format.schema import BLOB, FIELDS, episode_blob
 from pbvf_offline.errors import UsageError
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
 MAX_CHUNK_BYTES: Final = 256 * 2**20

@@ -77,7 +77,7 @@ from pbvf_offline.io.durable import (
 from pbvf_offline.io.lock import LOCK_FILE, FolderLock
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.io.tensor_file import MAX_FILE, sync_folder
-from pbvf_offline.policies.policy import PolicySpec
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Cut, Episode
 
 if TYPE_CHECKING:

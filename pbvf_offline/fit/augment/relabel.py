@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import PolicySpec, split_theta
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 _ELSEWHERE = 0.05  # weight of the dataset's states beside those of the policy's own segments
@@ -107,7 +107,7 @@ def make_relabelling(
             "relabelling needs deterministic policies with continuous actions",
             remedy="use --relabel 0",
         )
-    columns = _last_layer_columns(spec)
+    columns = spec.network.last_layer(spec)  # of deterministic policies: theta is the network
     outputs, features = columns.shape
     last = theta[:, columns.ravel()].astype(np.float64).reshape(-1, outputs, features)
     center = last.mean(axis=0)
@@ -153,23 +153,12 @@ def _steps_of_policies(data: Trajectories) -> list[NDArray[np.int64]]:
     return np.split(order, np.cumsum(counts)[:-1])
 
 
-def _last_layer_columns(spec: PolicySpec) -> NDArray[np.int64]:
-    """Return the (O, F) positions in theta of each output's weights and bias."""
-    out, inp = spec.layers[-1]
-    start = spec.size - out * (inp + 1)
-    weights = start + np.arange(out * inp).reshape(out, inp)
-    biases = start + out * inp + np.arange(out)
-    return np.concatenate([weights, biases[:, None]], axis=1)
-
-
 def _features(
     spec: PolicySpec, theta: NDArray[np.float32], obs: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return last-layer features (T, F) and actions in [-1, 1] (T, O) in normalised states."""
-    _, layers = split_theta(spec, theta.astype(np.float64))
-    x = obs
-    for weight, bias in layers[:-1]:
-        x = np.tanh(x @ weight.T + bias)
-    weight, bias = layers[-1]
+    params = theta.astype(np.float64)
+    x = spec.network.features(spec, params, obs)
+    last = params[spec.network.last_layer(spec)]
     feature = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    return feature, np.tanh(x @ weight.T + bias)
+    return feature, np.tanh(x @ np.ascontiguousarray(last[:, :-1]).T + last[:, -1])

@@ -15,7 +15,7 @@ from pbvf_offline.errors import UsageError
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
     from pbvf_offline.online.settings import OnlineDefaults, OnlineSettings
-    from pbvf_offline.policies.policy import PolicySpec
+    from pbvf_offline.policies.spec import PolicySpec
     from pbvf_runs.records import RunConfig
 
 

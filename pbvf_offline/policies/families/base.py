@@ -1,0 +1,223 @@
+"""What a policy family says of its networks.
+
+A network maps normalised observations ``(obs - mean) / std`` to ``spec.actions.outputs`` numbers.
+Squashing, bounds, discrete choices and noise are the same for all families and stand elsewhere.
+``params`` (…, n) below is theta without the leading ``log_std``, which is no part of the network.
+
+This module and those of the families import neither torch nor onnx, since workers that roll
+policies out never do. A family's torch form stands in a module of its own, which
+:attr:`PolicyFamily.torch_form` names.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pbvf_offline.policies.spec import PolicySpec
+
+FloatArray = NDArray[np.floating[Any]]
+Forward = Callable[[NDArray[Any]], NDArray[np.float64]]
+BatchForward = Callable[[list[int], NDArray[Any], DTypeLike], NDArray[Any]]
+
+
+class Graph(Protocol):
+    """An ONNX graph that is being written."""
+
+    def constant(self, name: str, array: NDArray[Any]) -> str:
+        """Add a constant and return its name."""
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node with one output and return that output's name."""
+
+
+class TorchForm(Protocol):
+    """The torch form of a family. Made with the family as its argument."""
+
+    def outputs(self, spec: PolicySpec, params: Tensor, obs: Tensor) -> Tensor:
+        """Return outputs (…, S, outputs), differentiable in both arguments.
+
+        Args:
+            spec: Architecture.
+            params: (…, n).
+            obs: (…, S, obs_dim) normalised, S states for each row of params; leading axes
+                broadcast.
+        """
+
+    def module(self, spec: PolicySpec) -> torch.nn.Module:
+        """Return a float64 module from normalised observations (…, obs_dim) to (…, outputs).
+
+        Its parameters hold anything; as the attribute ``net`` of another module it has the names
+        of :meth:`PolicyFamily.tensors`. Torch's global generator is left as it is.
+        """
+
+
+class PolicyFamily(abc.ABC):
+    """The networks of one kind, their sizes given by a spec.
+
+    Attributes:
+        name: As files and ``--family`` have it.
+        about: In a few words what the network is.
+        torch_form: The :class:`TorchForm`, as ``module:attribute``.
+    """
+
+    name: str
+    about: str
+    torch_form: str
+
+    @functools.cached_property
+    def torch(self) -> TorchForm:
+        """The torch form; torch is imported with it."""
+        module, _, attribute = self.torch_form.partition(":")
+        form: TorchForm = getattr(importlib.import_module(module), attribute)(self)
+        return form
+
+    # ------------------------------------------------------------- layout and fresh values
+
+    @abc.abstractmethod
+    def size(self, spec: PolicySpec) -> int:
+        """Return n, the number of the network's parameters.
+
+        Raises:
+            UsageError: The family has no network of these sizes.
+        """
+
+    @abc.abstractmethod
+    def initial(self, spec: PolicySpec, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw fresh parameters (n,)."""
+
+    @abc.abstractmethod
+    def renormalise(
+        self,
+        spec: PolicySpec,
+        params: NDArray[np.float32],
+        rows: NDArray[np.int64],
+        scale: NDArray[np.float64],
+        shift: NDArray[np.float64],
+    ) -> None:
+        """Change rows of params in place, so that they act on ``x'`` as before on ``x``.
+
+        Args:
+            spec: Architecture.
+            params: (K, n).
+            rows: (R,) those to change.
+            scale: (R, obs_dim), positive.
+            shift: (R, obs_dim), with ``x = scale * x' + shift``.
+        """
+
+    # -------------------------------------------------------------------- acting, in numpy
+
+    @abc.abstractmethod
+    def forward(
+        self,
+        spec: PolicySpec,
+        params: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        std: NDArray[np.float64],
+    ) -> Forward:
+        """Return the function that acts: raw (obs_dim,) of any dtype to outputs (outputs,).
+
+        It computes in float64, returns a new array and leaves its argument as it is.
+
+        Args:
+            spec: Architecture.
+            params: (n,).
+            mean: (obs_dim,) of the normaliser.
+            std: (obs_dim,) of the normaliser.
+        """
+
+    @abc.abstractmethod
+    def batch_forward(
+        self,
+        spec: PolicySpec,
+        params: NDArray[np.float32],
+        mean: NDArray[np.float64],
+        std: NDArray[np.float64],
+    ) -> BatchForward:
+        """Return the same function for many policies and observations at once.
+
+        It takes the rows of P policies, raw observations (P, N, obs_dim) and the dtype to compute
+        in, and returns outputs (P, N, outputs), which the next call may overwrite.
+
+        Args:
+            spec: Architecture.
+            params: (K, n).
+            mean: (K, obs_dim) of the normalisers.
+            std: (K, obs_dim) of the normalisers.
+        """
+
+    @abc.abstractmethod
+    def width(self, spec: PolicySpec) -> int:
+        """Return the most numbers that the network holds at once for one observation."""
+
+    @abc.abstractmethod
+    def single_precision(self, spec: PolicySpec) -> bool:
+        """Whether ``batch_forward`` may be asked for float32 first.
+
+        Only where it is quicker and its errors are alike in all observations of a policy, so
+        that a few of them, computed in float64 too, tell of all.
+        """
+
+    # ------------------------------------------------------------------------- relabelling
+
+    @abc.abstractmethod
+    def last_layer(self, spec: PolicySpec) -> NDArray[np.int64]:
+        """Return (outputs, F) positions in params: each output's weights, then its bias.
+
+        Outputs are linear in these: weights times :meth:`features`, plus the bias.
+        """
+
+    @abc.abstractmethod
+    def features(
+        self, spec: PolicySpec, params: NDArray[np.float64], obs: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return what the last layer sees, (N, F - 1).
+
+        Args:
+            spec: Architecture.
+            params: (n,).
+            obs: (N, obs_dim) normalised.
+        """
+
+    # ------------------------------------------------------------------ for other programs
+
+    @abc.abstractmethod
+    def summary(self, spec: PolicySpec) -> str:
+        """Return what the network is, with its sizes: ``tanh network 3 - 8 - 1``."""
+
+    @abc.abstractmethod
+    def tensors(self, spec: PolicySpec, params: FloatArray) -> dict[str, FloatArray]:
+        """Return params (n,) as named arrays; the names start with ``net.``."""
+
+    @abc.abstractmethod
+    def recipe(self, spec: PolicySpec) -> list[str]:
+        """Return lines of torch that turn ``x`` (…, obs_dim) into the outputs, also called ``x``.
+
+        The tensors are in a dict ``w`` under their names.
+        """
+
+    @abc.abstractmethod
+    def onnx(
+        self, spec: PolicySpec, graph: Graph, tensors: Mapping[str, NDArray[Any]], x: str
+    ) -> str:
+        """Add the network to an ONNX graph of opset 17.
+
+        Args:
+            spec: Architecture.
+            graph: The graph.
+            tensors: What :meth:`tensors` gave, in the type to compute in.
+            x: Normalised observations (batch, obs_dim).
+
+        Returns:
+            The name of the outputs (batch, outputs).
+        """
