@@ -11,7 +11,7 @@ from pbvf_offline.errors import ConflictError, DamagedError
 from pbvf_offline.io.durable import make_folders, remove_tree, write_durably
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import MAX_SMALL, file_digest, read_file, refuse_difference
-from pbvf_runs.log import EVENTS_FOLDER, METRICS_FILE
+from pbvf_runs.loggers import EVENTS_FOLDER, LOGS_FOLDER, METRICS_FILE
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -39,6 +39,7 @@ _OURS: Final = (
     POLICY_FILE,
     METRICS_FILE,
     EVENTS_FOLDER,
+    LOGS_FOLDER,
     RESULT_FILE,
     CHECKPOINT_FILE,  # removed from here backwards: what names other files goes before them
 )

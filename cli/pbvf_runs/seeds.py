@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pbvf_offline.errors import PbvfError, UsageError
 from pbvf_offline.rollout.workers import ordered_map
+from pbvf_runs.loggers import DEFAULT
 from pbvf_runs.records import RunConfig, RunResult
 from pbvf_runs.train import train_run
 
@@ -52,12 +53,14 @@ class SeedJob:
         snapshots: Steps at which critic and policy are kept too.
         device: Where tensors are.
         overwrite: Start anew whatever is there.
+        loggers: Who is told of episodes and evaluations.
     """
 
     steps: int
     snapshots: tuple[int, ...]
     device: torch.device
     overwrite: bool
+    loggers: tuple[str, ...] = DEFAULT
 
     def start(self) -> Callable[[SeedRun], Outcome]:
         """Return the function from a run to its outcome."""
@@ -88,6 +91,7 @@ class SeedJob:
                 snapshots=self.snapshots,
                 device=self.device,
                 overwrite=self.overwrite,
+                loggers=self.loggers,
                 tick=tick,
                 stop_soon=stop_soon,
                 note=note or notes.append,

@@ -52,7 +52,7 @@ from pbvf_runs.folder import (
     refuse_foreign,
     sweep,
 )
-from pbvf_runs.log import RunLog
+from pbvf_runs.loggers import DEFAULT, RunLog
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -84,6 +84,7 @@ def train_run(
     snapshots: Sequence[int] = (),
     device: torch.device | None = None,
     overwrite: bool = False,
+    loggers: Sequence[str] = DEFAULT,
     tick: Callable[[int, float | None], None] | None = None,
     stop_soon: Callable[[], None] | None = None,
     note: Callable[[str], None] | None = None,
@@ -101,6 +102,8 @@ def train_run(
         snapshots: Steps at which the critic and the policy are kept too.
         device: Where tensors are; the CPU when None.
         overwrite: Start anew whatever is there.
+        loggers: Who is told of episodes and evaluations, by their names in
+            :data:`pbvf_runs.loggers.LOGGERS`.
         tick: Called often with the environment steps done and the mean return of the last
             evaluation made now, for progress. What it raises
             stops the run at its last checkpoint.
@@ -128,7 +131,7 @@ def train_run(
     ):
         claimed = False
         # Making the runner refuses settings, before anything is cleared or claimed for them.
-        runner = _Runner(config, folder, steps, wanted, device, tick, stop_soon, note)
+        runner = _Runner(config, folder, steps, wanted, device, loggers, tick, stop_soon, note)
         try:
             with contextlib.closing(runner):
                 if refusal is not None:  # no lock, so nothing may be written
@@ -183,6 +186,7 @@ class _Runner:
         steps: int,
         snapshots: tuple[int, ...],
         device: torch.device | None,
+        loggers: Sequence[str],
         tick: Callable[[int, float | None], None] | None,
         stop_soon: Callable[[], None] | None,
         note: Callable[[str], None] | None,
@@ -194,7 +198,7 @@ class _Runner:
         fresh_critic(config.spec, config.settings)
         self.config, self.folder, self.steps, self.snapshots = config, folder, steps, snapshots
         self.device = torch.device("cpu") if device is None else device
-        self.tick, self.stop_soon, self.note = tick, stop_soon, note
+        self.loggers, self.tick, self.stop_soon, self.note = loggers, tick, stop_soon, note
         self.env = make_env(config.env)
         limit = time_limit(self.env)
         if limit is None:
@@ -234,7 +238,7 @@ class _Runner:
             remove_tree(self.folder / CHECKPOINT_FILE)
             training = self._fresh()
         self._tidy()
-        self.log = RunLog(self.folder, training.steps)
+        self.log = RunLog(self.folder, training.steps, self.loggers)
         hooks = Hooks(
             watch=self._watch,
             at=(*self.evaluate_at, *self.snapshots),

@@ -22,7 +22,7 @@ from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.rollout.workers import ordered_map
 from pbvf_runs import train as runs
-from pbvf_runs.log import EVENTS_FOLDER, METRICS_FILE
+from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
 
 QUICK = ("--evaluations", 4, "--evaluation-episodes", 2, "--hidden", 8)
 

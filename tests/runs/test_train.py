@@ -41,7 +41,7 @@ from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs import export as run_export
 from pbvf_runs.export import export_dataset, stored_episodes
 from pbvf_runs.folder import stored_run_seed
-from pbvf_runs.log import EVENTS_FOLDER, METRICS_FILE
+from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
 from pbvf_runs.records import Evaluation, RunConfig, RunResult, snapshot_files
 from pbvf_runs.train import train_run
 

@@ -15,7 +15,7 @@ from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink
-from pbvf_cli.shared.registered import Critic
+from pbvf_cli.shared.registered import Critic, Loggers
 from pbvf_offline.errors import UsageError
 
 EXAMPLES = """Examples:
@@ -53,6 +53,7 @@ def train_online(
     normalization: online_options.Normalization = None,
     reward: options.Reward = None,
     snapshots: online_options.Snapshots = None,
+    logger: Loggers = None,
     export_dataset: online_options.ExportDataset = None,
     license_id: options.License = None,
     author: options.Authors = None,
@@ -114,6 +115,7 @@ def train_online(
 
     from pbvf_cli.shared.environments import silence_gymnasium
     from pbvf_runs.folder import stored_run_seed
+    from pbvf_runs.loggers import DEFAULT
     from pbvf_runs.seeds import SeedJob, SeedRun
 
     silence_gymnasium()
@@ -132,6 +134,7 @@ def train_online(
         runs = [SeedRun(plan.with_seed(each), run / f"seed-{each}") for each in several]
     if export is not None:
         export.show(form)
+    loggers = tuple(form.choose("logger", logger, DEFAULT))
     form.option("workers", workers, 1)
     form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
     sink.settings("pbvf train-online", form.settings)
@@ -141,7 +144,7 @@ def train_online(
     if export is not None and not overwrite:
         export.check(runs[0].config, plan.steps)
     started = time.perf_counter()
-    job = SeedJob(plan.steps, wanted or (), torch_device, overwrite)
+    job = SeedJob(plan.steps, wanted or (), torch_device, overwrite, loggers)
     results = train(job, runs, workers=workers, name_seeds=several is not None, sink=sink)
     seconds = time.perf_counter() - started
     if all(result.already_complete for result in results):

@@ -9,12 +9,13 @@ import typer
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.registry import Registry
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
+from pbvf_runs.loggers import DEFAULT, LOGGERS
 
 
 def registered(
     option: str, registry: Registry[Any], text: str, *, default: str | None = None
 ) -> Any:
-    """Return an option that takes the name of a member.
+    """Return an option that takes the name of a member, or several names.
 
     Args:
         option: With its dashes.
@@ -23,15 +24,16 @@ def registered(
         default: What stands for no value, if one may be left out.
     """
 
-    def check(name: str | None) -> str | None:
-        if name is not None:
+    def check(value: str | list[str] | None) -> str | list[str] | None:
+        for name in [value] if isinstance(value, str) else value or ():
             registry.choose(name, where=option)
-        return name
+        return value
 
-    members = "; ".join(f"{name}: {registry.summary(name)}" for name in registry)
+    summaries = {name: registry.summary(name) for name in registry}
+    members = "; ".join(f"{name}: {text}" if text else name for name, text in summaries.items())
     return typer.Option(
         option,
-        metavar="|".join(registry),
+        metavar="NAME",
         callback=check,
         autocompletion=lambda: list(registry),
         help=f"{text} {members}.",
@@ -40,6 +42,15 @@ def registered(
 
 
 Critic = Annotated[str, registered("--critic", CRITICS, "What is fitted.")]
+Loggers = Annotated[
+    list[str] | None,
+    registered(
+        "--logger",
+        LOGGERS,
+        "Where episodes and evaluations are logged, in the run's folder; may be repeated.",
+        default=" and ".join(DEFAULT),
+    ),
+]
 Schedule = Annotated[
     str | None,
     registered("--schedule", SCHEDULES, "How the parameter noise is drawn.", default=INDEPENDENT),

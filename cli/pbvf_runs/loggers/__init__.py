@@ -1,0 +1,105 @@
+"""What a training run tells while it goes on, and to whom.
+
+A new logger is one file: a module of this package, called as users call the logger, with a class
+``Log`` that does what :class:`Logger` says. A package adds one with the entry point group
+``pbvf_runs.loggers``. What loggers write is derived: a run never reads it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pbvf_offline.registry import Registry
+
+DEFAULT: Final = ("metrics", "tensorboard")
+METRICS_FILE: Final = "metrics.jsonl"
+EVENTS_FOLDER: Final = "tensorboard"
+LOGS_FOLDER: Final = "logs"
+_PLACES: Final = {"metrics": METRICS_FILE, "tensorboard": EVENTS_FOLDER}
+
+
+class Logger(Protocol):
+    """Where the events of one run go. Made as ``Log(place, step)``.
+
+    Args:
+        place: The file or folder in the run's folder that is this logger's own. The folder
+            above it exists.
+        step: Environment step that the run goes on from; 0 at its start. Later events of an
+            earlier call will be added again.
+
+    Raises:
+        OSError: The place cannot be written.
+    """
+
+    def __init__(self, place: Path, step: int) -> None: ...
+
+    def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Take in one event.
+
+        Args:
+            kind: ``episode`` or ``evaluation``.
+            step: Environment steps of the run.
+            values: JSON values by name; returns are in units of reward, lengths in steps.
+        """
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+
+    def close(self) -> None:
+        """Close; nothing is added afterwards."""
+
+
+LOGGERS: Registry[type[Logger]] = Registry(
+    "logger",
+    "pbvf_runs.loggers",
+    {module.name: f"{__name__}.{module.name}:Log" for module in pkgutil.iter_modules(__path__)},
+)
+
+
+class RunLog:
+    """Hands the events of a run to its loggers.
+
+    Args:
+        folder: The run's folder.
+        step: Environment step that the run goes on from.
+        names: Loggers, by their names in :data:`LOGGERS`.
+
+    Raises:
+        UsageError: There is no such logger.
+        ResourceError: The folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, step: int, names: Iterable[str]) -> None:
+        from pbvf_offline.io.tensor_file import resource_error
+
+        self._loggers: list[Logger] = []
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            for name in names:
+                kind = LOGGERS.choose(name, where="--logger")
+                place = folder / _PLACES.get(name, f"{LOGS_FOLDER}/{name}")
+                try:
+                    place.parent.mkdir(exist_ok=True)
+                    self._loggers.append(kind(place, step))
+                except OSError as error:
+                    raise resource_error(error, place) from error
+            undo.pop_all()
+
+    def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Add one event; see :meth:`Logger.add`."""
+        for logger in self._loggers:
+            logger.add(kind, step, values)
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        for logger in self._loggers:
+            logger.flush()
+
+    def close(self) -> None:
+        """Close all; nothing can be added afterwards."""
+        for logger in self._loggers:
+            logger.close()

@@ -1,0 +1,1 @@
+"""Members that another lab adds."""

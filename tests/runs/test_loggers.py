@@ -1,0 +1,106 @@
+"""What every logger holds, those of installed packages included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults import read_only
+from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import ResourceError, UsageError
+from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_runs.loggers import DEFAULT, LOGGERS, RunLog
+from pbvf_runs.records import RunConfig
+from pbvf_runs.train import train_run
+
+every_logger = pytest.mark.parametrize("name", LOGGERS)
+EPISODE = {"episode": 0, "return": -1.5, "critic_loss": None}
+EVALUATION = {"returns": [1.0, 2.0], "mean_return": 1.5, "returns_without_survival": None}
+
+
+def configuration() -> RunConfig:
+    env = EnvConfig("toyenv:Toy-v0")
+    toy = make_env(env)
+    settings = OnlineSettings(
+        kind="pssvf",
+        gamma=1.0,
+        sigma=0.3,
+        hidden=(3,),
+        lr_policy=1e-2,
+        lr_critic=1e-2,
+        batch_size=4,
+        actor_states=4,
+        update_every=None,
+        critic_updates=1,
+        actor_updates=1,
+        seed=0,
+        buffer_size=40,
+    )
+    config = RunConfig(env, spec_for_env(toy, ()), settings, 2, 1)
+    toy.close()
+    return config
+
+
+CONFIG = configuration()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@every_logger
+def test_a_logger_writes_in_its_own_place_alone(name: str, tmp_path: Path) -> None:
+    log = RunLog(tmp_path, 0, [name])
+    log.add("episode", 5, EPISODE)
+    log.flush()
+    log.add("evaluation", 9, EVALUATION)
+    log.close()
+    (place,) = tmp_path.iterdir()
+    if name not in DEFAULT:
+        (place,) = place.iterdir()
+        assert place == tmp_path / "logs" / name
+    assert sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()) > 0
+
+
+@every_logger
+def test_a_logger_goes_on_from_an_earlier_step(name: str, tmp_path: Path) -> None:
+    for step in (0, 7):  # the second call does step 9 again
+        log = RunLog(tmp_path, step, [name])
+        log.add("episode", 9, EPISODE)
+        log.close()
+    for path in tmp_path.rglob("*"):  # what a crash tears
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-3])
+    log = RunLog(tmp_path, 9, [name])
+    log.add("episode", 12, EPISODE)
+    log.close()
+
+
+@every_logger
+def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None:
+    train_run(CONFIG, tmp_path / "told", 30, loggers=(name,))
+    train_run(CONFIG, tmp_path / "silent", 30, loggers=())
+    told, silent = files(tmp_path / "told"), files(tmp_path / "silent")
+    assert len(told) > len(silent)
+    assert {key: told[key] for key in silent} == silent
+    # A run that starts anew takes the logs along.
+    train_run(CONFIG, tmp_path / "told", 30, loggers=(), overwrite=True)
+    assert files(tmp_path / "told") == silent
+
+
+@every_logger
+def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+    with read_only(tmp_path), pytest.raises(ResourceError, match=str(tmp_path)):
+        RunLog(tmp_path, 0, [name])
+
+
+def test_an_unknown_logger(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--logger: there is no logger 'x'; choose one of metrics"):
+        RunLog(tmp_path, 0, ["x"])

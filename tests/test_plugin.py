@@ -1,0 +1,104 @@
+"""An installed package adds critics, schedules and loggers; nothing of this project changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli_tools import ROOT, SOURCES, start
+from pbvf_datasets import load_dataset
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of ``tests/plugin``, installed into a folder of its own without a network."""
+    target = tmp_path_factory.mktemp("installed")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"),
+            *("--no-build-isolation", "--disable-pip-version-check", "--target", str(target)),
+            str(ROOT / "tests" / "plugin"),
+        ],
+        check=True,
+    )
+    return target
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def paths(installed: Path | None) -> dict[str, str]:
+    folders = SOURCES if installed is None else [*SOURCES, installed]
+    return {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+
+
+def ran(installed: Path | None, *argv: object, code: int = 0) -> tuple[str, str]:
+    process = start(*argv, env=paths(installed))
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    return out, err
+
+
+def json_of(installed: Path, *argv: object) -> Any:
+    return json.loads(ran(installed, *argv, "--json", "-q")[0])
+
+
+def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
+    assert "lab-huber" in ran(installed, "fit-critic", "--help")[0]
+    sphere = ("collect", "toyenv:Toy-v0", "--dataset", "lab/sphere-v0", "--episodes", 20)
+    json_of(installed, *sphere, "--schedule", "lab-sphere", "--sigma", 0.5, "--seed", 1)
+    theta = load_dataset("lab/sphere-v0", cache=False).theta.astype(float)
+    center = np.linalg.lstsq(  # equally far from all: 2 x . c = x^2 - r^2 + c^2
+        np.column_stack([2 * theta, np.ones(20)]), np.square(theta).sum(axis=1), rcond=None
+    )[0][:-1]
+    distance = np.linalg.norm(theta - center, axis=1)
+    assert distance == pytest.approx(np.full(20, 0.5 * np.sqrt(theta.shape[1])), rel=1e-3)
+
+    critic = place / "critic.safetensors"
+    fit = ("fit-critic", "lab/sphere-v0", "--critic", "lab-huber", "--seed", 0, "--out", critic)
+    assert json_of(installed, *fit)["kind"] == "lab-huber"
+    assert json_of(installed, *fit, "--updates", 80)["updates"] == 80
+    policies = place / "policies.safetensors"
+    made = json_of(
+        installed,
+        *("synthesize", critic, "--from-scratch", 2, "--steps", 3, "--no-evaluate"),
+        *("--seed", 0, "--out", policies),
+    )
+    assert len(made["predicted"]) == 2
+    # Without the package the file is whole, and says what is missing.
+    _, err = ran(None, "synthesize", critic, "--out", place / "other.safetensors", code=5)
+    assert "install the package that adds this kind" in err
+
+    run = place / "run"
+    train = ("train-online", "toyenv:Toy-v0", "--critic", "lab-huber", "--steps", 40)
+    json_of(installed, *train, "--run", run, "--logger", "lab-csv", "--seed", 0)
+    lines = (run / "logs" / "lab-csv").read_text().splitlines()
+    assert len(lines) == 8
+    assert not (run / "metrics.jsonl").exists()
+
+
+def test_what_a_package_adds_conforms(installed: Path) -> None:
+    tests = [f"{ROOT}/tests/{name}.py" for name in (
+        "critics/test_conformance", "rollout/test_schedules", "runs/test_loggers"
+    )]  # fmt: skip
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "lab", *tests],
+        env={**os.environ, **paths(installed)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout
+    assert "failed" not in process.stdout
