@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_offline.io.tensor_file import write_file
+from pbvf_offline.io.durable import write_file
 
 BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
 

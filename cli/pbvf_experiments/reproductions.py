@@ -24,7 +24,7 @@ from pbvf_experiments.online_variants import (
     sensitivity_panels,
 )
 from pbvf_offline.errors import UsageError
-from pbvf_offline.io.tensor_file import write_file
+from pbvf_offline.io.durable import write_file
 
 Rows = Sequence[Mapping[str, float | str | None]]
 Note = Callable[[str], None]

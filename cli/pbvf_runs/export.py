@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pbvf_datasets.format.columns import image_to_columns, unpack_columns
+from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
 from pbvf_datasets.write.writer import DatasetWriter, peek
 from pbvf_offline.envs.make import close_env, make_env
-from pbvf_offline.errors import ConflictError, DamagedError, UsageError
-from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import MAX_SMALL, read_file, read_tensor_file
+from pbvf_offline.io.work_folder import refuse_difference, refuse_foreign
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_runs.folder import BRING_BACK, missing_file, read_kept
 from pbvf_runs.records import (
@@ -81,12 +82,14 @@ def check_export(
     *,
     license: str | None = None,
     authors: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> None:
     """Refuse, before a run, what its export would come up against.
 
     Raises:
         UsageError: The run normalises step by step, so that no episode has one policy.
-        ConflictError: The dataset exists and was made otherwise.
+        ConflictError: The dataset exists and was made otherwise, or its folder holds files that
+            are not a dataset's.
     """
     if config.settings.normalization == "per-step":
         raise UsageError(
@@ -94,8 +97,9 @@ def check_export(
             where="--export-dataset",
             remedy="train with --normalization episode",
         )
-    found = peek(dataset)
-    if found is None:
+    path, found = dataset_path(dataset), peek(dataset)
+    if overwrite or found is None:
+        refuse_foreign(path, DATASET_FILES)
         return
     wanted = {
         "settings": _export_settings(config, steps),
@@ -105,14 +109,12 @@ def check_export(
         "license": license,
         "authors": list(authors),
     }
-    there = {key: found[key] for key in wanted}
-    if canonical_json(there) != canonical_json(json.loads(json.dumps(wanted))):
-        different = [key for key in wanted if there[key] != json.loads(json.dumps(wanted[key]))]
-        raise ConflictError(
-            f"the dataset exists and was made otherwise ({', '.join(different)} differ)",
-            where=dataset,
-            remedy="give another --export-dataset; --overwrite would train the run anew too",
-        )
+    refuse_difference(
+        {key: found[key] for key in wanted},
+        wanted,
+        path,
+        "give another --export-dataset; --overwrite would train the run anew too",
+    )
 
 
 def _export_settings(config: RunConfig, steps: int) -> dict[str, Any]:
@@ -135,8 +137,9 @@ def export_dataset(
         ConflictError: The dataset exists and was made otherwise.
     """
     config = result.config
-    if not overwrite:
-        check_export(config, result.steps, dataset, license=license, authors=authors)
+    check_export(
+        config, result.steps, dataset, license=license, authors=authors, overwrite=overwrite
+    )
     env = make_env(config.env)
     try:
         with DatasetWriter(

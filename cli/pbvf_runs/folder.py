@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pbvf_offline.errors import ConflictError, DamagedError
 from pbvf_offline.io.durable import make_folders, remove_tree, write_durably
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import MAX_SMALL, file_digest, read_file, refuse_difference
+from pbvf_offline.io.tensor_file import MAX_SMALL, file_digest, read_file
+from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_runs.loggers import EVENTS_FOLDER, LOGS_FOLDER, METRICS_FILE
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
@@ -27,6 +28,7 @@ from pbvf_runs.records import (
     snapshot_files,
 )
 
+OTHER_RUN: Final = "choose another --run, or start anew with --overwrite"
 BRING_BACK: Final = "bring it back, or start anew with --overwrite"
 _SNAPSHOT = re.compile(r"(critic|policy)-\d{7,}\.safetensors")
 _CUT_OFF = re.compile(r"\.(?:tmp-(.+)|(.+)\.tmp)")
@@ -83,7 +85,7 @@ def is_of(config: RunConfig, folder: Path) -> bool:
     there = parse_json(read_file(path, MAX_SMALL), str(path))
     if not isinstance(there, dict):
         raise DamagedError("is not a run's configuration", where=path)
-    refuse_difference(_flat(there), _flat(config.to_dict()), folder, "--run")
+    refuse_difference(there, config.to_dict(), folder, OTHER_RUN)
     return True
 
 
@@ -105,16 +107,6 @@ def _is_free(folder: Path) -> bool:
         return False
     episodes = folder / EPISODES_FOLDER
     return not episodes.exists() or (episodes.is_dir() and not any(episodes.iterdir()))
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with its settings side by side, for comparing and naming them."""
-    flat: dict[str, Any] = json.loads(json.dumps(config))
-    for part in ("settings", "spec", "environment"):
-        inner = flat.pop(part, None)
-        if isinstance(inner, dict):
-            flat |= {f"{part} {key}" if part != "settings" else key: inner[key] for key in inner}
-    return flat
 
 
 def sweep(folder: Path) -> None:
@@ -182,7 +174,7 @@ def longer(folder: Path, done: int, steps: int) -> ConflictError:
     return ConflictError(
         f"the run has {done:,} steps, {steps:,} were asked for",
         where=folder,
-        remedy="choose another --run, or start anew with --overwrite",
+        remedy=OTHER_RUN,
     )
 
 

@@ -37,7 +37,8 @@ from pbvf_datasets.format.columns import (
 from pbvf_offline.envs.make import close_env, make_env, time_limit
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.io.durable import remove_tree, resource_errors, write_durably
-from pbvf_offline.io.tensor_file import locked, read_tensor_file
+from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.evaluation import evaluate_policies

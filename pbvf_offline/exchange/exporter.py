@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from pbvf_offline.errors import UsageError
 from pbvf_offline.exchange.output import stands
 from pbvf_offline.exchange.state_dict import ExportType, encode_state_dict
-from pbvf_offline.io.tensor_file import locked, write_file
+from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.lock import locked
 from pbvf_offline.policies.policy import Policies
 
 if TYPE_CHECKING:

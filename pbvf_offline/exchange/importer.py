@@ -42,7 +42,8 @@ from pbvf_offline.exchange.layer_names import (
 from pbvf_offline.exchange.layers import Layer, family_of, to_float32
 from pbvf_offline.exchange.output import refuse_own_input, stands
 from pbvf_offline.exchange.weight_files import Weights, as_array, read_weights
-from pbvf_offline.io.tensor_file import locked, refuse_difference
+from pbvf_offline.io.lock import locked
+from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies

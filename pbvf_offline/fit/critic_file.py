@@ -20,7 +20,8 @@ from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.loop import Fit, held_out_policies, make_optimiser
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.validation import validate
-from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
+from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories

@@ -29,13 +29,10 @@ from pbvf_offline.fit.critic_file import (
 )
 from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.io.tensor_file import (
-    locked,
-    refuse_difference,
-    refuse_other_kind,
-    remove_file,
-    temporary_path,
-)
+from pbvf_offline.io.durable import remove_file, temporary_path
+from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import refuse_other_kind
+from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.rollout.episodes import Trajectories
 
 CHECKPOINT_SECONDS = 20.0

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from pbvf_offline.errors import ResourceError
-from pbvf_offline.io.tensor_file import replace_file, sync_folder
+from pbvf_offline.errors import PbvfError, ResourceError, UsageError
 
-TEMPORARY: Final = ".tmp-"
-"""How temporary names start; whoever holds the folder's lock may remove such files."""
+_TEMPORARY: Final = re.compile(r"\.(?:(.+)\.tmp|tmp-(.+))")  # the second form is version 0.1's
+_HINTS: Final = {
+    errno.ENOSPC: "free some disk space and run the same command again",
+    errno.EDQUOT: "free some of your quota and run the same command again",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a folder that you may write",
+    errno.EPERM: "choose a folder that you may write",
+    errno.ENOTDIR: "choose another place",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and the folders above it.
+
+    Raises:
+        ResourceError: The disk or a permission refuses; ``path`` is unchanged.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, data)
+    except OSError as error:
+        raise resource_error(error, path) from error
 
 
 def write_durably(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -27,13 +50,91 @@ def write_durably(path: Path, data: bytes, *, sync: bool = True) -> None:
     Raises:
         OSError: The disk refuses; ``path`` is unchanged.
     """
-    replace_file(path, data, path.with_name(TEMPORARY + path.name))
+    with replacing_file(path, sync=sync) as descriptor:
+        write_all(descriptor, data)
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path, *, sync: bool = True) -> Iterator[int]:
+    """Yield the descriptor of a temporary file that takes the name ``path`` at the end.
+
+    If the block raises, ``path`` is unchanged and the temporary file is removed; a kill may
+    leave it.
+
+    Args:
+        path: The file.
+        sync: Wait until its name is on disk too; else the caller syncs the folder.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    temporary = temporary_path(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            yield descriptor
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except (OSError, PbvfError):
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # the space it took may be what is missing
+        raise
     if sync:
         sync_folder(path.parent)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, however few the system takes at a time.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def temporary_path(path: Path) -> Path:
+    """Return the name under which a file is written; a kill may leave it."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def temporary_for(name: str) -> str | None:
+    """Return the name of the file that was being written under a temporary name, or None."""
+    match = _TEMPORARY.fullmatch(name)
+    return None if match is None else match[1] or match[2]
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove what a kill left of writing a file.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
+    remove_file(temporary_path(path))
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
 def make_folders(path: Path) -> None:
-    """Make a folder and the missing ones above it."""
+    """Make a folder and the missing ones above it.
+
+    Raises:
+        OSError: The disk or a permission refuses.
+    """
     missing = []
     while not path.exists():
         missing.append(path)
@@ -45,13 +146,17 @@ def make_folders(path: Path) -> None:
             sync_folder(folder.parent)  # a folder may allow making but not reading entries
 
 
-def remove_tree(path: Path, *, keep: str | None = None) -> None:
-    """Remove a file or a folder with all it holds; links are removed, never followed.
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
-    Args:
-        path: What goes; nothing happens when it does not exist.
-        keep: Name of an entry of ``path`` that stays (and ``path`` with it).
-    """
+
+def remove_tree(path: Path) -> None:
+    """Remove a file or a folder with all it holds; links are removed, never followed."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -60,15 +165,22 @@ def remove_tree(path: Path, *, keep: str | None = None) -> None:
         path.unlink()
         return
     for entry in sorted(path.iterdir()):
-        if entry.name != keep:
-            remove_tree(entry)
-    if keep is None:
-        path.rmdir()
+        remove_tree(entry)
+    path.rmdir()
 
 
 def path_exists(path: Path) -> bool:
     """Return whether anything has this name, a dangling link included."""
     return os.path.lexists(path)
+
+
+def resource_error(error: OSError, path: Path) -> PbvfError:
+    """Return the user's error for a refusal of the operating system."""
+    if error.errno == errno.ENOENT:
+        return UsageError("does not exist", where=path)
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    remedy = _HINTS.get(error.errno or 0, "check the disk")
+    return ResourceError(reason.lower(), where=path, remedy=remedy)
 
 
 @contextlib.contextmanager

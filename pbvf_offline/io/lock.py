@@ -1,74 +1,116 @@
-"""One writer a folder: an exclusive lock that ends with its process."""
+"""One writer an output: an exclusive lock that ends with its process."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
-from pbvf_offline.errors import ConflictError
+from pbvf_offline.errors import ConflictError, PbvfError
+from pbvf_offline.io.durable import make_folders, resource_error
 
-LOCK_FILE: Final = "lock"
+_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-class FolderLock:
-    """An exclusive ``flock`` on the file ``lock`` of a folder; both are made if missing.
+def lock_path(path: Path) -> Path:
+    """Return the lock file of an output; a kill may leave it, and it then locks nothing."""
+    return path.with_name(f".{path.name}.lock")
+
+
+class OutputLock:
+    """An exclusive ``flock`` on the hidden file ``.NAME.lock`` beside an output.
 
     The system drops it when the process ends, however it ends. Forked children close
-    their copy, lest a worker that outlives a killed parent keep the folder locked.
+    their copy, so that a worker that outlives a killed parent does not keep the lock.
 
     Args:
-        folder: The folder; the one above it exists.
-        what: What is locked, for the message.
+        path: The output, a file or a folder; the folder above it exists.
 
     Raises:
         ConflictError: Another process (or another object in this one) holds it.
-        OSError: The folder or the lock file cannot be made.
+        OSError: The lock file cannot be made.
     """
 
-    _held: ClassVar[weakref.WeakSet[FolderLock] | None] = None
+    _held: ClassVar[weakref.WeakSet[OutputLock] | None] = None
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, path: Path) -> None:
         import fcntl
 
-        path = folder / LOCK_FILE
+        self._file = lock_path(path)
         self._descriptor = -1
         while self._descriptor < 0:
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            except FileNotFoundError:
-                continue  # another process has just finished and removed the folder
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self._file, flags, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # A holder that finishes removes the file: what was locked may be gone.
+                # Its last holder removes the file: the one that was locked may be gone.
                 with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    if os.path.samestat(os.fstat(descriptor), self._file.lstat()):
                         self._descriptor, descriptor = descriptor, -1
             except BlockingIOError as error:
                 raise ConflictError(
-                    "another process is writing this dataset",
-                    where=what,
+                    "another process is writing this output",
+                    where=path,
                     remedy="wait for it, or stop it and run the same command again",
                 ) from error
             finally:
                 if descriptor >= 0:
                     os.close(descriptor)
-        if FolderLock._held is None:
-            FolderLock._held = weakref.WeakSet()
-            os.register_at_fork(after_in_child=FolderLock._forget)
-        FolderLock._held.add(self)
+        if OutputLock._held is None:
+            OutputLock._held = weakref.WeakSet()
+            os.register_at_fork(after_in_child=OutputLock._forget)
+        OutputLock._held.add(self)
 
     def release(self) -> None:
-        """Let others in."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Remove the lock file and let others in."""
+        if self._descriptor < 0:
+            return
+        try:
+            with contextlib.suppress(OSError):
+                self._file.unlink()  # while still held: a waiting process opens a fresh one
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     @classmethod
     def _forget(cls) -> None:
         for lock in list(cls._held or ()):
+            if lock._descriptor >= 0:
+                lock._close()
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, look: bool = False) -> Iterator[PbvfError | None]:
+    """Hold the :class:`OutputLock` of an output.
+
+    Args:
+        path: The output; folders above it are made.
+        look: Go on without a lock where none may be made, to look whether all is done there.
+
+    Yields:
+        None; with ``look``, where no lock is held, the error to raise before writing.
+
+    Raises:
+        ConflictError: Another process holds it.
+        ResourceError: The lock file cannot be made.
+    """
+    lock, refusal = None, None
+    try:
+        make_folders(path.parent)
+        lock = OutputLock(path)
+    except OSError as error:
+        refusal = resource_error(error, path)
+        if not look or error.errno not in _READ_ONLY:
+            raise refusal from error
+    try:
+        yield refusal
+    finally:
+        if lock is not None:
             lock.release()

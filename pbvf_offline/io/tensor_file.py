@@ -8,14 +8,12 @@ Nothing is pickled, and a pickle is refused without being opened.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import pickletools
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,10 @@ from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
     PbvfError,
-    ResourceError,
     UnsafeError,
     UsageError,
 )
+from pbvf_offline.io.durable import resource_error
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 
 FORMAT_VERSION = 1
@@ -43,7 +41,6 @@ MAX_SMALL = 32 * 2**20
 """Files of JSON are not longer."""
 _PICKLE_PROBE = 65_536
 _SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _ZEROS = "0" * 64
 _ENTRY = "pbvf"
 _DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
@@ -180,104 +177,6 @@ def _is_pickle(image: bytes) -> bool:
         return sum(1 for _ in pickletools.genops(image[:_PICKLE_PROBE])) > 1
     except Exception:
         return False
-
-
-def write_file(path: Path, image: bytes) -> None:
-    """Write a file whole or not at all: temporary name, fsync, rename, fsync of the folder.
-
-    Raises:
-        ResourceError: The disk or a permission refuses.
-    """
-    temporary = temporary_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, image, temporary)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise resource_error(error, path) from error
-
-
-def replace_file(path: Path, image: bytes, temporary: Path) -> None:
-    """Put a file's bytes in place by one rename, after fsync; its folder is not synced.
-
-    Args:
-        path: The file.
-        image: All of its bytes.
-        temporary: Beside it, where the bytes are until then; no link there is followed.
-
-    Raises:
-        OSError: The disk refuses; ``path`` is unchanged and nothing is left of the attempt.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(temporary, flags, 0o666)
-        try:
-            write_all(descriptor, image)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # the space it took may be what is missing
-        raise
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the bytes, however few the system takes at a time.
-
-    Raises:
-        OSError: The disk refuses.
-    """
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def temporary_path(path: Path) -> Path:
-    """Return the name under which :func:`write_file` makes a file; a kill may leave it."""
-    return path.with_name(f".{path.name}.tmp")
-
-
-def remove_file(path: Path) -> None:
-    """Remove a file, if it is there.
-
-    Raises:
-        ResourceError: The disk or a permission refuses.
-    """
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise resource_error(error, path) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def resource_error(error: OSError, path: Path) -> PbvfError:
-    """Return the user's error for a refusal of the operating system."""
-    if error.errno == errno.ENOENT:
-        return UsageError("does not exist", where=path)
-    hints = {
-        errno.ENOSPC: "free some disk space and run the same command again",
-        errno.EDQUOT: "free some of your quota and run the same command again",
-        errno.EROFS: "choose a folder that can be written",
-        errno.EACCES: "choose a folder that you may write",
-        errno.EPERM: "choose a folder that you may write",
-        errno.ENOTDIR: "choose another place",
-        errno.EISDIR: "name a file, not a folder",
-        errno.ENAMETOOLONG: "choose a shorter name",
-    }
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return ResourceError(
-        f"{reason.lower()}", where=path, remedy=hints.get(error.errno or 0, "check the disk")
-    )
 
 
 def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
@@ -421,33 +320,6 @@ def show_integer(value: int) -> str:
     return f"{value:,}" if abs(value) < 10**30 else "an absurd number"
 
 
-def refuse_difference(
-    there: Mapping[str, Any], now: Mapping[str, Any], path: Path, option: str = "--out"
-) -> None:
-    """Refuse to touch an output that was made with other settings.
-
-    Args:
-        there: The settings that the output was made with.
-        now: The settings asked for.
-        path: The output.
-        option: What names the output on the command line.
-
-    Raises:
-        ConflictError: They differ; each difference is named with both values.
-    """
-    different = [
-        f"{name} {there.get(name)!r} (now {now[name]!r})"
-        for name in sorted(now)
-        if there.get(name) != now[name]
-    ]
-    if different:
-        raise ConflictError(
-            f"exists with other settings: {', '.join(different)}",
-            where=path,
-            remedy=f"choose another {option}, or start anew with --overwrite",
-        )
-
-
 def refuse_other_kind(path: Path, kind: str, *, overwrite: bool) -> None:
     """Refuse to put a file of one kind in the place of something else, a user's input say.
 
@@ -496,49 +368,3 @@ def file_digest(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise resource_error(error, path) from error
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, look: bool = False) -> Iterator[PbvfError | None]:
-    """Hold the exclusive lock that guards writing ``path`` (a lock file beside it).
-
-    Args:
-        path: The output.
-        look: Go on without a lock where none may be made, to look whether all is done there.
-
-    Yields:
-        None; with ``look``, where no lock is held, the error to raise before writing.
-
-    Raises:
-        ConflictError: Another process holds it.
-        ResourceError: The lock file cannot be made.
-    """
-    lock, refusal = path.with_name(f".{path.name}.lock"), None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        refusal = resource_error(error, path)
-        if not look or error.errno not in _READ_ONLY:
-            raise refusal from error
-    if refusal is not None:
-        yield refusal
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_ino != lock.stat().st_ino:
-                raise FileNotFoundError(lock)  # its last holder removed it in between
-        except OSError as error:
-            raise ConflictError(
-                "another process is writing this output",
-                where=path,
-                remedy="wait for it, or choose another name",
-            ) from error
-        try:
-            yield None
-        finally:
-            with contextlib.suppress(OSError):
-                lock.unlink()  # while still held: a waiting process opens a fresh one
-    finally:
-        os.close(descriptor)

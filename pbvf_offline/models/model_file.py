@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
-from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
+from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
 from pbvf_offline.models.check import ModelCheck
 from pbvf_offline.models.choice import Trial
 from pbvf_offline.models.ensemble import Ensemble, ModelSettings

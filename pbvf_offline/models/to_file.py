@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
-from pbvf_offline.io.tensor_file import (
-    locked,
-    refuse_difference,
-    refuse_other_kind,
-    remove_file,
-    temporary_path,
-)
+from pbvf_offline.io.durable import remove_file, temporary_path
+from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import refuse_other_kind
+from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.models.check import check_model, held_out_episodes
 from pbvf_offline.models.choice import NOISES, Trial, choose_settings
 from pbvf_offline.models.ensemble import Ensemble, ModelSettings, ModelShape, Steps

@@ -11,7 +11,8 @@ import numpy as np
 
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, UsageError
-from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file, write_file
+from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.fit.critic_file import CriticFile
-from pbvf_offline.io.tensor_file import (
-    file_digest,
-    locked,
-    refuse_difference,
-    refuse_other_kind,
-    remove_file,
-    temporary_path,
-)
+from pbvf_offline.io.durable import remove_file, temporary_path
+from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import file_digest, refuse_other_kind
+from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
@@ -105,7 +101,8 @@ def synthesize_to_file(
             remove_file(temporary_path(out))  # a kill may have left it
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
-            _refuse_difference(existing.origin, made_from, out)
+            there = {name: existing.origin.get(name) for name in made_from}
+            refuse_difference(there, made_from, out)
             result = existing.origin.get("result")
             if _is_result(result) and (
                 measured is None or existing.origin.get("evaluation") == measured
@@ -193,14 +190,3 @@ def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:
         curve=result.get("curve"),
         already_complete=already_complete,
     )
-
-
-def _refuse_difference(theirs: Mapping[str, Any], ours: dict[str, Any], out: Path) -> None:
-    """Compare what the policies were made from and with, settings one by one."""
-
-    def flat(origin: Mapping[str, Any]) -> dict[str, Any]:
-        settings = origin.get("settings")
-        rest = {name: value for name, value in origin.items() if name != "settings"}
-        return {**rest, **(settings if isinstance(settings, dict) else {})}
-
-    refuse_difference(flat(theirs), flat(ours), out)

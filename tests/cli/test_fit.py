@@ -98,7 +98,7 @@ def test_the_same_twice_then_more_updates_then_other_settings(here):
     argv = ["--critic", "psvf", "--out", "c.safetensors", *SMALL, "--updates", 10, "--lr", 0.1]
     ran = pbvf("fit-critic", "lab/toy-v0", *argv)
     assert ran.code == 7
-    assert "lr 0.001 (now 0.1)" in ran.error
+    assert "lr is 0.001 there and 0.1 here" in ran.error
     assert path.read_bytes() == before
     assert fit("lab/toy-v0", "psvf", "--updates", 20)["updates"] == 20
     extended = path.read_bytes()

@@ -107,7 +107,7 @@ def test_other_settings_are_a_conflict(here):
     fit(*FIXED, "--seed", 0)
     ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *FIXED, "--seed", 2)
     assert ran.code == 7
-    assert "seed 0 (now 2)" in ran.error
+    assert "seed is 0 there and 2 here" in ran.error
 
 
 def test_errors_that_users_can_see(here, datasets):

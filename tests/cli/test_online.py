@@ -185,7 +185,7 @@ def test_every_setting_can_be_given(tmp_path):
     argv[argv.index("--update-every") + 1] = "episode"
     ran = train("toyenv:ToySurvive-v0", run, *argv, "--steps", 30, "--seed", 1, critic="pavf")
     assert ran.code == 7
-    assert "update_every 5 (now None)" in ran.error
+    assert "update_every is 5 there and null here" in ran.error
 
 
 def test_environment_arguments_reach_the_environment(tmp_path):
@@ -435,7 +435,7 @@ def test_a_failing_seed_loses_no_other(tmp_path, workers):
     argv = ["--steps", 100, "--seeds", "0-2", "--workers", workers]
     ran = train("LQR-v0", run, *argv)
     assert ran.code == 7
-    assert "seed 1: exists with other settings: sigma 0.1 (now 0.5)" in ran.error
+    assert "seed 1: it exists with other settings: sigma is 0.1 there and 0.5 here" in ran.error
     assert "1 of 3 seeds failed" in ran.error
     for seed in (0, 2):
         assert json.loads((run / f"seed-{seed}/result.json").read_text())["steps"] == 100
@@ -558,10 +558,10 @@ def test_other_settings_and_other_things_are_left_alone(tmp_path):
     before = content(run)
     ran = train("LQR-v0", run, "--steps", 100, "--sigma", 0.125)
     assert ran.code == 7
-    assert "sigma 0.5 (now 0.125)" in ran.error
+    assert "sigma is 0.5 there and 0.125 here" in ran.error
     assert "--overwrite" in ran.error
     ran = train("LQR-v0", run, "--steps", 100, "--seed", 1)
-    assert (ran.code, "seed 0 (now 1)" in ran.error) == (7, True)
+    assert (ran.code, "seed is 0 there and 1 here" in ran.error) == (7, True)
     ran = train("LQR-v0", run, "--steps", 50)
     assert ran.code == 7
     assert "has 100 steps, 50 were asked for" in ran.error

@@ -127,7 +127,7 @@ def test_the_same_twice_then_other_settings(made, here):
     assert "stored in the output" in again.err
     other = pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 4)
     assert other.code == 7
-    assert "steps 3 (now 4)" in other.error
+    assert "steps is 3 there and 4 here" in other.error
     assert (here / "p").read_bytes() == before
     assert synthesize(made / "toy-critic", "--steps", 4, "--overwrite") != first
 

@@ -23,7 +23,7 @@ from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.exchange.stable_baselines import from_sb3
-from pbvf_offline.io.tensor_file import locked
+from pbvf_offline.io.lock import locked
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 
 TOY = "toyenv:ToyAsym-v0"  # 3 observations, 1 action in [-0.3, 0.7]
@@ -207,7 +207,7 @@ def test_import_twice_then_otherwise() -> None:
     assert "already complete" in again.err
     ran = bring("--squash", "none")
     assert ran.code == 7
-    assert "squash 'tanh' (now 'none')" in ran.error
+    assert 'squash is "tanh" there and "none" here' in ran.error
     Path("other").write_text("mine")
     assert bring(out="other").code == 7
     assert Path("other").read_text() == "mine"

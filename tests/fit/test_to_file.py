@@ -27,7 +27,7 @@ from pbvf_offline.fit.to_file import (
     snapshot_path,
     stored_seed,
 )
-from pbvf_offline.io.tensor_file import locked
+from pbvf_offline.io.lock import locked
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 

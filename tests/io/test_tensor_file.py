@@ -31,17 +31,15 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io import tensor_file as files
+from pbvf_offline.io.durable import remove_file, temporary_path, write_file
+from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import (
     MAX_HEADER,
     decode,
     encode,
     file_digest,
-    locked,
     read_file,
     read_tensor_file,
-    remove_file,
-    temporary_path,
-    write_file,
 )
 from pbvf_offline.policies.files import PoliciesFile
 
@@ -439,7 +437,7 @@ def test_a_look_is_locked_where_it_can_be(tmp_path: Path) -> None:
 def test_lock_held_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "out"
     code = (
-        "import sys; from pathlib import Path; from pbvf_offline.io.tensor_file import locked\n"
+        "import sys; from pathlib import Path; from pbvf_offline.io.lock import locked\n"
         "with locked(Path(sys.argv[1])):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -85,7 +85,7 @@ def test_the_same_call_finds_it_complete_and_another_is_a_conflict(tmp_path: Pat
     again = make(out)
     assert again.already_complete
     assert (again.seconds, again.updates_done_now) == (0.0, 0)
-    with pytest.raises(ConflictError, match=r"noise 0.1 \(now 0.2\)"):
+    with pytest.raises(ConflictError, match=r"noise is 0.1 there and 0.2 here"):
         make(out, dataclasses.replace(FIXED, noise=0.2))
     with pytest.raises(ConflictError, match="exists with 100 updates, 99 were asked for"):
         make(out, updates=99)

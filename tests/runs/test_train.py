@@ -31,7 +31,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.io.tensor_file import locked
+from pbvf_offline.io.lock import locked
 from pbvf_offline.online import loop as online
 from pbvf_offline.online.loop import evaluation_seed
 from pbvf_offline.online.settings import OnlineSettings
@@ -702,7 +702,7 @@ def test_on_a_read_only_disk_a_finished_run_is_complete_and_no_other_is_begun(
         again = train_run(CONFIG, folder, 90)
         assert again.already_complete
         assert again.evaluations == result.evaluations
-        with pytest.raises(ConflictError, match="seed 0"):
+        with pytest.raises(ConflictError, match="seed is 0"):
             train_run(configuration(seed=1), folder, 90)
         with pytest.raises(ConflictError, match="90 steps, 60 were asked for"):
             train_run(CONFIG, folder, 60)
@@ -747,11 +747,14 @@ def test_other_settings_are_a_conflict(done: tuple[Path, RunResult]) -> None:
     folder, _ = done
     before = content(folder)
     for config, words in (
-        (configuration(seed=1), "seed 0 (now 1)"),
-        (configuration(sigma=0.4), "sigma 0.3 (now 0.4)"),
-        (configuration(evaluations=5), "evaluations 4 (now 5)"),
-        (configuration(env="toyenv:Toy-v0"), "environment id 'ToyVaried-v0' (now 'Toy-v0')"),
-        (configuration(stochastic=True), "spec stochastic False (now True)"),
+        (configuration(seed=1), "seed is 0 there and 1 here"),
+        (configuration(sigma=0.4), "sigma is 0.3 there and 0.4 here"),
+        (configuration(evaluations=5), "evaluations is 4 there and 5 here"),
+        (
+            configuration(env="toyenv:Toy-v0"),
+            'environment.id is "ToyVaried-v0" there and "Toy-v0" here',
+        ),
+        (configuration(stochastic=True), "spec.stochastic is false there and true here"),
     ):
         with pytest.raises(ConflictError) as caught:
             train_run(config, folder, 90)

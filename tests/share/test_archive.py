@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import h5py
 import pytest
 
-import pbvf_datasets.share.arrival as landing_module
 from cli_tools import content
 from faults import Killed, Saboteur
 from hostile import reseal, watching
@@ -32,7 +31,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.lock import FolderLock
+from pbvf_offline.io.lock import OutputLock
 from share_tools import NAME, licensed, rewrite_manifest
 
 DATA = "data/main_data.hdf5"
@@ -224,7 +223,7 @@ def test_what_stands_there(made, packed, root):
     assert content(other) == before
     unpack(packed, overwrite=True)
     assert content(root / NAME) == content(made)
-    lock = FolderLock(root / "lab/.b-v0.arriving", "lab/b-v0")
+    lock = OutputLock(root / "lab/b-v0")
     try:
         with pytest.raises(ConflictError, match="another process"):
             unpack(packed, "lab/b-v0")
@@ -236,7 +235,7 @@ def test_what_stands_there(made, packed, root):
 
 
 def test_a_full_disk_is_found_before_a_byte_is_written(packed, root, monkeypatch):
-    monkeypatch.setattr(landing_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
     with pytest.raises(ResourceError, match="free"):
         unpack(packed)
     assert not list(root.rglob("part-*"))
@@ -518,8 +517,6 @@ def sabotaged(call, at, mode):
             call()
         except (Killed, PbvfError) as error:
             outcome = error
-    for lock in list(FolderLock._held or ()):
-        lock.release()
     return saboteur.count, outcome
 
 

@@ -16,7 +16,6 @@ import h5py
 import pytest
 
 import hostile
-import pbvf_datasets.share.arrival as landing_module
 import pbvf_datasets.share.remotes as places
 import pbvf_datasets.share.transfer as remote_module
 from cli_tools import content
@@ -24,7 +23,7 @@ from faults import Killed, Saboteur
 from hostile import reseal, watching
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
-from pbvf_datasets.share.arrival import Landing
+from pbvf_datasets.share.arrival import Arrival
 from pbvf_datasets.share.privacy import Machine, find_private
 from pbvf_datasets.share.transfer import SignatureWarning, pull, push
 from pbvf_offline.errors import (
@@ -37,7 +36,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.lock import FolderLock
+from pbvf_offline.io.lock import OutputLock
 from share_tools import NAME, SOMEBODY, licensed, rewrite_manifest, serving, without_pauses
 
 DATA = "data/main_data.hdf5"
@@ -270,14 +269,10 @@ def test_huge_declared_sizes(theirs, root, monkeypatch):
             declare("data/metadata.json", 1000)
         assert not any(path.startswith("/data") for path, _ in web.requests)
         declare(DATA, 2**41)
-        monkeypatch.setattr(
-            landing_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9)
-        )
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
         with pytest.raises(ResourceError, match="1,000 MB are free"):
             pull(web.url, NAME)
-        monkeypatch.setattr(
-            landing_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**50)
-        )
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**50))
         declare("data/metadata.json", (theirs / "data/metadata.json").stat().st_size)
         with pytest.raises(DamagedError, match="its manifest says 2,199,023,255,552"):
             pull(web.url, NAME)
@@ -391,7 +386,7 @@ def test_a_card_that_was_edited_and_pages_in_place_of_files(made, root):
 
 
 def test_two_processes_at_one_output(made, root):
-    lock = FolderLock((root / "lab").mkdir() or root / "lab/.toy-v0.arriving", NAME)
+    lock = OutputLock((root / "lab").mkdir() or root / NAME)
     try:
         with serving(made) as web, pytest.raises(ConflictError, match="another process"):
             pull(web.url, NAME)
@@ -399,14 +394,15 @@ def test_two_processes_at_one_output(made, root):
         lock.release()
 
 
-def test_a_name_taken_meanwhile_is_exit_7(made, root, monkeypatch):
-    check = Landing.check
+def test_a_name_taken_meanwhile_is_exit_7(made, root, tmp_path, monkeypatch):
+    other = licensed(tmp_path / "other", license="MIT")
+    check = Arrival.check
 
     def slow(self, shown):
         check(self, shown)
-        licensed(root, license="MIT")
+        shutil.copytree(other, root / NAME)
 
-    monkeypatch.setattr(Landing, "check", slow)
+    monkeypatch.setattr(Arrival, "check", slow)
     with serving(made) as web, pytest.raises(ConflictError, match="meanwhile"):
         pull(web.url, NAME)
     assert json.loads((root / NAME / "manifest.json").read_text())["provenance"]["license"] == "MIT"
@@ -1089,8 +1085,6 @@ def sabotaged(root, source, at, mode, **options):
             pull(str(source), NAME, root=root, **options)
         except (Killed, PbvfError) as error:
             outcome = error
-    for lock in list(FolderLock._held or ()):
-        lock.release()  # as the system does for a dead process
     return saboteur.count, outcome
 
 
@@ -1140,7 +1134,7 @@ def test_a_kill_while_replacing_never_loses_both(made, tmp_path):
         if (root / NAME).exists():
             assert content(root / NAME) in (old, reference), at
         else:
-            assert content(root / "lab/.toy-v0.arriving/replaced") == old, at
+            assert content(root / "lab/.toy-v0.replaced") == old, at
             assert content(root / "lab/.toy-v0.arriving/build") == reference, at
         pull(str(made), NAME, root=root, overwrite=True)
         assert content(root / NAME) == reference, at

@@ -49,7 +49,6 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.lock import FolderLock
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, stack_episodes
@@ -772,8 +771,6 @@ def _sabotaged(kind: str, at: int | None, mode: str) -> tuple[int, BaseException
             _edit(kind)
         except (Killed, PbvfError) as error:
             outcome = error
-    for lock in list(FolderLock._held or ()):
-        lock.release()
     return saboteur.count, outcome
 
 

@@ -34,7 +34,6 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.lock import FolderLock
 from pbvf_offline.rollout.episodes import Episode
 from writer_tools import ACT, EPISODES, NAME, OBS, content, names, run, writer
 
@@ -652,8 +651,6 @@ def sabotaged(root, at, mode, **options):
             run(root, **options)
         except (Killed, PbvfError) as error:
             outcome = error
-    for lock in list(FolderLock._held or ()):
-        lock.release()  # as the system does for a dead process
     return saboteur.count, outcome
 
 
@@ -796,7 +793,7 @@ def test_a_disk_that_is_too_small_is_found_before_the_first_episode(root):
 
 
 def test_an_interrupt_between_rename_and_memory_doubles_nothing(root, reference, monkeypatch):
-    import pbvf_datasets.write.writer as module
+    import pbvf_datasets.write.shards as module
 
     real = module.write_durably
     with writer(root) as w:

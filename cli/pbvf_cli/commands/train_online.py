@@ -141,8 +141,8 @@ def train_online(
     if workers > 1 and len(runs) == 1:
         sink.note("note: one run takes one process; --workers is for several --seeds")
 
-    if export is not None and not overwrite:
-        export.check(runs[0].config, plan.steps)
+    if export is not None:
+        export.check(runs[0].config, plan.steps, overwrite=overwrite)
     started = time.perf_counter()
     job = SeedJob(plan.steps, wanted or (), torch_device, overwrite, loggers)
     results = train(job, runs, workers=workers, name_seeds=several is not None, sink=sink)

@@ -179,7 +179,7 @@ def describe(error: BaseException) -> tuple[str | None, int]:
     if _is_memory(error):
         return "there is not enough memory; close other programs, or ask for less", RESOURCES
     if isinstance(error, OSError) and error.errno in _REFUSALS:
-        from pbvf_offline.io.tensor_file import resource_error
+        from pbvf_offline.io.durable import resource_error
 
         place = Path(os.fsdecode(error.filename)) if error.filename else Path.cwd()
         return str(resource_error(error, place)), RESOURCES

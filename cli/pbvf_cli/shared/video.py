@@ -16,7 +16,7 @@ import gymnasium as gym
 from pbvf_offline.envs.make import Env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, UsageError
-from pbvf_offline.io.tensor_file import resource_error
+from pbvf_offline.io.durable import resource_error
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.loop import run_episode
 from pbvf_offline.rollout.schedules import GivenSchedule

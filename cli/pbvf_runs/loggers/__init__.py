@@ -74,7 +74,7 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, step: int, names: Iterable[str]) -> None:
-        from pbvf_offline.io.tensor_file import resource_error
+        from pbvf_offline.io.durable import resource_error
 
         self._loggers: list[Logger] = []
         with contextlib.ExitStack() as undo:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pbvf_offline.io.tensor_file import write_file
+from pbvf_offline.io.durable import write_file
 
 
 class Log:

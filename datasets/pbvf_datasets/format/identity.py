@@ -11,51 +11,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_datasets.format.checks import show
-from pbvf_datasets.format.manifest import parse_manifest, read_plain
-from pbvf_datasets.format.schema import MANIFEST_FILE, check_version, dataset_path
-from pbvf_offline.errors import ConflictError, DamagedError, PbvfError
-from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
+from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, check_version, dataset_path
+from pbvf_offline.errors import DamagedError, PbvfError
+from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.work_folder import WorkFolder
 
 PLAN_VERSION: Final = 1
-PLAN_FILE: Final = "plan.json"
 START_ANEW: Final = "give another dataset id, or --overwrite to start anew"
 
 _IDENTITY = ("settings", "environment", "spec", "seed", "license", "authors")
 
 
-def work_folder(path: Path) -> Path:
+def dataset_work(path: Path) -> WorkFolder:
     """Return the folder in which the dataset at ``path`` is made."""
-    return path.with_name(f".{path.name}.collecting")
+
+    def check(build: Path) -> None:
+        where = build / MANIFEST_FILE
+        verify_files(build, parse_manifest(read_plain(where), where))
+
+    return WorkFolder(path, "collecting", own=DATASET_FILES, check=check)
 
 
 def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity inside a manifest's provenance."""
     return {key: provenance[key] for key in _IDENTITY}
-
-
-def same_identity(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two identities mean the same dataset."""
-    return canonical_json(dict(one)) == canonical_json(dict(other))
-
-
-def check_identity(found: Mapping[str, Any], given: Mapping[str, Any], where: Path) -> None:
-    """Compare what exists with what is wanted.
-
-    Raises:
-        ConflictError: They differ; the message names each setting with both values.
-    """
-    stored, wanted = _labels(found), _labels(given)
-    texts = [
-        f"{label} is {show(stored.get(label, 'absent'))} there and "
-        f"{show(wanted.get(label, 'absent'))} here"
-        for label in dict.fromkeys([*stored, *wanted])
-        if stored.get(label) != wanted.get(label)
-    ]
-    if texts:
-        raise ConflictError(
-            f"it exists with other settings: {'; '.join(texts)}", where=where, remedy=START_ANEW
-        )
 
 
 def parse_plan(data: bytes, where: Path) -> dict[str, Any]:
@@ -104,23 +84,7 @@ def peek(dataset_id: str, root: Path | None = None) -> dict[str, Any] | None:
     with contextlib.suppress(PbvfError, OSError):
         manifest = parse_manifest(read_plain(where), where)
         return {"complete": True, **identity_of(manifest["provenance"])}
-    where = work_folder(path) / PLAN_FILE
+    where = dataset_work(path).plan
     with contextlib.suppress(PbvfError, OSError):
         return {"complete": False, **parse_plan(read_plain(where), where)["identity"]}
     return None
-
-
-def _labels(identity: Mapping[str, Any]) -> dict[str, str]:
-    """Flatten to ``name -> canonical JSON``; settings come under their own names."""
-    labels: dict[str, str] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                walk(f"{prefix}.{key}" if prefix else str(key), inner)
-        elif prefix:
-            labels[prefix] = canonical_json(value).decode("ascii")
-
-    walk("", identity["settings"])
-    walk("", {key: value for key, value in identity.items() if key != "settings"})
-    return labels

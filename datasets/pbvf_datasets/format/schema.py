@@ -17,6 +17,7 @@ import numpy as np
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.io.work_folder import own_names
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -33,6 +34,11 @@ METADATA_FILE: Final = "data/metadata.json"
 MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
 CROISSANT_FILE: Final = "croissant.json"
+SIGNATURE_FILE: Final = "manifest.json.sig"
+DATASET_FILES: Final = own_names(
+    (DATA_FILE, METADATA_FILE, MANIFEST_FILE, CARD_FILE, CROISSANT_FILE, SIGNATURE_FILE)
+)
+"""Matches what a dataset's folder may hold so that another dataset may replace it."""
 
 OBS_DTYPES: Final = (
     *("float64", "float32", "float16"),
@@ -345,6 +351,23 @@ def dataset_path(dataset_id: str, root: Path | None = None) -> Path:
     """
     check_dataset_id(dataset_id)
     return (datasets_root() if root is None else root).joinpath(*dataset_id.split("/"))
+
+
+def new_dataset_path(dataset_id: str, root: Path | None = None) -> Path:
+    """Return where a dataset of this id will be written.
+
+    Raises:
+        UsageError: It is not an id, or the folder is inside another dataset.
+    """
+    root = datasets_root() if root is None else root
+    path = dataset_path(dataset_id, root)
+    for above in path.relative_to(root).parents[:-1]:
+        if (root / above / "data").exists():
+            raise UsageError(
+                f"{dataset_id} would lie inside the dataset {root / above}",
+                remedy="choose another namespace",
+            )
+    return path
 
 
 def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = None) -> Path:

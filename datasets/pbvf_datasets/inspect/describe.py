@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.identity import PLAN_FILE, parse_plan
+from pbvf_datasets.format.identity import parse_plan
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.format.schema import (
     BLOB,
@@ -49,6 +49,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io.tensor_file import read_file
+from pbvf_offline.io.work_folder import PLAN_FILE
 from pbvf_offline.policies.spec import PolicySpec
 
 MAX_DEPTH: Final = 16

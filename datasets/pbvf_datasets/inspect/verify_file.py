@@ -17,14 +17,9 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
+from pbvf_offline.io.durable import resource_error
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import (
-    decode,
-    open_regular,
-    read_header,
-    read_tensor_file,
-    resource_error,
-)
+from pbvf_offline.io.tensor_file import decode, open_regular, read_header, read_tensor_file
 from pbvf_offline.policies.spec import PolicySpec
 
 

@@ -25,24 +25,29 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
-from pbvf_datasets.format.schema import CARD_FILE, MANIFEST_FILE, METADATA_FILE, check_dataset_id
+from pbvf_datasets.format.schema import (
+    CARD_FILE,
+    MANIFEST_FILE,
+    METADATA_FILE,
+    SIGNATURE_FILE,
+    check_dataset_id,
+    new_dataset_path,
+)
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, MAX_METADATA_BYTES, parse_metadata
 from pbvf_datasets.share.arrival import (
     CHUNK,
-    Landing,
+    Arrival,
     Progress,
-    arrival_path,
+    arrival_work,
     card_differs,
     listed_files,
     renew,
     silent,
     stands,
-    tidy,
 )
 from pbvf_datasets.share.remotes import LocalPlace, MissingFileError
 from pbvf_datasets.share.signing import (
     SIGNATURE_BYTES,
-    SIGNATURE_FILE,
     fingerprint,
     load_public_key,
     require_signature,
@@ -56,8 +61,8 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
-from pbvf_offline.io.durable import path_exists
-from pbvf_offline.io.tensor_file import locked, resource_error, sync_folder, write_all
+from pbvf_offline.io.durable import path_exists, resource_error, sync_folder, write_all
+from pbvf_offline.io.lock import locked
 
 SUMS_FILE: Final = "SHA256SUMS"
 BLOCK: Final = 512
@@ -345,7 +350,7 @@ def unpack(
                 where=file,
                 remedy="give an id, such as lab/name-v0, after the file",
             )
-        path = arrival_path(name, root)
+        path = new_dataset_path(name, root)
         if key is not None:
             signature = content.small.get(SIGNATURE_FILE)
             require_signature(content.small[MANIFEST_FILE], signature, key, file)
@@ -363,18 +368,18 @@ def unpack(
         )
         if stands(path, manifest["digest"], overwrite=overwrite):
             content.read(stream, None, told)
-            tidy(path, name)
+            arrival_work(path).remove_leftovers()
             return content.add_signature(arrived, replace=overwrite)
-        with Landing(path, name) as landing:
+        with Arrival(path) as arrival:
             if stands(path, manifest["digest"], overwrite=overwrite):
                 content.read(stream, None, told)
-                landing.discard()
+                arrival.discard()
                 return content.add_signature(arrived, replace=overwrite)
-            landing.begin({})
-            landing.begin(content.files)
-            content.read(stream, landing, told)
-            landing.check(f"{file}: {content.folder}")
-            landing.publish(overwrite=overwrite)
+            arrival.begin({})
+            arrival.begin(content.files)
+            content.read(stream, arrival, told)
+            arrival.check(f"{file}: {content.folder}")
+            arrival.publish(overwrite=overwrite)
     card_differs(content.small.get(CARD_FILE), manifest, str(file))
     return dataclasses.replace(arrived, fetched=content.end, already_complete=False)
 
@@ -409,8 +414,8 @@ class _Content:
         added = renew(arrived.path, SIGNATURE_FILE, signature, replace=replace)
         return dataclasses.replace(arrived, fetched=added, already_complete=added == 0)
 
-    def read(self, stream: IO[bytes], landing: Landing | None, told: Progress) -> None:
-        """Read every member, compare its digest, and put it into the landing.
+    def read(self, stream: IO[bytes], arrival: Arrival | None, told: Progress) -> None:
+        """Read every member, compare its digest, and put it into the arrival.
 
         Raises:
             DamagedError: A digest does not fit.
@@ -425,8 +430,8 @@ class _Content:
             digest, left = hashlib.sha256(), self.sizes[name]
             with contextlib.ExitStack() as stack:
                 write = None
-                if landing is not None and entry is not None:
-                    write = stack.enter_context(landing.arriving(entry))
+                if arrival is not None and entry is not None:
+                    write = stack.enter_context(arrival.arriving(entry))
                 while left:
                     chunk = _take(stream, min(CHUNK, left), self.where)
                     digest.update(chunk)
@@ -436,20 +441,20 @@ class _Content:
                     told(stream.tell(), self.end)
             digests[name] = digest.hexdigest()
             if entry is not None and digests[name] != entry["sha256"]:
-                if landing is not None:
-                    landing.discard()
+                if arrival is not None:
+                    arrival.discard()
                 raise DamagedError(
                     f"its sha256 is {digests[name]}, but the manifest says {entry['sha256']}",
                     where=f"{self.where}: {name}",
                     remedy=_AGAIN,
                 )
-            if landing is not None and entry is not None:
-                landing.keep(name, entry)
-            elif landing is not None:
-                landing.write(name, self.small[name])
+            if arrival is not None and entry is not None:
+                arrival.keep(name, entry)
+            elif arrival is not None:
+                arrival.write(name, self.small[name])
         if self.small[SUMS_FILE] != sums_text(digests):
-            if landing is not None:
-                landing.discard()
+            if arrival is not None:
+                arrival.discard()
             raise DamagedError(
                 "a digest in it is not that of the file",
                 where=f"{self.where}: {SUMS_FILE}",

@@ -10,10 +10,8 @@ name with one rename. A kill at any point leaves what was there before, or the d
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
-import shutil
 import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -25,10 +23,9 @@ from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
     DATA_FILE,
+    DATASET_FILES,
     MANIFEST_FILE,
     METADATA_FILE,
-    dataset_path,
-    datasets_root,
 )
 from pbvf_datasets.read.untrusted import (
     MAX_CARD_BYTES,
@@ -37,27 +34,24 @@ from pbvf_datasets.read.untrusted import (
     CardWarning,
     open_folder,
 )
-from pbvf_datasets.share.signing import SIGNATURE_FILE
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
     IncompatibleError,
     PbvfError,
-    ResourceError,
     UnsafeError,
     UsageError,
 )
 from pbvf_offline.io.durable import (
-    TEMPORARY,
     make_folders,
-    megabytes,
     path_exists,
     remove_tree,
     resource_errors,
+    sync_folder,
+    write_all,
     write_durably,
 )
-from pbvf_offline.io.lock import LOCK_FILE, FolderLock
-from pbvf_offline.io.tensor_file import sync_folder, write_all
+from pbvf_offline.io.work_folder import WorkFolder, refuse_foreign
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
@@ -72,32 +66,10 @@ _LIMITS: Final = {
     CROISSANT_FILE: MAX_CROISSANT_BYTES,
     CARD_FILE: MAX_CARD_BYTES,
 }
-_KNOWN: Final = frozenset(("data", MANIFEST_FILE, CARD_FILE, CROISSANT_FILE, SIGNATURE_FILE))
 _ROOM: Final = 16 * 2**20  # bytes left free beside a dataset
 _REFUSED: Final = (DamagedError, UnsafeError, IncompatibleError)
 
-BUILD_FOLDER: Final = "build"
-REPLACED_FOLDER: Final = "replaced"
 PART: Final = "part-"
-
-
-def arrival_path(dataset_id: str, root: Path | None = None) -> Path:
-    """Return where a dataset of this id will stand.
-
-    Raises:
-        UsageError: It is not an id, or the place is inside another dataset.
-    """
-    root = datasets_root() if root is None else root
-    path = dataset_path(dataset_id, root)
-    for above in path.parents:
-        if above == root:
-            break
-        if (above / "data").exists():
-            raise UsageError(
-                f"{dataset_id} would lie inside the dataset {above}",
-                remedy="choose another namespace",
-            )
-    return path
 
 
 def listed_files(manifest: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -132,45 +104,30 @@ def stands(path: Path, digest: str, *, overwrite: bool = False) -> bool:
     """
     if not path_exists(path):
         return False
-    mode = path.lstat().st_mode
-    if not stat.S_ISDIR(mode):
-        raise ConflictError("this is a file or a link", where=path, remedy="choose another name")
+    if path.is_symlink() or not path.is_dir():
+        refuse_foreign(path, DATASET_FILES)
     with resource_errors(path, lambda: "check its permissions"):
-        entries = {entry.name for entry in path.iterdir()}
-    if not entries:
-        return False
+        if not any(path.iterdir()):
+            return False
     try:
         with open_folder(path, require_manifest=True, warn=False) as folder:
             found = folder.digest
-    except PbvfError as error:
-        if not isinstance(error, (*_REFUSED, UsageError)):
-            raise
-        if not overwrite:
-            if _claims(path) == digest:
-                raise type(error)(
-                    error.what, where=error.where, remedy="replace it with --overwrite"
-                ) from error
-            raise ConflictError(
-                f"it exists and is not this dataset ({error.what})",
-                where=path,
-                remedy="choose another name, or replace it with --overwrite",
+    except (*_REFUSED, UsageError) as error:
+        if not overwrite and _claims(path) == digest:
+            raise type(error)(
+                error.what, where=error.where, remedy="replace it with --overwrite"
             ) from error
+        problem = f"it exists and is not this dataset ({error.what})"
     else:
         if found == digest:
             return True
-        if not overwrite:
-            raise ConflictError(
-                f"another dataset is there: its digest is {found[:16]}…, the other's is "
-                f"{digest[:16]}…",
-                where=path,
-                remedy="choose another name, or replace it with --overwrite",
-            )
-    others = sorted(name for name in entries - _KNOWN if not name.startswith(TEMPORARY))
-    if others:
+        problem = (
+            f"another dataset is there: its digest is {found[:16]}…, the other's is {digest[:16]}…"
+        )
+    refuse_foreign(path, DATASET_FILES)
+    if not overwrite:
         raise ConflictError(
-            f"it holds {others[0]!r}, which is no part of a dataset, and would be removed with it",
-            where=path,
-            remedy="move it away, or choose another name",
+            problem, where=path, remedy="choose another name, or replace it with --overwrite"
         )
     return False
 
@@ -185,39 +142,37 @@ def _claims(path: Path) -> str | None:
     return None
 
 
-class Landing:
-    """The dot-folder in which one dataset is put together; a context manager.
+def arrival_work(path: Path) -> WorkFolder:
+    """Return the folder in which a dataset from elsewhere is put together."""
+
+    def check(build: Path) -> None:
+        with open_folder(build, require_manifest=True, warn=False):
+            pass
+
+    return WorkFolder(path, "arriving", own=DATASET_FILES, check=check)
+
+
+class Arrival:
+    """The work folder in which a dataset from elsewhere is put together; a context manager.
 
     Inside the ``with`` block this process alone works there. Leaving it without
     :meth:`publish` keeps what has arrived, for the next attempt.
 
     Args:
-        path: Where the dataset will stand.
-        what: What to call it in messages.
+        path: Where the dataset will be.
 
     Raises:
-        ConflictError: Another process is at it.
+        ConflictError: Another process writes that dataset.
         ResourceError: The folder cannot be written.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        self.path = path
-        self.what = what
-        self.work = path.with_name(f".{path.name}.arriving")
-        self.build = self.work / BUILD_FOLDER
-        self._replaced = self.work / REPLACED_FOLDER
-        self._lock: FolderLock | None = None
+    def __init__(self, path: Path) -> None:
+        self._folder = arrival_work(path)
+        self.work, self.build = self._folder.folder, self._folder.build
 
     def __enter__(self) -> Self:
         with self.resources():
-            make_folders(self.work.parent)
-            self._lock = FolderLock(self.work, self.what)
-        try:
-            with self.resources():
-                self._recover()
-        except BaseException:
-            self._release()
-            raise
+            self._folder.hold()
         return self
 
     def __exit__(
@@ -227,11 +182,10 @@ class Landing:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._lock is not None and not self._holds_something():
-                with contextlib.suppress(OSError):
-                    self._remove_work()
+            if self._folder.held and not self._holds_something():
+                self.discard()
         finally:
-            self._release()
+            self._folder.close()
 
     def resources(self) -> contextlib.AbstractContextManager[None]:
         """Turn the system's refusals into errors that say what to do."""
@@ -256,9 +210,7 @@ class Landing:
         digests = {entry["sha256"] for entry in files.values()}
         with self.resources():
             for entry in sorted(self.work.iterdir()):
-                if entry.name in (LOCK_FILE, BUILD_FOLDER):
-                    continue
-                if entry.name.removeprefix(PART) not in digests:
+                if entry != self.build and entry.name.removeprefix(PART) not in digests:
                     remove_tree(entry)
             data = (self.build / DATA_FILE).parent
             make_folders(data)
@@ -268,14 +220,8 @@ class Landing:
                         remove_tree(entry)
             missing = [name for name, entry in files.items() if not self._has(name, entry)]
             need = sum(files[name]["size"] - self.arrived(files[name]) for name in missing)
-            free = shutil.disk_usage(self.work).free
-        if need + _ROOM > free:
-            raise ResourceError(
-                f"{megabytes(need)} are to arrive, with {megabytes(_ROOM)} left beside them, and "
-                f"{megabytes(free)} are free",
-                where=self.work.parent,
-                remedy="free space or choose another disk",
-            )
+            if missing:
+                self._folder.require_space(need + _ROOM)
         return missing
 
     def _has(self, name: str, entry: Mapping[str, Any]) -> bool:
@@ -368,85 +314,33 @@ class Landing:
             with open_folder(self.build, require_manifest=True, warn=False) as folder:
                 folder.open_checked()
         except _REFUSED as error:
-            with contextlib.suppress(OSError):
-                remove_tree(self.work, keep=LOCK_FILE)
+            self.discard()
             where = (error.where or "").replace(str(self.build), shown, 1)
             raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
     def publish(self, *, overwrite: bool = False) -> None:
-        """Move the finished folder to its place.
+        """Give the finished folder its name.
 
         Args:
-            overwrite: Replace what stands there; whether it may be, :func:`stands` says.
+            overwrite: Replace the dataset that has it.
 
         Raises:
-            ConflictError: Something else took the place meanwhile.
+            ConflictError: Something else took the name meanwhile.
             ResourceError: The system refuses.
         """
         with self.resources():
-            if overwrite and path_exists(self.path) and any(self.path.iterdir()):
-                remove_tree(self._replaced)
-                self.path.rename(self._replaced)
-                sync_folder(self.path.parent)
-            try:
-                self.build.rename(self.path)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise
-                raise ConflictError(
-                    "something else took this place meanwhile",
-                    where=self.path,
-                    remedy="move it away and run the same command again",
-                ) from error
-            sync_folder(self.path.parent)
-        # The dataset stands; what cannot be removed now is tidied the next time.
-        with contextlib.suppress(OSError):
-            self._remove_work()
-        self._release()
+            self._folder.publish(replace=overwrite)
 
     def discard(self) -> None:
-        """Remove all that has arrived, since the dataset stands already."""
+        """Remove all that has arrived: the dataset is there already, or it is of no use."""
         with contextlib.suppress(OSError):
-            self._remove_work()
-        self._release()
-
-    # -------------------------------------------------------------------------- helpers
-
-    def _recover(self) -> None:
-        """Complete or undo a replacement that was killed between its two renames."""
-        if not path_exists(self._replaced):
-            return
-        if not path_exists(self.path):
-            try:
-                with open_folder(self.build, require_manifest=True, warn=False):
-                    pass
-                self.build.rename(self.path)
-            except PbvfError:
-                self._replaced.rename(self.path)
-            sync_folder(self.path.parent)
-        remove_tree(self._replaced)
+            self._folder.remove()
 
     def _holds_something(self) -> bool:
+        """Whether there is anything to continue with: a byte, or a whole file."""
         with contextlib.suppress(OSError):
-            for entry in self.work.iterdir():
-                if entry.name == BUILD_FOLDER:
-                    if any(child.is_file() for child in entry.rglob("*")):
-                        return True
-                elif entry.name != LOCK_FILE and (entry.is_dir() or entry.stat().st_size):
-                    return True
-            return False
+            return any(p.is_file() and p.stat().st_size for p in self.work.rglob("*"))
         return True
-
-    def _remove_work(self) -> None:
-        """Remove the work folder; the lock last, so that no other process slips in before."""
-        remove_tree(self.work, keep=LOCK_FILE)
-        (self.work / LOCK_FILE).unlink()
-        self.work.rmdir()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
 
 def renew(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
@@ -476,14 +370,6 @@ def renew(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
 def silent(done: int, total: int) -> None:
     """Tell nobody of progress."""
     del done, total
-
-
-def tidy(path: Path, what: str) -> None:
-    """Remove what a kill after the final rename left behind; never essential."""
-    work = path.with_name(f".{path.name}.arriving")
-    if path_exists(work):
-        with contextlib.suppress(PbvfError, OSError), Landing(path, what) as landing:
-            landing.discard()
 
 
 def card_differs(card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:

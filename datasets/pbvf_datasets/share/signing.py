@@ -19,11 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
-from pbvf_datasets.format.schema import MANIFEST_FILE, resolve_dataset
+from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE, resolve_dataset
 from pbvf_datasets.read.untrusted import open_folder
 from pbvf_offline.errors import ConflictError, DamagedError, UnsafeError, UsageError
-from pbvf_offline.io.durable import path_exists, resource_errors, write_durably
-from pbvf_offline.io.tensor_file import read_file, resource_error, sync_folder
+from pbvf_offline.io.durable import (
+    path_exists,
+    resource_error,
+    resource_errors,
+    sync_folder,
+    write_durably,
+)
+from pbvf_offline.io.tensor_file import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-SIGNATURE_FILE: Final = "manifest.json.sig"
+
 SIGNATURE_BYTES: Final = 64
 MAX_KEY_BYTES: Final = 64 * 2**10
 _HINT: Final = "pip install 'pbvf-offline[sign]'"

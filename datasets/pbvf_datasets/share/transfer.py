@@ -25,22 +25,23 @@ from pbvf_datasets.format.schema import (
     CROISSANT_FILE,
     MANIFEST_FILE,
     METADATA_FILE,
+    SIGNATURE_FILE,
+    new_dataset_path,
     resolve_dataset,
 )
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, CheckedFolder, open_folder
 from pbvf_datasets.share.arrival import (
     CHUNK,
-    Landing,
+    Arrival,
     Progress,
-    arrival_path,
+    arrival_work,
     card_differs,
     listed_files,
     named_folder,
     renew,
     silent,
     stands,
-    tidy,
 )
 from pbvf_datasets.share.privacy import Machine, find_private
 from pbvf_datasets.share.remotes import (
@@ -57,7 +58,6 @@ from pbvf_datasets.share.remotes import (
 )
 from pbvf_datasets.share.signing import (
     SIGNATURE_BYTES,
-    SIGNATURE_FILE,
     load_public_key,
     read_signature,
     require_signature,
@@ -378,7 +378,7 @@ def _push_here(
     if path_exists(target) and target.samefile(out.path):
         raise UsageError("this is the dataset itself", where=target, remedy="name another place")
     landed, sent = _land(
-        _AsChecked(out), target, str(target), check=check, overwrite=overwrite, progress=progress
+        _AsChecked(out), target, check=check, overwrite=overwrite, progress=progress
     )
     if landed.stood:
         sent += renew(target, CARD_FILE, out.card, replace=True)
@@ -562,12 +562,10 @@ def pull(
         NetworkError: The place cannot be reached, or refuses.
         ResourceError: The disk refuses.
     """
-    path = arrival_path(dataset_id, root)
+    path = new_dataset_path(dataset_id, root)
     key = None if public_key is None else load_public_key(public_key)
     place = source_at(remote)
-    arrived, fetched = _land(
-        place, path, dataset_id, overwrite=overwrite, progress=progress or silent, key=key
-    )
+    arrived, fetched = _land(place, path, overwrite=overwrite, progress=progress or silent, key=key)
     return Arrived(
         dataset=dataset_id,
         path=path,
@@ -591,7 +589,6 @@ class _Landed:
 def _land(
     place: Place,
     path: Path,
-    what: str,
     *,
     overwrite: bool,
     progress: Progress,
@@ -603,7 +600,6 @@ def _land(
     Args:
         place: Where from.
         path: The folder.
-        what: What to call it in messages.
         overwrite: Replace another dataset there.
         progress: Told how many bytes are done and of how many.
         key: Whose owner must have signed it.
@@ -629,27 +625,27 @@ def _land(
     total = sum(entry["size"] for entry in files.values())
     landed = _Landed(manifest["digest"], total + len(raw), signed_by, stood=True)
     if stands(path, landed.digest, overwrite=overwrite):
-        tidy(path, what)
+        arrival_work(path).remove_leftovers()
         return landed, renew(path, SIGNATURE_FILE, signature, replace=overwrite)
     if check is not None:
         check()
-    with Landing(path, what) as landing:
+    with Arrival(path) as arrival:
         if stands(path, landed.digest, overwrite=overwrite):  # by now, or put back by recovery
-            landing.discard()
+            arrival.discard()
             return landed, renew(path, SIGNATURE_FILE, signature, replace=overwrite)
-        missing = landing.begin(files)
+        missing = arrival.begin(files)
         done = total - sum(files[name]["size"] for name in missing)
         fetched = 0
         for name in missing:
-            fetched += _fetch(place, name, files[name], landing, _from(progress, done, total))
+            fetched += _fetch(place, name, files[name], arrival, _from(progress, done, total))
             done += files[name]["size"]
         card = _retry(lambda: _whole(place, CARD_FILE, MAX_CARD_BYTES), place)
         for name, data in ((CARD_FILE, card), (SIGNATURE_FILE, signature), (MANIFEST_FILE, raw)):
             if data is not None:
-                landing.write(name, data)
+                arrival.write(name, data)
                 fetched += len(data)
-        landing.check(place.shown)
-        landing.publish(overwrite=overwrite)
+        arrival.check(place.shown)
+        arrival.publish(overwrite=overwrite)
     card_differs(card, manifest, place.shown)
     return dataclasses.replace(landed, stood=False), fetched
 
@@ -697,10 +693,10 @@ def _fetch(
     place: Place,
     name: str,
     entry: Mapping[str, Any],
-    landing: Landing,
+    arrival: Arrival,
     told: Callable[[int], None],
 ) -> int:
-    """Fetch one file into the landing, from where an earlier attempt stopped.
+    """Fetch one file into the arrival, from where an earlier attempt stopped.
 
     Returns:
         How many bytes came.
@@ -711,16 +707,16 @@ def _fetch(
     """
     fetched = 0
     where = f"{place.shown}/{name}"
-    continued = landing.arrived(entry) > 0
+    continued = arrival.arrived(entry) > 0
     while True:
-        fetched += _patiently(place, name, entry, landing, told)
-        with landing.resources():
-            with landing.part(entry).open("rb") as file:
+        fetched += _patiently(place, name, entry, arrival, told)
+        with arrival.resources():
+            with arrival.part(entry).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest == entry["sha256"]:
-                landing.keep(name, entry)
+                arrival.keep(name, entry)
                 return fetched
-            landing.part(entry).unlink()
+            arrival.part(entry).unlink()
         if not continued:
             raise DamagedError(
                 f"its sha256 is {digest}, but its manifest says {entry['sha256']}",
@@ -734,17 +730,17 @@ def _patiently(
     place: Place,
     name: str,
     entry: Mapping[str, Any],
-    landing: Landing,
+    arrival: Arrival,
     told: Callable[[int], None],
 ) -> int:
     """Fetch all of a file, with pauses after breaks; progress earns new tries."""
     fetched = tries = 0
     while True:
-        before = landing.arrived(entry)
+        before = arrival.arrived(entry)
         try:
-            return fetched + _append(place, name, entry, landing, told)
+            return fetched + _append(place, name, entry, arrival, told)
         except BrokenError as error:
-            came = landing.arrived(entry) - before
+            came = arrival.arrived(entry) - before
             fetched += max(0, came)
             tries = 1 if came > 0 else tries + 1
             if tries > len(place.pauses):
@@ -760,13 +756,13 @@ def _append(
     place: Place,
     name: str,
     entry: Mapping[str, Any],
-    landing: Landing,
+    arrival: Arrival,
     told: Callable[[int], None],
 ) -> int:
     """Fetch the rest of a file's bytes into its part."""
     size: int = entry["size"]
     where = f"{place.shown}/{name}"
-    start = landing.arrived(entry)
+    start = arrival.arrived(entry)
     if start == size > 0:
         return 0
     try:
@@ -785,7 +781,7 @@ def _append(
                 remedy="ask whoever keeps it to push it again",
             )
         start = done = incoming.start
-        with landing.arriving(entry, start) as write:
+        with arrival.arriving(entry, start) as write:
             while done < size:
                 chunk = incoming.read(min(CHUNK, size - done))
                 if not chunk:

@@ -10,11 +10,8 @@ kill at any point leaves either a folder that the same call resumes or the datas
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +21,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pbvf_datasets.format.checks import EpisodeChecker, check_spec
-from pbvf_datasets.format.columns import (
-    columns_to_image,
-    image_to_columns,
-    pack_columns,
-    unpack_columns,
-)
 from pbvf_datasets.format.environment import (
     env_reference,
     env_spec_text,
@@ -37,26 +28,23 @@ from pbvf_datasets.format.environment import (
     safe_environment,
 )
 from pbvf_datasets.format.identity import (
-    PLAN_FILE,
     PLAN_VERSION,
     START_ANEW,
-    check_identity,
+    dataset_work,
     identity_of,
     parse_plan,
     peek,
-    same_identity,
-    work_folder,
 )
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
 from pbvf_datasets.format.schema import (
+    DATASET_FILES,
     FIELDS,
     MANIFEST_FILE,
-    check_dataset_id,
     check_spaces,
-    dataset_path,
-    datasets_root,
+    new_dataset_path,
 )
 from pbvf_datasets.write.build import DatasetFacts, lay_out, total_reward
+from pbvf_datasets.write.shards import Shards
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -66,17 +54,13 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io.durable import (
-    TEMPORARY,
-    make_folders,
-    megabytes,
     path_exists,
     remove_tree,
     resource_errors,
     write_durably,
 )
-from pbvf_offline.io.lock import LOCK_FILE, FolderLock
 from pbvf_offline.io.strict_json import canonical_json
-from pbvf_offline.io.tensor_file import MAX_FILE, sync_folder
+from pbvf_offline.io.work_folder import refuse_difference, refuse_foreign, same_settings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Cut, Episode
 
@@ -87,37 +71,31 @@ DEFAULT_SHARD_STEPS: Final = 20_000
 MAX_SHARD_BYTES: Final = 64 * 2**20
 """A shard is also closed at this size: wide policies fill memory before 20,000 steps do."""
 
-_BUILD_FOLDER = "build"
-_SHARD = re.compile(r"shard-([0-9]{6,})-([0-9a-f]{16})\.safetensors")
-
 
 @dataclass
 class _Entry:
-    """What is remembered of an episode; its arrays only until they are on disk."""
+    """What is remembered of an episode; its arrays only until they are on disk.
+
+    Attributes:
+        steps: Its length.
+        total: Its undiscounted return.
+        cut: Whether a step budget cut it short.
+        steps_so_far: Steps of all episodes up to this one.
+        bytes_so_far: Bytes of their arrays.
+        cut_so_far: How many of them were cut.
+        episode: The episode, until it is on disk.
+    """
 
     steps: int
     total: float
     cut: bool
-    nbytes: int
+    steps_so_far: int
+    bytes_so_far: int
+    cut_so_far: int
     episode: Episode | None
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """Sums over the first ``count`` entries, brought up to date when asked for."""
-
-    count: int = 0
-    steps: int = 0
-    nbytes: int = 0
-    cut: int = 0
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """What is on disk. Replaced as a whole: an interrupt cannot fall inside a change."""
-
-    shards: tuple[str, ...] = ()
-    sums: _Sums = _Sums()
+_NONE: Final = _Entry(0, 0.0, False, 0, 0, 0, None)
 
 
 __all__ = ["DEFAULT_SHARD_STEPS", "DatasetWriter", "peek"]
@@ -212,14 +190,12 @@ class DatasetWriter:
                 env_spec_json = env_spec_json or env_spec_text(env)
         if observation_space is None or action_space is None:
             raise UsageError("spaces are missing", remedy="give env=, or both spaces")
-        root = datasets_root() if root is None else root
         self.dataset_id = dataset_id
         self.spec = spec
-        self.path = dataset_path(dataset_id, root)
+        self.path = new_dataset_path(dataset_id, root)
         self.manifest: dict[str, Any] | None = None
         self._spaces = check_spaces(observation_space, action_space)
         check_spec(spec, self._spaces)
-        _check_neighbours(root, dataset_id)
         self._checker = EpisodeChecker(spec, self._spaces)
         self._env_spec = None if env_spec_json is None else safe_env_spec(env_spec_json)
         identity = {
@@ -234,14 +210,11 @@ class DatasetWriter:
         self._warmup_steps = warmup_steps
         self._sources: list[Any] = json.loads(canonical_json(list(sources)))
         self._shard_steps = shard_steps
-        self._work = work_folder(self.path)
-        self._aside = self.path.with_name(f".{self.path.name}.replaced")
-        self._lock: FolderLock | None = None
+        self._work = dataset_work(self.path)
+        self._shards = Shards(self._work.folder)
         self._fresh = False
         self._plan: dict[str, Any] = {}
         self._entries: list[_Entry] = []
-        self._stored = _Stored()
-        self._sums_so_far = _Sums()
         plan = {
             "version": PLAN_VERSION,
             "identity": self._identity,
@@ -249,9 +222,9 @@ class DatasetWriter:
             "overwrite": overwrite,
             "state": None,
         }
-        if not overwrite and path_exists(self.path) and not self._was_replacing():
-            self._take_complete()
-            self._tidy()
+        if self._is_complete(overwrite):
+            if not path_exists(self._work.plan) or self._is_planned():
+                self._work.remove_leftovers()  # and no attempt with other settings
         else:
             self._begin(plan, expected_bytes)
 
@@ -279,17 +252,17 @@ class DatasetWriter:
     @property
     def episodes_safe(self) -> int:
         """Number of episodes on disk: what a kill right now would leave."""
-        return self._stored.sums.count
+        return self._shards.episodes
 
     @property
     def steps_done(self) -> int:
         """Number of steps added so far."""
-        return self._sums().steps
+        return self._last.steps_so_far
 
     @property
     def cut_done(self) -> int:
         """Number of episodes added so far that a step budget cut short."""
-        return self._sums().cut
+        return self._last.cut_so_far
 
     @property
     def lengths_done(self) -> list[int]:
@@ -309,7 +282,7 @@ class DatasetWriter:
             again += " without --overwrite"
         if not self.episodes_safe:
             return again
-        return f"{self.episodes_safe} finished episodes are safe in {self._work}; {again}"
+        return f"{self.episodes_safe} finished episodes are safe in {self._work.folder}; {again}"
 
     # ------------------------------------------------------------------------ writing
 
@@ -346,11 +319,11 @@ class DatasetWriter:
         """
         self._check_open()
         checked = self._checker.check(episode, f"{self.dataset_id} episode {self.episodes_done}")
-        self._entries.append(_entry(checked, keep=True))
-        sums, stored = self._sums(), self._stored.sums
+        self._remember(checked, keep=True)
+        safe = self._entries[self.episodes_safe - 1] if self.episodes_safe else _NONE
         if (
-            sums.steps - stored.steps >= self._shard_steps
-            or sums.nbytes - stored.nbytes >= MAX_SHARD_BYTES
+            self._last.steps_so_far - safe.steps_so_far >= self._shard_steps
+            or self._last.bytes_so_far - safe.bytes_so_far >= MAX_SHARD_BYTES
         ):
             self.flush()
 
@@ -431,24 +404,12 @@ class DatasetWriter:
             UsageError: The writer is closed.
             ResourceError: The disk refuses; the episodes stay in memory.
         """
-        sums, stored = self._sums(), self._stored
-        if self.complete or sums.count == stored.sums.count:
+        waiting = self._entries[self.episodes_safe :]
+        if self.complete or not waiting:
             return
         self._check_open()
-        waiting = self._entries[stored.sums.count : sums.count]
-        index = len(stored.shards)
-        meta = {"shard": index, "first": stored.sums.count, "episodes": len(waiting)}
         with self._resources():
-            columns = pack_columns([e.episode for e in waiting if e.episode is not None])
-            image = columns_to_image(columns, meta)
-            digest = hashlib.sha256(image).hexdigest()[:16]
-            name = f"shard-{index:06d}-{digest}.safetensors"
-            for other in self._work.glob(f"shard-{index:06d}-*.safetensors"):
-                # An interrupt fell between an earlier rename and this object's memory of it.
-                if other.name != name:
-                    other.unlink()
-            write_durably(self._work / name, image)
-        self._stored = _Stored((*stored.shards, name), sums)
+            self._shards.append([e.episode for e in waiting if e.episode is not None])
         for entry in waiting:
             entry.episode = None
 
@@ -467,21 +428,16 @@ class DatasetWriter:
         if not self._entries:
             raise UsageError("there are no episodes to make a dataset of", where=self.dataset_id)
         self.flush()
-        build = self._work / _BUILD_FOLDER
         try:
             with self._resources():
-                manifest = lay_out(build, self._facts(), self._episodes())
+                manifest = lay_out(self._work.build, self._facts(), self._shards)
         except ResourceError:
             with contextlib.suppress(OSError):
-                remove_tree(build)  # so that the space it took is free again
+                remove_tree(self._work.build)  # so that the space it took is free again
             raise
         with self._resources():
-            self._publish(build)
+            self._work.publish(replace=bool(self._plan["overwrite"]))
         self.manifest = manifest
-        # The dataset stands; what cannot be removed now is tidied the next time.
-        with contextlib.suppress(OSError):
-            self._remove_work()
-        self._unlock()
         return manifest
 
     def discard(self) -> None:
@@ -493,19 +449,17 @@ class DatasetWriter:
         """
         self._check_open()
         with self._resources():
-            self._remove_work()
-        self._unlock()
+            self._work.remove()
+        self._work.close()
 
     def close(self) -> None:
         """Release the lock. A work folder that this object made and never used is removed."""
-        if self._lock is None:
-            return
         try:
-            if self._fresh and not self._stored.shards and self.state is None:
+            if self._work.held and self._fresh and not self.episodes_safe and self.state is None:
                 with contextlib.suppress(OSError):
-                    self._remove_work()
+                    self._work.remove()
         finally:
-            self._unlock()
+            self._work.close()
 
     def __enter__(self) -> Self:
         return self
@@ -517,9 +471,9 @@ class DatasetWriter:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._lock is not None and error is None:
+            if self._work.held and error is None:
                 self.flush()
-            elif self._lock is not None:
+            elif self._work.held:
                 # The first error is the one worth reporting.
                 with contextlib.suppress(PbvfError, OSError):
                     self.flush()
@@ -532,64 +486,59 @@ class DatasetWriter:
         def choose() -> str:
             return "choose a folder that can be written, with MINARI_DATASETS_PATH"
 
-        with resource_errors(self._work, choose):
-            make_folders(self._work.parent)
-            self._lock = FolderLock(self._work, self.dataset_id)
-        overwrite = plan["overwrite"]
+        with resource_errors(self._work.folder, choose):
+            self._work.hold()
         try:
-            with resource_errors(self._work, choose):
-                self._recover()
-                if not overwrite and path_exists(self.path) and not self._was_replacing():
-                    self._take_complete()
-                    self._remove_work()
-                    self._unlock()
+            with resource_errors(self._work.folder, choose):
+                if self._is_complete(plan["overwrite"]):
+                    self._work.remove()
+                    self._work.close()
                     return
-                if overwrite:
-                    remove_tree(self._work, keep=LOCK_FILE)
-                if not self._resume():
-                    remove_tree(self._work, keep=LOCK_FILE)
+                self._work.refuse_foreign()
+                if plan["overwrite"] or not self._resume():
+                    self._work.clear()
                     self._fresh = True
                     self._write_plan(plan)
-                _check_space(self._work, expected_bytes)
+                if expected_bytes is not None:
+                    # Shards and the finished file are on disk together for a moment.
+                    self._work.require_space(2 * expected_bytes)
         except BaseException:
             self.close()
             raise
 
+    def _is_complete(self, overwrite: bool) -> bool:
+        """Whether the dataset that is to be made is there already, intact.
+
+        Raises:
+            ConflictError: Something else has its name and is not to be replaced.
+            DamagedError: A dataset of that name is damaged.
+        """
+        if overwrite or not path_exists(self.path) or self._was_replacing():
+            return False
+        self._take_complete()
+        return True
+
     def _was_replacing(self) -> bool:
         """Whether an interrupted run with these settings has yet to replace the dataset."""
-        if path_exists(self._aside):
+        if self._work.replacing:
             return False  # it has: only the old one's removal was cut off
-        where = self._work / PLAN_FILE
-        try:
-            plan = parse_plan(read_plain(where), where)
-        except (PbvfError, OSError):
-            return False
-        return plan["overwrite"] is True and same_identity(plan["identity"], self._identity)
+        return self._is_planned(overwriting=True)
 
-    def _recover(self) -> None:
-        """Complete or undo a replacement that was killed between its two renames."""
-        if not path_exists(self._aside):
-            return
-        if not path_exists(self.path):
-            build = self._work / _BUILD_FOLDER
-            where = build / MANIFEST_FILE
-            try:
-                verify_files(build, parse_manifest(read_plain(where), where))
-            except (PbvfError, OSError):
-                self._aside.rename(self.path)
-                sync_folder(self.path.parent)
-                return
-            build.rename(self.path)
-            sync_folder(self.path.parent)
-            (self._work / PLAN_FILE).unlink(missing_ok=True)
-        remove_tree(self._aside)
+    def _is_planned(self, *, overwriting: bool = False) -> bool:
+        """Whether there is unfinished work with these settings (begun with ``overwrite``)."""
+        with contextlib.suppress(PbvfError, OSError):
+            plan = parse_plan(read_plain(self._work.plan), self._work.plan)
+            same = same_settings(plan["identity"], self._identity)
+            return same and (plan["overwrite"] is True or not overwriting)
+        return False
 
     def _take_complete(self) -> None:
-        """Accept the dataset that stands under the name, if it is intact and the same."""
+        """Accept the dataset of this name, if it is intact and the same."""
         where = self.path / MANIFEST_FILE
         try:
             manifest = parse_manifest(read_plain(where), where)
-            check_identity(identity_of(manifest["provenance"]), self._identity, self.path)
+            there = identity_of(manifest["provenance"])
+            refuse_difference(there, self._identity, self.path, START_ANEW)
             verify_files(self.path, manifest)
         except DamagedError as error:
             raise DamagedError(error.what, where=error.where, remedy=START_ANEW) from error
@@ -597,6 +546,7 @@ class DatasetWriter:
             remedy = error.remedy or START_ANEW
             raise UnsafeError(error.what, where=error.where, remedy=remedy) from error
         except (FileNotFoundError, NotADirectoryError) as error:
+            refuse_foreign(self.path, DATASET_FILES)
             raise ConflictError(
                 "it exists and has no manifest, so this program did not write it",
                 where=self.path,
@@ -608,85 +558,46 @@ class DatasetWriter:
             ) from error
         self.manifest = manifest
 
-    def _tidy(self) -> None:
-        """Remove what a kill after the final rename left behind; never essential."""
-        if not path_exists(self._work) and not path_exists(self._aside):
-            return
-        with contextlib.suppress(OSError, PbvfError):
-            self._lock = FolderLock(self._work, self.dataset_id)
-            where = self._work / PLAN_FILE
-            # The work folder may also be another, interrupted attempt: that one stays.
-            if not where.exists() or same_identity(
-                parse_plan(read_plain(where), where)["identity"], self._identity
-            ):
-                remove_tree(self._aside)
-                self._remove_work()
-        self._unlock()
-
     def _resume(self) -> bool:
         """Take up the work found in the folder; False when there is none."""
-        for entry in self._work.iterdir():
-            if entry.name.startswith(TEMPORARY):
-                entry.unlink()
-        where = self._work / PLAN_FILE
+        where = self._work.plan
         if not where.exists():
             return False
         plan = parse_plan(read_plain(where), where)
-        check_identity(plan["identity"], self._identity, self._work)
+        refuse_difference(plan["identity"], self._identity, self._work.folder, START_ANEW)
         self._plan = plan
-        remove_tree(self._work / _BUILD_FOLDER)
-        found = sorted(p.name for p in self._work.iterdir() if _SHARD.fullmatch(p.name))
-        shards: list[str] = []
-        for name in found:
-            episodes = self._intact(name, len(shards), len(self._entries))
-            if episodes is None:
-                break
-            for episode in episodes:
-                self._checker.hold(episode, name)
-                self._entries.append(_entry(episode, keep=False))
-            shards.append(name)
-        for name in found[len(shards) :]:
-            # Damaged, or after a damaged one: no longer the next episodes in order.
-            (self._work / name).unlink()
-        self._stored = _Stored(tuple(shards), self._sums())
+        remove_tree(self._work.build)
+        self._shards.recover(self._hold)
         return True
 
-    def _intact(self, name: str, index: int, first: int) -> list[Episode] | None:
-        """Return the episodes of a shard, or None when it is not what its name says."""
-        match = _SHARD.fullmatch(name)
-        path = self._work / name
-        data = read_plain(path, MAX_FILE)
-        if match is None or int(match[1]) != index:
-            return None
-        if hashlib.sha256(data).hexdigest()[:16] != match[2]:
-            return None
-        try:
-            columns, meta = image_to_columns(data, path)
-            episodes = unpack_columns(columns, path)
-        except DamagedError:
-            return None
-        expected = {"shard": index, "first": first, "episodes": len(episodes)}
-        return episodes if meta == expected else None
+    def _hold(self, episode: Episode, name: str) -> None:
+        self._checker.hold(episode, name)
+        self._remember(episode, keep=False)
+
+    def _remember(self, episode: Episode, *, keep: bool) -> None:
+        arrays = (getattr(episode, field.attribute) for field in FIELDS)
+        before, steps, cut = self._last, len(episode), episode.cut != "none"
+        self._entries.append(
+            _Entry(
+                steps=steps,
+                total=total_reward(episode.rewards),
+                cut=cut,
+                steps_so_far=before.steps_so_far + steps,
+                bytes_so_far=before.bytes_so_far + sum(a.nbytes for a in arrays if a is not None),
+                cut_so_far=before.cut_so_far + cut,
+                episode=episode if keep else None,
+            )
+        )
+
+    @property
+    def _last(self) -> _Entry:
+        return self._entries[-1] if self._entries else _NONE
 
     def _check_open(self) -> None:
         if self.complete:
             raise UsageError("the dataset is complete; nothing can be added", where=self.dataset_id)
-        if self._lock is None:
+        if not self._work.held:
             raise UsageError("the writer is closed", where=self.dataset_id)
-
-    def _sums(self) -> _Sums:
-        sums, entries = self._sums_so_far, self._entries
-        if sums.count < len(entries):
-            new = entries[sums.count :]
-            sums = self._sums_so_far = _Sums(
-                count=sums.count + len(new),
-                steps=sums.steps + sum(e.steps for e in new),
-                nbytes=sums.nbytes + sum(e.nbytes for e in new),
-                cut=sums.cut + sum(e.cut for e in new),
-            )
-        return sums
-
-    # ------------------------------------------------------------------------ finishing
 
     def _facts(self) -> DatasetFacts:
         warmup = (self.state or {}).get("warmup_steps")
@@ -701,92 +612,9 @@ class DatasetWriter:
             command=self._plan["command"],
         )
 
-    def _episodes(self) -> Iterator[Episode]:
-        """Yield all episodes from the shards, one shard in memory at a time."""
-        first = 0
-        for index, name in enumerate(self._stored.shards):
-            episodes = self._intact(name, index, first)
-            if episodes is None:
-                raise DamagedError(
-                    "this shard changed after it was written",
-                    where=self._work / name,
-                    remedy="run the same command again: it makes those episodes anew",
-                )
-            first += len(episodes)
-            yield from episodes
-
-    def _publish(self, build: Path) -> None:
-        replacing = bool(self._plan["overwrite"]) and path_exists(self.path)
-        if replacing:
-            remove_tree(self._aside)
-            self.path.rename(self._aside)
-        elif path_exists(self.path):
-            raise ConflictError(
-                "something else took this name while the dataset was being made",
-                where=self.path,
-                remedy="move it away and run the same command again",
-            )
-        build.rename(self.path)
-        sync_folder(self.path.parent)
-        if replacing:
-            with contextlib.suppress(OSError):
-                remove_tree(self._aside)
-
-    def _remove_work(self) -> None:
-        """Remove the work folder: the plan first, so that the rest is no work to resume;
-        the lock last, so that no other process slips in before.
-        """  # noqa: D205
-        (self._work / PLAN_FILE).unlink(missing_ok=True)
-        remove_tree(self._work, keep=LOCK_FILE)
-        (self._work / LOCK_FILE).unlink()
-        self._work.rmdir()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
     def _write_plan(self, plan: dict[str, Any]) -> None:
-        write_durably(self._work / PLAN_FILE, canonical_json(plan) + b"\n")
+        write_durably(self._work.plan, canonical_json(plan) + b"\n")
         self._plan = plan
 
     def _resources(self) -> contextlib.AbstractContextManager[None]:
-        return resource_errors(self._work, lambda: f"free space; {self.where_safe}")
-
-
-# ------------------------------------------------------------------------------- helpers
-
-
-def _entry(episode: Episode, *, keep: bool) -> _Entry:
-    arrays = (getattr(episode, field.attribute) for field in FIELDS)
-    return _Entry(
-        steps=len(episode),
-        total=total_reward(episode.rewards),
-        cut=episode.cut != "none",
-        nbytes=sum(a.nbytes for a in arrays if a is not None),
-        episode=episode if keep else None,
-    )
-
-
-def _check_neighbours(root: Path, dataset_id: str) -> None:
-    folder = root
-    for part in check_dataset_id(dataset_id)[0].split("/"):
-        folder = folder / part
-        if part and (folder / "data").exists():
-            raise UsageError(
-                f"{dataset_id} would lie inside the dataset {folder}",
-                remedy="choose another namespace",
-            )
-
-
-def _check_space(folder: Path, expected_bytes: int | None) -> None:
-    if expected_bytes is None:
-        return
-    # Shards and the finished file are on disk together for a moment.
-    free, need = shutil.disk_usage(folder).free, 2 * expected_bytes
-    if free < need:
-        raise ResourceError(
-            f"about {megabytes(need)} are needed and {megabytes(free)} are free",
-            where=folder.parent,
-            remedy="free space or choose another disk with MINARI_DATASETS_PATH",
-        )
+        return resource_errors(self._work.folder, lambda: f"free space; {self.where_safe}")

@@ -28,11 +28,18 @@ class Export:
         form.show("export-dataset", self.dataset)
         form.rights(self.license, self.authors)
 
-    def check(self, config: RunConfig, steps: int) -> None:
+    def check(self, config: RunConfig, steps: int, *, overwrite: bool) -> None:
         """Refuse, before a run, what the export would come up against; see ``check_export``."""
         from pbvf_runs.export import check_export
 
-        check_export(config, steps, self.dataset, license=self.license, authors=self.authors)
+        check_export(
+            config,
+            steps,
+            self.dataset,
+            license=self.license,
+            authors=self.authors,
+            overwrite=overwrite,
+        )
 
     def write(self, result: RunResult, *, overwrite: bool) -> RunResult:
         """Make the dataset of a finished run; returns the result with the dataset's folder."""

@@ -1,0 +1,343 @@
+"""Outputs that are put together beside their place and appear there by one rename.
+
+Every command that writes keeps one rule: an output that is complete with the same settings is
+left as it is; a partial one is continued; one with other settings is a conflict; and
+``--overwrite`` starts anew, while the old output stays until the new one is whole. This module
+says what "the same settings" means, which files may be replaced, and how a finished folder takes
+its name. Who writes one file needs no work folder: :mod:`pbvf_offline.io.durable` renames it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, printable
+from pbvf_offline.io.durable import (
+    make_folders,
+    megabytes,
+    path_exists,
+    remove_tree,
+    resource_error,
+    sync_folder,
+    temporary_for,
+)
+from pbvf_offline.io.lock import OutputLock, lock_path
+from pbvf_offline.io.strict_json import canonical_json
+
+PLAN_FILE: Final = "plan.json"
+START_ANEW: Final = "choose another --out, or start anew with --overwrite"
+
+# ----------------------------------------------------------------------------- settings
+
+
+def same_settings(there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether two outputs are made from the same; see :func:`refuse_difference`."""
+    return not any(_differences(there, now))
+
+
+def refuse_difference(
+    there: Mapping[str, Any], now: Mapping[str, Any], where: Path, remedy: str = START_ANEW
+) -> None:
+    """Refuse to touch an output that was made with other settings.
+
+    Args:
+        there: What the output was made from, as JSON. What is inside an entry ``settings`` is
+            named without it. A missing entry counts as null.
+        now: The same for what is asked for.
+        where: The output.
+        remedy: What to do.
+
+    Raises:
+        ConflictError: They differ; each difference is named with both values.
+    """
+    texts = list(_differences(there, now))
+    if texts:
+        raise ConflictError(
+            f"it exists with other settings: {'; '.join(texts)}", where=where, remedy=remedy
+        )
+
+
+def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    stored, wanted = _labels(there), _labels(now)
+    for label in dict.fromkeys([*stored, *wanted]):
+        if stored.get(label) != wanted.get(label):
+            values = (_shown(labels, label) for labels in (stored, wanted))
+            yield "{} is {} there and {} here".format(label, *values)
+
+
+def _shown(labels: Mapping[str, Any], label: str) -> str:
+    if label not in labels:
+        return "absent"
+    return printable(canonical_json(labels[label]).decode("ascii"))
+
+
+def _labels(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by dotted name; settings come first, under their own names."""
+    labels: dict[str, Any] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(f"{prefix}.{key}" if prefix else str(key), inner)
+        elif prefix:
+            labels[prefix] = value
+
+    plain = json.loads(canonical_json(dict(settings)))
+    walk("", plain.pop("settings", {}))
+    walk("", plain)
+    return labels
+
+
+# -------------------------------------------------------------------------------- guard
+
+
+def own_names(names: Iterable[str]) -> re.Pattern[str]:
+    """Return what matches these files of an output, and the folders above them.
+
+    >>> own = own_names(["data/a.bin"])
+    >>> bool(own.fullmatch("data/")), bool(own.fullmatch("data/b.bin"))
+    (True, False)
+    """
+    every = {str(parent) + "/" for name in names for parent in Path(name).parents} | set(names)
+    return re.compile("|".join(re.escape(name) for name in sorted(every)))
+
+
+def entries(folder: Path, own: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
+    """Yield what is in a folder, and whether it belongs to the output; inner entries first.
+
+    Folders that do not belong to it are not entered. Temporary files belong to the file that
+    they were to become.
+
+    Args:
+        folder: The folder.
+        own: Matches the paths of the output's files, relative to the folder; folders end in
+            ``/``.
+    """
+
+    def walk(inside: Path, prefix: str) -> Iterator[tuple[Path, bool]]:
+        for path in sorted(inside.iterdir()):
+            if stat.S_ISDIR(path.lstat().st_mode):
+                is_own = own.fullmatch(f"{prefix}{path.name}/") is not None
+                if is_own:
+                    yield from walk(path, f"{prefix}{path.name}/")
+            else:
+                name = temporary_for(path.name) or path.name
+                is_own = own.fullmatch(prefix + name) is not None
+            yield path, is_own
+
+    yield from walk(folder, "")
+
+
+def refuse_foreign(path: Path, own: re.Pattern[str]) -> None:
+    """Refuse to replace a folder that holds files which are not of such an output.
+
+    Args:
+        path: The output; nothing is refused where there is none.
+        own: As for :func:`entries`.
+
+    Raises:
+        ConflictError: It is no folder, or holds such a file, which is named.
+        ResourceError: It cannot be read.
+    """
+    if not path_exists(path):
+        return
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise ConflictError(
+                "this is a file or a link, so it is not replaced",
+                where=path,
+                remedy="move it away, or choose another name",
+            )
+        foreign = next((entry for entry, is_own in entries(path, own) if not is_own), None)
+    except OSError as error:
+        raise resource_error(error, path) from error
+    if foreign is not None:
+        raise ConflictError(
+            f"it holds {printable(str(foreign.relative_to(path)))!r}, which this program did not "
+            "write and which would be lost, so the folder is not replaced",
+            where=path,
+            remedy="move that away, or choose another name",
+        )
+
+
+# ------------------------------------------------------------------------------- folder
+
+
+class WorkFolder:
+    """A hidden folder beside an output folder, where the output is put together.
+
+    Work is done in ``.NAME.SUFFIX``; its entry ``build`` becomes the output. Where another
+    output is replaced, that one is ``.NAME.replaced`` between two renames, and whoever opens
+    the work folder next completes or undoes a replacement that was killed there.
+
+    Args:
+        path: The output.
+        suffix: What the work is called.
+        own: As for :func:`entries`: what an output may hold, so that it may be replaced.
+        check: Raises a PbvfError or an OSError if ``build`` is not whole.
+
+    Attributes:
+        path: The output.
+        folder: The work folder.
+        build: The output as it will be.
+        plan: A file that says what is made there, where the folder's own content does not.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        suffix: str,
+        *,
+        own: re.Pattern[str],
+        check: Callable[[Path], object],
+    ) -> None:
+        self.path = path
+        self.folder = path.with_name(f".{path.name}.{suffix}")
+        self.build = self.folder / "build"
+        self.plan = self.folder / PLAN_FILE
+        self._aside = path.with_name(f".{path.name}.replaced")
+        self._own = own
+        self._check = check
+        self._lock: OutputLock | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object may write there."""
+        return self._lock is not None
+
+    @property
+    def replacing(self) -> bool:
+        """Whether a replacement was killed between its first rename and its end."""
+        return path_exists(self._aside)
+
+    def hold(self) -> None:
+        """Lock the output, make the folder, and settle what a kill left of a replacement.
+
+        Raises:
+            ConflictError: Another process writes this output.
+            OSError: The disk or a permission refuses.
+        """
+        make_folders(self.path.parent)
+        self._lock = OutputLock(self.path)
+        try:
+            self._recover()
+            with contextlib.suppress(FileExistsError):
+                self.folder.mkdir()
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self) -> None:
+        # Version 0.1 kept what a transfer replaced inside the work folder.
+        for aside in (self._aside, self.folder / "replaced"):
+            if not path_exists(aside):
+                continue
+            if not path_exists(self.path):
+                try:
+                    self._check(self.build)
+                except (PbvfError, OSError):
+                    aside.rename(self.path)
+                    sync_folder(self.path.parent)
+                    continue
+                self.build.rename(self.path)
+                sync_folder(self.path.parent)
+                self.clear()  # it is done: nothing in there is to be continued
+            remove_tree(aside)
+
+    def require_space(self, needed: int) -> None:
+        """Check that the disk has room.
+
+        Raises:
+            ResourceError: It has not.
+        """
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise ResourceError(
+                f"about {megabytes(needed)} are needed and {megabytes(free)} are free",
+                where=self.path.parent,
+                remedy="free space or choose another disk",
+            )
+
+    def refuse_foreign(self) -> None:
+        """Refuse to replace what is at the output's path; see :func:`refuse_foreign`."""
+        refuse_foreign(self.path, self._own)
+
+    def publish(self, *, replace: bool) -> None:
+        """Give ``build`` the output's name by one rename; remove the rest, and let others in.
+
+        Args:
+            replace: Replace what has that name, which stays until then.
+
+        Raises:
+            ConflictError: Something has that name and is not to be replaced, or it holds files
+                that are not of such an output.
+            OSError: The disk or a permission refuses.
+        """
+        if replace and path_exists(self.path):
+            self.refuse_foreign()
+            remove_tree(self._aside)
+            self.path.rename(self._aside)
+            sync_folder(self.path.parent)
+        try:
+            self.build.rename(self.path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise ConflictError(
+                "something else took this name meanwhile",
+                where=self.path,
+                remedy="move it away and run the same command again",
+            ) from error
+        sync_folder(self.path.parent)
+        # The output has its name; what cannot be removed now is removed the next time.
+        try:
+            with contextlib.suppress(OSError):
+                remove_tree(self._aside)
+                self.remove()
+        finally:
+            self.close()
+
+    def remove_leftovers(self) -> None:
+        """Remove what a kill left beside a finished output; another process may prevent it."""
+        if any(map(path_exists, (self.folder, self._aside, lock_path(self.path)))):
+            with contextlib.suppress(PbvfError, OSError):
+                self.hold()
+                self.remove()
+            self.close()
+
+    def clear(self) -> None:
+        """Remove all that is in the folder, the plan first: the rest is then no work to continue.
+
+        Raises:
+            OSError: The disk or a permission refuses.
+        """
+        self.plan.unlink(missing_ok=True)
+        for entry in sorted(self.folder.iterdir()):
+            remove_tree(entry)
+
+    def remove(self) -> None:
+        """Remove the folder.
+
+        Raises:
+            OSError: The disk or a permission refuses.
+        """
+        self.clear()
+        self.folder.rmdir()
+
+    def close(self) -> None:
+        """Let others in; what is in the folder stays for the next call."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            try:
+                with contextlib.suppress(OSError):
+                    self.folder.rmdir()  # if it is empty
+            finally:
+                lock.release()

@@ -1,0 +1,99 @@
+"""``--overwrite`` never deletes a file that is not the output's own, whichever command it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli_tools import content, pbvf
+
+A, OUT = "lab/a-v0", "lab/out-v0"
+COLLECT = (
+    "collect",
+    "toyenv:Toy-v0",
+    "--episodes",
+    3,
+    "--seed",
+    0,
+    "--license",
+    "MIT",
+    "--dataset",
+)
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collected")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        assert pbvf(*COLLECT, A, "-q").code == 0
+        assert pbvf("dataset", "pack", A, folder / "a.tar", "-q").code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def root(collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "datasets"
+    shutil.copytree(collected, folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+COMMANDS = {
+    "collect": (*COLLECT, OUT),
+    "merge": ("dataset", "merge", A, "--dataset", OUT),
+    "filter": ("dataset", "filter", A, "--dataset", OUT, "--top", 1),
+    "pull": ("dataset", "pull", "{root}/lab/a-v0", OUT),
+    "unpack": ("dataset", "unpack", "{root}/a.tar", OUT),
+    "push": ("dataset", "push", A, "{root}/lab/out-v0"),
+    "train-online": (
+        *("train-online", "toyenv:Toy-v0", "--critic", "pssvf", "--steps", 20, "--seed", 0),
+        *("--run", "{root}/run", "--export-dataset", OUT),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "data/thesis.txt", "lab/inner-v0/manifest.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_users_file_in_the_outputs_folder_is_exit_7_and_stays(
+    command: tuple[object, ...], overwrite: bool, name: str, root: Path
+) -> None:
+    mine = root / OUT / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    before = content(root)
+    argv = [str(word).format(root=root) for word in command]
+    ran = pbvf(*argv, "-q", *["--overwrite"] * overwrite)
+    assert ran.code == 7
+    assert (name if name.startswith("thesis") else name.split("/", maxsplit=1)[0]) in ran.error
+    assert "--overwrite" not in ran.error
+    assert content(root) == before
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "data/thesis.txt"])
+def test_a_users_file_in_a_dataset_is_named_before_the_dataset_is_replaced(
+    name: str, root: Path
+) -> None:
+    assert pbvf(*COLLECT, OUT, "-q").code == 0
+    (root / OUT / name).write_text("mine")
+    before = content(root)
+    for command in COMMANDS.values():
+        argv = [str(word).format(root=root) for word in command]
+        ran = pbvf(*argv, "-q", "--overwrite")
+        assert (ran.code, name in ran.error) == (7, True), command
+        assert content(root) == before
+
+
+def test_neither_part_of_a_split_is_made_when_one_cannot_be(root: Path) -> None:
+    argv = ("dataset", "split", A, "--dataset", OUT, "--fractions", ".5,.5", "--seed", 0, "-q")
+    assert pbvf(*argv).code == 0
+    parts = sorted(path for path in (root / "lab").iterdir() if "out" in path.name)
+    (parts[-1] / "thesis.txt").write_text("mine")
+    before = content(root)
+    ran = pbvf(*argv, "--overwrite")
+    assert (ran.code, "thesis.txt" in ran.error) == (7, True)
+    assert content(root) == before
