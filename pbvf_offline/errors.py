@@ -23,6 +23,12 @@ def printable(name: str) -> str:
     return text if len(text) <= 120 else f"{text[:119]}…"
 
 
+def shorten(value: object, limit: int = 120) -> str:
+    """Return a value as one line of text, shortened for a message."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 class PbvfError(Exception):
     """Base of all errors caused by a user's input or surroundings.
 

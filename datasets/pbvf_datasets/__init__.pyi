@@ -1,4 +1,4 @@
-from .inspect.describe import list_datasets as list_datasets
+from .inspect.listing import list_datasets as list_datasets
 from .read.dataset import Dataset as Dataset
 from .read.dataset import load_dataset as load_dataset
 from .read.minari_bridge import from_minari as from_minari

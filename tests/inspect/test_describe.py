@@ -17,7 +17,8 @@ import hostile
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, make_episode
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
-from pbvf_datasets.inspect.describe import Histogram, describe, list_datasets
+from pbvf_datasets.inspect.describe import Histogram, describe
+from pbvf_datasets.inspect.listing import list_datasets
 from pbvf_datasets.read.untrusted import UnverifiedWarning
 from pbvf_datasets.read.untrusted_hdf5 import GuardedArray
 from pbvf_datasets.write.writer import DatasetWriter

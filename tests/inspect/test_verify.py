@@ -204,7 +204,7 @@ def test_where_a_look_ends_early_minari_is_not_called_safe(folder: Path) -> None
     (folder / "manifest.json").write_bytes(b"{}")
     found = verify(folder)
     assert (found.status, found.safe_for_minari) == ("damaged", False)
-    assert "could not be looked at" in found.minari_reason
+    assert "could not be checked" in found.minari_reason
 
 
 def test_the_reason_names_what_recover_environment_would_import(folder: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_reason_names_what_recover_environment_would_import(folder: Path) ->
 def test_attributes_that_minari_would_swallow(
     folder: Path, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pbvf_datasets.inspect.verify_dataset._MAX_ATTRIBUTE_BYTES", 10_000)
+    monkeypatch.setattr("pbvf_datasets.inspect.minari_safety.MAX_ATTRIBUTE_BYTES", 10_000)
     with h5py.File(folder / DATA_FILE, "r+", libver=("v110", "v110")) as file:
         file["episode_1"].attrs["name"] = "one text is fine"
     hostile.reseal(folder)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ import hostile
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.inspect.verify import verify
-from pbvf_datasets.read import dataset as reader
-from pbvf_datasets.read.assemble import Assembler
+from pbvf_datasets.read.episodes import EpisodeChecker
 from pbvf_datasets.read.untrusted import UnverifiedWarning
 from pbvf_offline.errors import DamagedError, ResourceError, UsageError
 from pbvf_offline.policies.actions import BoxActions
@@ -262,28 +262,24 @@ def test_short_memory_is_a_matter_of_resources(
     def fail(*args: object, **kwargs: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Assembler, "add", fail)
+    monkeypatch.setattr(EpisodeChecker, "check", fail)
     with pytest.raises(ResourceError, match="memory"):
         load_dataset(folder)
 
 
 def test_a_claim_of_many_steps_costs_no_memory(tmp_path: Path) -> None:
     folder = hostile.make(tmp_path)
-    asked: list[int] = []
-
-    class Spy(Assembler):
-        def __init__(self, *args: Any, steps: int) -> None:
-            asked.append(steps)
-            super().__init__(*args, steps=steps)
-
     hostile.DAMAGED["too many steps promised"].spoil(folder, tmp_path)
     hostile.unseal(folder)
     warnings.simplefilter("ignore", UnverifiedWarning)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "Assembler", Spy)
+    tracemalloc.start()
+    try:
         with pytest.raises(DamagedError, match="total_steps"):
             load_dataset(folder)
-    assert asked == [(folder / DATA_FILE).stat().st_size // 8]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 * (folder / DATA_FILE).stat().st_size
 
 
 def test_loading_imports_neither_torch_nor_minari(tmp_path: Path) -> None:

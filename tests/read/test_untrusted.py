@@ -245,7 +245,7 @@ def test_a_file_written_to_while_it_is_read_is_noticed(folder: Path) -> None:
         with (folder / DATA_FILE).open("r+b") as file:
             file.write(b"\x89")
         with pytest.raises(DamagedError, match="changed"):
-            checked.check_unchanged()
+            checked.open_data().check_unchanged()
 
 
 def test_a_stale_manifest_is_reported_with_both_digests(folder: Path) -> None:

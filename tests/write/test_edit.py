@@ -29,6 +29,7 @@ from pbvf_datasets import load_dataset
 from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.read.untrusted import CardWarning, UnverifiedWarning
+from pbvf_datasets.write.duplicates import surplus
 from pbvf_datasets.write.edit import (
     EditResult,
     FilterSettings,
@@ -38,7 +39,6 @@ from pbvf_datasets.write.edit import (
     parse_ranges,
     split,
 )
-from pbvf_datasets.write.edit_inputs import _surplus
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import (
     ConflictError,
@@ -365,7 +365,7 @@ def test_surplus_is_what_two_inputs_can_have_in_common(seed: int) -> None:
             value = int(rng.integers(-1, 3))
             group.append((source, i, None if value < 0 else value))
     sides = [[g[2] for g in group if g[0] == s] for s in (0, 1)]
-    dropped = list(_surplus(group))
+    dropped = list(surplus(group))
     assert len(dropped) == len(set(dropped)) == _match(*sides)
     seeds = Counter(g[2] for g in group if (g[0], g[1]) not in dropped and g[2] is not None)
     most = Counter(x for x in sides[0] if x is not None) | Counter(
@@ -667,9 +667,9 @@ def test_an_input_that_changes_meanwhile_is_noticed(
 
     make(root, A, EPISODES[:2])
     path = make(root, B, EPISODES[2:]) / DATA_FILE
-    real, calls = Source.reading, []
+    real, calls = Source.episodes, []
 
-    def reading(self: Source) -> Any:
+    def episodes(self: Source, *args: Any, **options: Any) -> Any:
         if self.name == B:
             calls.append(self)
             if len(calls) == when:
@@ -677,9 +677,9 @@ def test_an_input_that_changes_meanwhile_is_noticed(
                     file.seek(-1, 2)
                     file.write(b"x")
                 os.utime(path, ns=(1, 1))
-        return real(self)
+        return real(self, *args, **options)
 
-    monkeypatch.setattr(Source, "reading", reading)
+    monkeypatch.setattr(Source, "episodes", episodes)
     with pytest.raises(DamagedError, match="changed"):
         merge([A, B], OUT)
     assert names(root) == ["a-v0", "b-v0"]

@@ -56,7 +56,7 @@ def list_all(
     sink = Sink(json_only=json_only, quiet=quiet)
 
     from pbvf_datasets.format.schema import datasets_root
-    from pbvf_datasets.inspect.describe import list_datasets
+    from pbvf_datasets.inspect.listing import list_datasets
 
     root = datasets_root()
     found = list_datasets(root)

@@ -130,7 +130,7 @@ class Findings:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to stop looking."""
+        """Whether it is time to stop."""
         return len(self.problems) >= MAX_PROBLEMS
 
     def first(self, kind: type[PbvfError]) -> PbvfError | None:

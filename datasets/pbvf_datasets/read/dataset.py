@@ -1,24 +1,23 @@
 """Datasets in memory: ``load_dataset`` and what it returns.
 
-The first opening walks the HDF5 file once, checking and reading each object on the
-way; later ones check the digests and map the training cache (:mod:`pbvf_datasets.read.cache`).
+The first opening reads the HDF5 file once and checks each object before it is used; later ones
+check the digests and map the training cache (:mod:`pbvf_datasets.read.cache`).
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_datasets.format.schema import BLOB, DATA_FILE, FIELDS, METADATA_FILE, resolve_dataset
-from pbvf_datasets.read.assemble import ArraySource, Assembler, read_episode
+from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset
 from pbvf_datasets.read.cache import load_cache, store_cache
-from pbvf_datasets.read.untrusted import CheckedFolder, open_folder, open_suspect
-from pbvf_datasets.read.untrusted_hdf5 import GuardedFile, GuardedGroup
-from pbvf_offline.errors import DamagedError, ResourceError, UsageError, printable
+from pbvf_datasets.read.flatten import flatten
+from pbvf_datasets.read.folder_episodes import folder_episodes
+from pbvf_datasets.read.untrusted import CheckedFolder, open_folder
+from pbvf_offline.errors import DamagedError, ResourceError, UsageError
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.rollout.episodes import Episode, Trajectories, Transitions
 
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
 
 EpisodeSource = Callable[[Iterable[int]], Iterator[Episode]]
-
-_EPISODE = re.compile(rb"episode_(0|[1-9][0-9]{0,17})")
-_TOP = {name.encode(): name for name in (*(f.name for f in FIELDS), BLOB) if "/" not in name}
-_INFOS = {
-    name.rpartition("/")[2].encode(): name
-    for name in (*(f.name for f in FIELDS), BLOB)
-    if name.startswith("infos/")
-}
 
 
 class Episodes:
@@ -176,24 +167,27 @@ def load_dataset(
         ResourceError: A file may not be read, or memory is short.
     """
     path = resolve_dataset(dataset)
-    with open_suspect(path, require_manifest=require_manifest) as folder:
-        trajectories = load_cache(folder.digest) if cache and folder.mismatch is None else None
+    with open_folder(path, require_manifest=require_manifest, keep_mismatches=True) as folder:
+        trajectories = load_cache(folder.digest) if cache and not folder.mismatches else None
         if trajectories is None:
             trajectories = read_trajectories(folder)
             if cache:
                 store_cache(folder.digest, trajectories)
-    manifest = folder.manifest
-    spec, digest = trajectories.policies.spec, folder.digest
+    manifest, digest = folder.manifest, folder.digest
 
     def source(indices: Iterable[int]) -> Iterator[Episode]:
-        return _stream(path, digest, spec, indices)
+        with open_folder(path, warn=False) as again:
+            if again.digest != digest:
+                raise DamagedError("the dataset changed since it was loaded", where=path)
+            for checked in folder_episodes(again, indices=indices):
+                yield checked.episode
 
     return Dataset(
         trajectories=trajectories,
         path=path,
         observation_space=folder.observation_space,
         action_space=folder.action_space,
-        environment=_environment(folder),
+        environment=folder_environment(folder),
         license=None if manifest is None else manifest["provenance"]["license"],
         digest=digest,
         verified=folder.verified,
@@ -212,120 +206,20 @@ def read_trajectories(folder: CheckedFolder) -> Trajectories:
         IncompatibleError: A newer format, no policy tags, or several architectures.
         ResourceError: Memory is short.
     """
-    data = folder.open_data()
+    # A step takes eight bytes for its reward alone, so the file bounds a claim too large.
+    hint = min(folder.total_steps, folder.open_data().size // 8)
     try:
-        trajectories = _assemble(folder, data)
-    except DamagedError:
-        data.walk()  # a file that is dangerous elsewhere is reported as that
-        raise
+        return flatten(folder_episodes(folder), str(folder.data_file), hint)
     except MemoryError as error:
         raise ResourceError("there is not enough memory to load it", where=folder.path) from error
-    if folder.mismatch is not None:
-        raise folder.mismatch
-    data.check_unchanged()
-    return trajectories
 
 
-def _assemble(folder: CheckedFolder, data: GuardedFile) -> Trajectories:
-    root = data.begin()
-    check_names(folder, root)
-    # A step takes eight bytes for its reward alone, so the file bounds a claim too large.
-    hint = min(folder.total_steps, data.size // 8)
-    assembler = Assembler(str(data.path), folder.observation_space, folder.action_space, steps=hint)
-    for i in range(folder.total_episodes):
-        group = root.group(b"episode_%d" % i)
-        total = group.integer(b"total_steps")
-        if total is None:
-            raise DamagedError("it has no attribute total_steps", where=data.where(group.place))
-        assembler.add(
-            group.place, episode_arrays(group), total_steps=total, seed=group.integer(b"seed")
-        )
-    trajectories = assembler.finish()
-    if len(trajectories) != folder.total_steps:
-        raise DamagedError(
-            f"its total_steps is {folder.total_steps:,}, but the episodes have "
-            f"{len(trajectories):,} steps",
-            where=folder.path / METADATA_FILE,
-        )
-    return trajectories
-
-
-def check_names(folder: CheckedFolder, root: GuardedGroup) -> None:
-    """Check that the file holds episode 0, 1, … as many as the metadata say.
+def folder_environment(folder: CheckedFolder) -> dict[str, Any] | None:
+    """Return what the files of a folder say about the environment, without building anything.
 
     Raises:
-        DamagedError: One is missing or too many, or something else is there.
-        UnsafeError: That is dangerous.
+        DamagedError: ``env_spec`` of the metadata is malformed.
     """
-    file, expected = folder.path / DATA_FILE, folder.total_episodes
-    names = set(root.members)
-    for name in root.members:
-        if _EPISODE.fullmatch(name) is None:
-            root.check(name)
-            text = printable(name.decode("utf-8", "surrogateescape"))
-            raise DamagedError("this is not an episode", where=f"{file}: {text}")
-    for i in range(expected):
-        if b"episode_%d" % i not in names:
-            raise DamagedError(
-                f"the episode is missing: there are {len(names)}, but {METADATA_FILE} says "
-                f"total_episodes {expected}",
-                where=f"{file}: episode_{i}",
-            )
-    if len(names) > expected:
-        extra = min(int(name[8:]) for name in names if int(name[8:]) >= expected)
-        raise DamagedError(
-            f"the episode is not counted: there are {len(names)}, but {METADATA_FILE} says "
-            f"total_episodes {expected}",
-            where=f"{file}: episode_{extra}",
-        )
-
-
-def episode_arrays(group: GuardedGroup) -> dict[str, ArraySource]:
-    """Return the arrays of an episode; whatever else it holds is checked and left alone.
-
-    Raises:
-        DamagedError: One cannot be read.
-        UnsafeError: One is dangerous.
-    """
-    arrays: dict[str, ArraySource] = {}
-    for member in group.members:
-        name = _TOP.get(member)
-        if name is not None:
-            arrays[name] = group.array(member)
-        elif member == b"infos":
-            infos = group.group(member)
-            for inner in infos.members:
-                name = _INFOS.get(inner)
-                if name is not None:
-                    arrays[name] = infos.array(inner)
-                else:
-                    infos.check(inner)
-        else:
-            group.check(member)
-    return arrays
-
-
-def _stream(path: Path, digest: str, spec: PolicySpec, indices: Iterable[int]) -> Iterator[Episode]:
-    with open_folder(path, warn=False) as folder:
-        if folder.digest != digest:
-            raise DamagedError("the dataset changed since it was loaded", where=path)
-        data = folder.open_data()
-        root = data.begin()
-        for i in indices:
-            data.forget()
-            group = root.group(b"episode_%d" % i)
-            found, episode = read_episode(
-                episode_arrays(group),
-                group.integer(b"seed"),
-                lambda name, group=group: data.where(f"{group.place}/{name}"),  # type: ignore[misc]
-            )
-            if found != spec:
-                raise DamagedError("the policy changed since it was loaded", where=path)
-            yield episode
-
-
-def _environment(folder: CheckedFolder) -> dict[str, Any] | None:
-    """Return what the files say about the environment, without building anything."""
     if folder.manifest is not None:
         environment = folder.manifest["provenance"]["environment"]
         return None if environment is None else dict(environment)

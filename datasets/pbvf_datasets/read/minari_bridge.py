@@ -8,16 +8,23 @@ same checks as there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pbvf_datasets.format.schema import BLOB, FIELDS, parse_space, serialize_space
-from pbvf_datasets.read.assemble import ArraySource, Assembler, read_episode
 from pbvf_datasets.read.dataset import Dataset, environment_of
+from pbvf_datasets.read.episodes import (
+    ArraySource,
+    CheckedEpisode,
+    EpisodeChecker,
+    MemoryArray,
+    RawEpisode,
+    checked_episodes,
+)
+from pbvf_datasets.read.flatten import flatten
 from pbvf_datasets.read.untrusted import check_space_kinds
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.io.strict_json import canonical_json
@@ -30,25 +37,6 @@ _TOP = ("rewards", "terminations", "truncations", "observations", "actions")
 _INFOS = tuple(
     name.partition("/")[2] for name in (*(f.name for f in FIELDS), BLOB) if name.startswith("infos")
 )
-
-
-class _MemoryArray:
-    """An array in memory in the form that the assembler takes."""
-
-    __slots__ = ("_array", "dtype", "shape")
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-        self.shape = array.shape
-        self.dtype = array.dtype.newbyteorder("=")
-
-    def read_into(self, out: NDArray[Any]) -> None:
-        if out.dtype.kind == "i":
-            # As HDF5 converts: what does not fit becomes the end of the range, and is found there.
-            bounds = np.iinfo(out.dtype)
-            out[...] = np.clip(self._array, bounds.min, bounds.max)
-        else:
-            out[...] = self._array
 
 
 def from_minari(dataset: MinariDataset) -> Dataset:
@@ -86,30 +74,15 @@ def from_minari(dataset: MinariDataset) -> Dataset:
         ) from error
     spaces = check_space_kinds(parse_space(texts[0], name), parse_space(texts[1], name), name)
     indices = [int(i) for i in dataset.episode_indices]
-    assembler = Assembler(name, *spaces, steps=_steps(dataset, indices))
-    attributes = dataset.storage.get_episode_metadata(indices)
-    for data, attribute in zip(dataset.iterate_episodes(), attributes, strict=True):
-        total = attribute.get("total_steps")
-        assembler.add(
-            f"episode_{data.id}",
-            _arrays(data, name),
-            total_steps=None if total is None else int(total),
-            seed=_seed(attribute),
-        )
-    trajectories = assembler.finish()
-    metadata = dict(dataset.storage.read_raw_metadata(dataset.storage.data_path))
+
+    def checked(rows: list[int]) -> Iterator[CheckedEpisode]:
+        return checked_episodes(_raw_episodes(dataset, rows, name), EpisodeChecker(spaces))
 
     def source(chosen: Iterable[int]) -> Iterator[Episode]:
-        rows = [indices[i] for i in chosen]
-        found = dataset.storage.get_episode_metadata(rows)
-        for data, attribute in zip(dataset.iterate_episodes(rows), found, strict=True):
-            place = f"{name}: episode_{data.id}"
-            yield read_episode(
-                _arrays(data, name),
-                _seed(attribute),
-                lambda array, place=place: f"{place}/{array}",  # type: ignore[misc]
-            )[1]
+        return (found.episode for found in checked([indices[i] for i in chosen]))
 
+    trajectories = flatten(checked(indices), name, _steps(dataset, indices))
+    metadata = dict(dataset.storage.read_raw_metadata(dataset.storage.data_path))
     return Dataset(
         trajectories=trajectories,
         path=Path(dataset.storage.data_path).parent,
@@ -143,20 +116,29 @@ def _steps(dataset: MinariDataset, indices: list[int]) -> int:
     return int(share * int(dataset.storage.total_steps))
 
 
-def _seed(attributes: Mapping[str, Any]) -> int | None:
-    seed = attributes.get("seed")
-    return None if seed is None else int(seed)
+def _raw_episodes(dataset: MinariDataset, indices: list[int], name: str) -> Iterator[RawEpisode]:
+    attributes = dataset.storage.get_episode_metadata(indices)
+    for data, attribute in zip(dataset.iterate_episodes(indices), attributes, strict=True):
+        total, seed = (attribute.get(key) for key in ("total_steps", "seed"))
+
+        def where(array: str, place: str = f"{name}: episode_{data.id}") -> str:
+            return f"{place}/{array}" if array else place
+
+        yield RawEpisode(
+            index=int(data.id),
+            where=where,
+            arrays=_arrays(data, where),
+            total_steps=None if total is None else int(total),
+            seed=None if seed is None else int(seed),
+        )
 
 
-def _arrays(data: Any, name: str) -> dict[str, ArraySource]:
+def _arrays(data: Any, where: Callable[[str], str]) -> dict[str, ArraySource]:
     """Return the arrays of a Minari episode by their names in the format."""
     infos = data.infos if isinstance(data.infos, Mapping) else {}
     found = {key: getattr(data, key) for key in _TOP}
     found |= {f"infos/{key}": infos[key] for key in _INFOS if key in infos}
     for key, value in found.items():
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
-            raise DamagedError(
-                "its values are neither numbers nor booleans",
-                where=f"{name}: episode_{data.id}/{key}",
-            )
-    return {key: _MemoryArray(value) for key, value in found.items()}
+            raise DamagedError("its values are neither numbers nor booleans", where=where(key))
+    return {key: MemoryArray(value) for key, value in found.items()}

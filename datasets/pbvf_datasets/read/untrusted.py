@@ -1,17 +1,17 @@
-"""The one door through which dataset folders of strangers come in.
+"""Open dataset folders of strangers: everything is checked before it is used.
 
-Stock Minari must not open such a folder: it builds the environment that
-``metadata.json`` names when a space is missing, and HDF5 links, external storage and
-virtual datasets read any file of the machine. :func:`open_folder` looks before it
-touches: the folder's entries (``lstat``), sizes, strict JSON, digests, and then the
-HDF5 file, where the kind of each link is known before the link is followed, and the
-layout, filters, type and size of each array before the array is read.
+Stock Minari must not open such a folder: it builds the environment that ``metadata.json``
+names when a space is missing, and HDF5 links, external storage and virtual datasets read any
+file of the machine. :func:`open_folder` checks the folder's entries (``lstat``), sizes, strict
+JSON and digests. The objects of the HDF5 file are checked when they are read
+(:mod:`pbvf_datasets.read.untrusted_hdf5`).
 
 Nothing here imports Minari, builds an environment, or opens a file outside the folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -48,6 +48,8 @@ from pbvf_offline.io.tensor_file import refuse_holes
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    from pbvf_datasets.format.episode_rules import Spaces
+
 MAX_METADATA_BYTES: Final = 16 * 2**20
 MAX_CARD_BYTES: Final = 16 * 2**20
 MAX_CROISSANT_BYTES: Final = 16 * 2**20
@@ -62,9 +64,6 @@ class CardWarning(UserWarning):
     """The dataset card was edited after the dataset was made, or is missing."""
 
 
-# ------------------------------------------------------------------------------ folder
-
-
 @dataclass
 class CheckedFolder:
     """A dataset folder whose files are what they should be; a context manager.
@@ -73,26 +72,20 @@ class CheckedFolder:
         path: The folder.
         metadata: ``data/metadata.json``, parsed.
         manifest: ``manifest.json``, parsed and checked against the files, or None.
-        hashes: sha256 (hex) of each listed file by its name in the folder.
-        digest: The manifest's digest; without a manifest, one of ``hashes``.
+        digest: The manifest's digest; without a manifest, one of the files' digests.
         observation_space: From the metadata; one-dimensional.
         action_space: From the metadata.
-        total_episodes: As the metadata claims; the reader checks it.
-        total_steps: As the metadata claims; the reader checks it.
-        mismatch: A file that is not the one its manifest lists; :func:`open_folder` never
-            returns such a folder, :func:`open_suspect` does.
+        mismatches: One error for each file that is not the one its manifest lists; empty
+            unless :func:`open_folder` was asked to keep them.
     """
 
     path: Path
     metadata: dict[str, Any]
     manifest: dict[str, Any] | None
-    hashes: dict[str, str]
     digest: str
     observation_space: gym.spaces.Box
     action_space: gym.spaces.Box | gym.spaces.Discrete
-    total_episodes: int
-    total_steps: int
-    mismatch: DamagedError | None
+    mismatches: tuple[DamagedError, ...]
     _descriptor: int = field(repr=False)
     _file: GuardedFile | None = field(default=None, repr=False)
 
@@ -105,6 +98,27 @@ class CheckedFolder:
     def data_file(self) -> Path:
         """The HDF5 file."""
         return self.path / DATA_FILE
+
+    @property
+    def id(self) -> str:
+        """The dataset's id as its metadata give it, else the folder's name."""
+        given = self.metadata.get("dataset_id")
+        return given if isinstance(given, str) else self.path.name
+
+    @property
+    def spaces(self) -> Spaces:
+        """Observation and action space."""
+        return self.observation_space, self.action_space
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes, as the metadata claim."""
+        return int(self.metadata["total_episodes"])
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps, as the metadata claim."""
+        return int(self.metadata["total_steps"])
 
     def open_data(self) -> GuardedFile:
         """Return the HDF5 file, each object of which is checked when it is asked for.
@@ -126,14 +140,6 @@ class CheckedFolder:
         data = self.open_data()
         data.walk()
         return data.file
-
-    def check_unchanged(self) -> None:
-        """Check that the HDF5 file is still the one that was hashed.
-
-        Raises:
-            DamagedError: Somebody wrote to it meanwhile.
-        """
-        self.open_data().check_unchanged()
 
     def close_data(self) -> None:
         """Close the HDF5 file alone; :meth:`open_data` opens it again.
@@ -170,105 +176,51 @@ class CheckedFolder:
 
 
 def open_folder(
-    path: str | os.PathLike[str], *, require_manifest: bool = False, warn: bool = True
+    path: str | os.PathLike[str],
+    *,
+    require_manifest: bool = False,
+    warn: bool = True,
+    keep_mismatches: bool = False,
 ) -> CheckedFolder:
     """Check a dataset folder and open it; see the module's text for what is checked.
-
-    Takes the arguments and raises the errors of :func:`open_suspect`, and:
-
-    Raises:
-        DamagedError: A file is not the one its manifest lists. Where the damage can be
-            found, the object is named.
-        UnsafeError: The same, and the file has been made dangerous.
-    """
-    folder = open_suspect(path, require_manifest=require_manifest, warn=warn)
-    if folder.mismatch is not None:
-        with folder:
-            folder.open_data().walk(read=True)
-            raise folder.mismatch
-    return folder
-
-
-def open_suspect(
-    path: str | os.PathLike[str], *, require_manifest: bool = False, warn: bool = True
-) -> CheckedFolder:
-    """Check a dataset folder and open it even when a digest does not fit.
-
-    The caller looks for a more telling error and then raises ``mismatch``.
-
-    The arrays of the HDF5 file are not looked at yet: :meth:`CheckedFolder.open_data`
-    checks each when it is read, :meth:`CheckedFolder.open_checked` all at once.
 
     Args:
         path: The folder.
         require_manifest: Refuse a folder without ``manifest.json`` instead of warning.
         warn: Warn about a missing manifest and an edited card.
+        keep_mismatches: Return the folder even when a file is not the one its manifest lists.
+            The caller reads it in search of a more telling error, as
+            :func:`pbvf_datasets.read.folder_episodes.folder_episodes` does.
 
     Raises:
         UsageError: There is no such folder.
-        DamagedError: A file is missing or malformed.
+        DamagedError: A file is missing or malformed, or not the one its manifest lists. Where
+            the damage can be found, the object is named.
         UnsafeError: A file is a link or device, a space is missing, or a manifest is
             missing and required.
         IncompatibleError: A newer format, or spaces that are not supported.
         ResourceError: A file may not be read.
     """
     folder = Path(path)
-    root = _open_directory(folder, None, folder)
-    data = descriptor = -1
-    try:
-        entries = _look(root, folder)
-        if "data" not in entries or not stat.S_ISDIR(entries["data"].st_mode):
-            raise DamagedError(
-                "this is not a dataset folder: it has no folder 'data'", where=folder
-            )
-        data = _open_directory("data", root, folder / "data")
-        inside = _look(data, folder / "data")
-        for name, listing in ((DATA_FILE, inside), (METADATA_FILE, inside)):
-            found = listing.get(name.rpartition("/")[2])
-            if found is None or not stat.S_ISREG(found.st_mode):
-                raise DamagedError("the file is missing", where=folder / name)
-        manifest = None
-        if MANIFEST_FILE in entries:
-            manifest = _read_manifest(root, folder / MANIFEST_FILE)
-        elif require_manifest:
-            raise UnsafeError(
-                "it has no manifest.json, so nothing vouches for its content",
-                where=folder,
-                remedy="get it with its manifest, or read it without --require-manifest",
-            )
-        raw = _read_small(
-            data, METADATA_FILE.rpartition("/")[2], folder / METADATA_FILE, MAX_METADATA_BYTES
-        )
-        descriptor = _open_file(data, DATA_FILE.rpartition("/")[2], folder / DATA_FILE)
-        size = os.fstat(descriptor).st_size
-        sizes = {DATA_FILE: size, METADATA_FILE: len(raw)}
-        if size == 0:
-            raise DamagedError("the file is empty", where=folder / DATA_FILE)
-        hashes = {
-            DATA_FILE: _hash(descriptor, folder / DATA_FILE),
-            METADATA_FILE: hashlib.sha256(raw).hexdigest(),
-        }
+    with contextlib.ExitStack() as stack:
+        root = _open_directory(folder, None, folder)
+        stack.callback(os.close, root)
+        entries = _entries(root, folder)
+        data = _open_data_folder(root, entries, folder)
+        stack.callback(os.close, data)
+        manifest = _read_manifest(root, entries, folder, require_manifest)
+        raw = _read_small(data, METADATA_FILE, folder, MAX_METADATA_BYTES)
+        descriptor = _open_file(data, DATA_FILE, folder)
+        stack.callback(os.close, descriptor)
+        files = {DATA_FILE: _file_entry(descriptor, folder), METADATA_FILE: _entry(raw)}
         if manifest is not None and CROISSANT_FILE in manifest["files"]:
-            raw_croissant = _read_listed(
-                root, CROISSANT_FILE, entries, folder / CROISSANT_FILE, MAX_CROISSANT_BYTES
+            if not _is_file(entries, CROISSANT_FILE):
+                raise DamagedError("the file is missing", where=folder / CROISSANT_FILE)
+            files[CROISSANT_FILE] = _entry(
+                _read_small(root, CROISSANT_FILE, folder, MAX_CROISSANT_BYTES)
             )
-            sizes[CROISSANT_FILE] = len(raw_croissant)
-            hashes[CROISSANT_FILE] = hashlib.sha256(raw_croissant).hexdigest()
-        wrong = {} if manifest is None else _mismatches(manifest, sizes, hashes, folder)
-        try:
-            metadata = parse_metadata(raw, folder / METADATA_FILE)
-            observation_space, action_space = metadata_spaces(metadata, folder / METADATA_FILE)
-        except (UnsafeError, IncompatibleError):
-            # A file of the right length with other bytes was damaged, whatever those say;
-            # one of another length was edited, and is what it says.
-            listed = None if manifest is None else manifest["files"][METADATA_FILE]
-            if METADATA_FILE in wrong and listed is not None and listed["size"] == len(raw):
-                raise wrong[METADATA_FILE] from None
-            raise
-        if manifest is None:
-            digest = hashlib.sha256(canonical_json(hashes)).hexdigest()
-        else:
-            digest = manifest["digest"]
+        wrong = {} if manifest is None else _mismatches(manifest, files, folder)
+        metadata, spaces = _parse_metadata(raw, manifest, wrong.get(METADATA_FILE), folder)
         if warn and manifest is None:
             warnings.warn(
                 f"{folder}: it has no manifest.json, so it is unverified: damage and "
@@ -278,25 +230,44 @@ def open_suspect(
             )
         if warn and manifest is not None:
             _check_card(manifest, root, entries, folder)
-        checked = CheckedFolder(
+        hashes = {name: entry["sha256"] for name, entry in files.items()}
+        opened = CheckedFolder(
             path=folder,
             metadata=metadata,
             manifest=manifest,
-            hashes=hashes,
-            digest=digest,
-            observation_space=observation_space,
-            action_space=action_space,
-            total_episodes=metadata["total_episodes"],
-            total_steps=metadata["total_steps"],
-            mismatch=next(iter(wrong.values()), None),
-            _descriptor=descriptor,
+            digest=hashlib.sha256(canonical_json(hashes)).hexdigest()
+            if manifest is None
+            else manifest["digest"],
+            observation_space=spaces[0],
+            action_space=spaces[1],
+            mismatches=tuple(wrong.values()),
+            _descriptor=os.dup(descriptor),
         )
-        descriptor = -1
-        return checked
-    finally:
-        for handle in (root, data, descriptor):
-            if handle >= 0:
-                os.close(handle)
+    if opened.mismatches and not keep_mismatches:
+        with opened:
+            opened.open_data().walk(read=True)
+            raise opened.mismatches[0]
+    return opened
+
+
+def _parse_metadata(
+    raw: bytes,
+    manifest: Mapping[str, Any] | None,
+    mismatch: DamagedError | None,
+    folder: Path,
+) -> tuple[dict[str, Any], Spaces]:
+    """Return the metadata and their spaces."""
+    where = folder / METADATA_FILE
+    try:
+        metadata = parse_metadata(raw, where)
+        return metadata, metadata_spaces(metadata, where)
+    except (UnsafeError, IncompatibleError):
+        # A file of the right length with other bytes was damaged, whatever those say;
+        # one of another length was edited, and is what it says.
+        same_size = manifest and manifest["files"][METADATA_FILE]["size"] == len(raw)
+        if mismatch is not None and same_size:
+            raise mismatch from None
+        raise
 
 
 def _open_directory(name: str | Path, parent: int | None, where: Path) -> int:
@@ -308,17 +279,37 @@ def _open_directory(name: str | Path, parent: int | None, where: Path) -> int:
         raise _os_error(error, where) from error
 
 
-def _open_file(parent: int, name: str, where: Path) -> int:
+def _open_data_folder(root: int, entries: Mapping[str, os.stat_result], folder: Path) -> int:
+    """Open the folder ``data``, in which both files must be."""
+    if "data" not in entries or not stat.S_ISDIR(entries["data"].st_mode):
+        raise DamagedError("this is not a dataset folder: it has no folder 'data'", where=folder)
+    data = _open_directory("data", root, folder / "data")
+    try:
+        inside = _entries(data, folder / "data")
+        for name in (DATA_FILE, METADATA_FILE):
+            if not _is_file(inside, name.rpartition("/")[2]):
+                raise DamagedError("the file is missing", where=folder / name)
+    except BaseException:
+        os.close(data)
+        raise
+    return data
+
+
+def _is_file(entries: Mapping[str, os.stat_result], name: str) -> bool:
+    return name in entries and stat.S_ISREG(entries[name].st_mode)
+
+
+def _open_file(parent: int, name: str, folder: Path) -> int:
     """Open a regular file of the folder, not following a link, not waiting for a pipe."""
+    where, name = folder / name, name.rpartition("/")[2]
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(name, flags, dir_fd=parent)
     except OSError as error:
         raise _os_error(error, where) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UnsafeError("this is not a regular file", where=where)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnsafeError("this is not a regular file", where=where)
         refuse_holes(os.fstat(descriptor), where)
     except UnsafeError:
         os.close(descriptor)
@@ -342,7 +333,7 @@ def _os_error(
     return ResourceError(f"it cannot be opened: {error.strerror}", where=where)
 
 
-def _look(descriptor: int, where: Path) -> dict[str, os.stat_result]:
+def _entries(descriptor: int, where: Path) -> dict[str, os.stat_result]:
     """Return the ``lstat`` of each entry of a folder; links and devices are refused."""
     entries: dict[str, os.stat_result] = {}
     try:
@@ -368,8 +359,9 @@ def _look(descriptor: int, where: Path) -> dict[str, os.stat_result]:
     return entries
 
 
-def _read_small(parent: int, name: str, where: Path, limit: int) -> bytes:
-    descriptor = _open_file(parent, name, where)
+def _read_small(parent: int, name: str, folder: Path, limit: int) -> bytes:
+    where = folder / name
+    descriptor = _open_file(parent, name, folder)
     with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         if size > limit:
@@ -382,45 +374,54 @@ def _read_small(parent: int, name: str, where: Path, limit: int) -> bytes:
             raise _os_error(error, where) from error
 
 
-def _read_listed(
-    parent: int, name: str, entries: Mapping[str, os.stat_result], where: Path, limit: int
-) -> bytes:
-    """Read a small file of the folder that its manifest lists."""
-    if name not in entries or not stat.S_ISREG(entries[name].st_mode):
-        raise DamagedError("the file is missing", where=where)
-    return _read_small(parent, name, where, limit)
-
-
-def _hash(descriptor: int, where: Path) -> str:
+def _file_entry(descriptor: int, folder: Path) -> dict[str, Any]:
+    """Return size and digest of the data file."""
+    where, size = folder / DATA_FILE, os.fstat(descriptor).st_size
+    if size == 0:
+        raise DamagedError("the file is empty", where=where)
     try:
         with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            return {"size": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     except OSError as error:
         raise _os_error(error, where) from error
+
+
+def _entry(raw: bytes) -> dict[str, Any]:
+    return {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
 
 
 # ---------------------------------------------------------------------------- manifest
 
 
-def _read_manifest(root: int, where: Path) -> dict[str, Any]:
-    raw = _read_small(root, MANIFEST_FILE, where, MAX_MANIFEST_BYTES)
-    return parse_manifest(raw, where)
+def _read_manifest(
+    root: int, entries: Mapping[str, os.stat_result], folder: Path, required: bool
+) -> dict[str, Any] | None:
+    if MANIFEST_FILE in entries:
+        raw = _read_small(root, MANIFEST_FILE, folder, MAX_MANIFEST_BYTES)
+        return parse_manifest(raw, folder / MANIFEST_FILE)
+    if required:
+        raise UnsafeError(
+            "it has no manifest.json, so nothing vouches for its content",
+            where=folder,
+            remedy="get it with its manifest, or read it without --require-manifest",
+        )
+    return None
 
 
 _CHANGED: Final = "get the dataset again; without its manifest.json it could be read unverified"
 
 
 def _mismatches(
-    manifest: Mapping[str, Any], sizes: Mapping[str, int], hashes: Mapping[str, str], folder: Path
+    manifest: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]], folder: Path
 ) -> dict[str, DamagedError]:
     """Return what is wrong with each file that is not the one listed, by name."""
     wrong = {}
-    for name, size in sizes.items():
+    for name, found in files.items():
         listed = manifest["files"][name]
-        if size != listed["size"]:
-            problem = f"it has {size:,} bytes, but its manifest says {listed['size']:,}"
-        elif hashes[name] != listed["sha256"]:
-            problem = f"its sha256 is {hashes[name]}, but its manifest says {listed['sha256']}"
+        if found["size"] != listed["size"]:
+            problem = f"it has {found['size']:,} bytes, but its manifest says {listed['size']:,}"
+        elif found["sha256"] != listed["sha256"]:
+            problem = f"its sha256 is {found['sha256']}, but its manifest says {listed['sha256']}"
         else:
             continue
         wrong[name] = DamagedError(problem, where=folder / name, remedy=_CHANGED)
@@ -430,19 +431,21 @@ def _mismatches(
 def _check_card(
     manifest: Mapping[str, Any], root: int, entries: Mapping[str, os.stat_result], folder: Path
 ) -> None:
-    where = folder / CARD_FILE
-    problem = None
-    if CARD_FILE not in entries or not stat.S_ISREG(entries[CARD_FILE].st_mode):
-        problem = "the dataset card is missing"
-    elif entries[CARD_FILE].st_size != manifest["card"]["size"]:
-        problem = "the dataset card was edited after the dataset was made"
+    listed, problem = manifest["card"], None
+    if not _is_file(entries, CARD_FILE):
+        problem = "is missing"
     else:
-        empty = entries[CARD_FILE].st_size == 0
-        card = b"" if empty else _read_small(root, CARD_FILE, where, MAX_CARD_BYTES)
-        if hashlib.sha256(card).hexdigest() != manifest["card"]["sha256"]:
-            problem = "the dataset card was edited after the dataset was made"
+        same = entries[CARD_FILE].st_size == listed["size"]
+        if same and listed["size"] > 0:
+            same = _entry(_read_small(root, CARD_FILE, folder, MAX_CARD_BYTES)) == listed
+        if not same:
+            problem = "was edited after the dataset was made"
     if problem is not None:
-        warnings.warn(f"{where}: {problem}; the data are unchanged", CardWarning, stacklevel=4)
+        warnings.warn(
+            f"{folder / CARD_FILE}: the dataset card {problem}; the data are unchanged",
+            CardWarning,
+            stacklevel=4,
+        )
 
 
 # ---------------------------------------------------------------------------- metadata
@@ -478,21 +481,21 @@ def parse_metadata(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
         if type(value) is not int or not 0 <= value < 2**62:
             raise DamagedError(f"its {key} is no non-negative integer", where=where)
     for key in ("env_spec", "eval_env_spec"):
-        text = metadata.get(key)
-        if text is None:
-            continue
-        if not isinstance(text, str):
-            raise DamagedError(f"its {key} is no text", where=where)
-        if not isinstance(
-            parse_json(text, f"{os.fspath(where)}: {key}", allow_infinity=True), dict
-        ):
-            raise DamagedError(f"its {key} holds no JSON object", where=where)
+        _check_env_spec(metadata, key, where)
     return metadata
 
 
-def metadata_spaces(
-    metadata: Mapping[str, Any], where: str | os.PathLike[str]
-) -> tuple[gym.spaces.Box, gym.spaces.Box | gym.spaces.Discrete]:
+def _check_env_spec(metadata: Mapping[str, Any], key: str, where: str | os.PathLike[str]) -> None:
+    text = metadata.get(key)
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise DamagedError(f"its {key} is no text", where=where)
+    if not isinstance(parse_json(text, f"{os.fspath(where)}: {key}", allow_infinity=True), dict):
+        raise DamagedError(f"its {key} holds no JSON object", where=where)
+
+
+def metadata_spaces(metadata: Mapping[str, Any], where: str | os.PathLike[str]) -> Spaces:
     """Return the observation and action space that the metadata declare.
 
     Raises:
@@ -509,7 +512,7 @@ def metadata_spaces(
 
 def check_space_kinds(
     observation_space: gym.Space[Any], action_space: gym.Space[Any], place: str
-) -> tuple[gym.spaces.Box, gym.spaces.Box | gym.spaces.Discrete]:
+) -> Spaces:
     """Return the spaces of a file when datasets can hold them.
 
     Raises:

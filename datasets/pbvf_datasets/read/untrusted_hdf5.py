@@ -29,7 +29,7 @@ SMALL_CHUNK_BYTES: Final = 16 * 2**20
 """Chunks up to this size are fine however small their array is."""
 
 
-_HDF5_ERRORS: Final = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
+HDF5_ERRORS: Final = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError)
 """What h5py raises for a file that it cannot make sense of."""
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ def _guarded(
     def call(self: GuardedFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
-        except _HDF5_ERRORS as error:
+        except HDF5_ERRORS as error:
             raise self.damaged(error) from error
 
     functools.update_wrapper(call, method)
@@ -176,7 +176,7 @@ class GuardedFile:
         self._memory: dict[np.dtype[Any], Any] = {}
         try:
             self.file: Any = h5py.File(path, "r", locking=False, rdcc_nslots=1, rdcc_nbytes=0)
-        except _HDF5_ERRORS as error:
+        except HDF5_ERRORS as error:
             raise self.damaged(error) from error
         # Each object is looked at once; the library would keep all it ever saw.
         config = self.file.id.get_mdc_config()

@@ -22,13 +22,14 @@ from typing import Any
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import dataset_path
+from pbvf_datasets.write.duplicates import repeats
 from pbvf_datasets.write.edit_inputs import (
     Source,
     check_compatible,
     common_license,
+    infinite_return_is_damage,
     ledger,
     read_facts,
-    repeats,
     version_notes,
 )
 from pbvf_datasets.write.selection import (
@@ -42,7 +43,6 @@ from pbvf_datasets.write.selection import (
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import (
     DamagedError,
-    DivergedError,
     IncompatibleError,
     PbvfError,
     UnsafeError,
@@ -194,7 +194,7 @@ def merge(
             with _nothing_left_of_bad_inputs(writer):
                 left_out = [set[int]() for _ in sources] if keep_duplicates else repeats(sources)
                 chosen = [
-                    [i for i in range(source.episodes) if i not in dropped]
+                    [i for i in range(source.episode_count) if i not in dropped]
                     for source, dropped in zip(sources, left_out, strict=True)
                 ]
                 _copy(writer, sources, chosen, progress)
@@ -334,7 +334,7 @@ def _writer(
     seed: int | None = None,
     share: float = 1.0,
 ) -> DatasetWriter:
-    """Open the output, after a look that it is none of the inputs."""
+    """Open the output, which must be none of the inputs."""
     path = dataset_path(dataset_id, root)
     for source in sources:
         if path.exists() and path.samefile(source.folder.path):
@@ -420,17 +420,13 @@ def _copy(
     total, skip = sum(map(len, chosen)), writer.episodes_done
     for source, indices in zip(sources, chosen, strict=True):
         rest, skip = indices[skip:], max(0, skip - len(indices))
-        if not rest:
-            continue
-        with source.reading() as data:
-            for i in rest:
-                episode = data.episode(i)
-                try:
-                    writer.add(episode)
-                except (UsageError, DivergedError) as error:
-                    raise data.wrong(i, error) from error
-                if progress is not None:
-                    progress(writer.episodes_done, total)
+        # None: all of them, so that the totals are checked too.
+        wanted = None if len(rest) == source.episode_count else rest
+        for episode in source.episodes(wanted) if rest else ():
+            with infinite_return_is_damage(source, episode):
+                writer.add(episode.episode)
+            if progress is not None:
+                progress(writer.episodes_done, total)
 
 
 def _finish(
@@ -453,10 +449,10 @@ def _finish(
         license=provenance["license"],
         authors=tuple(provenance["authors"]),
         sources=tuple(
-            SourceUse(s.id, s.folder.digest, s.folder.verified, s.episodes, s.steps)
+            SourceUse(s.id, s.folder.digest, s.folder.verified, s.episode_count, s.step_count)
             for s in sources
         ),
-        left_out=sum(source.episodes for source in sources) - stats["episodes"],
+        left_out=sum(source.episode_count for source in sources) - stats["episodes"],
         notes=(),
         seconds=seconds,
         steps_per_second=None if written is None else written / max(seconds, 1e-9),

@@ -11,9 +11,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.checks import show
 from pbvf_datasets.format.schema import check_dataset_id
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, shorten
 from pbvf_offline.seeding import Stream, check_seed, generator
 
 Ranges = tuple[tuple[int, int], ...]
@@ -155,7 +154,7 @@ def parse_ranges(text: str, where: str) -> Ranges:
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
         if _NUMBER.fullmatch(first) is None or _NUMBER.fullmatch(last) is None:
-            raise UsageError(f"{show(text)!r} is not such as 0-99,200", where=where)
+            raise UsageError(f"{shorten(text)!r} is not such as 0-99,200", where=where)
         if int(last) < int(first):
             raise UsageError(f"the range {part.strip()} ends before it begins", where=where)
         pairs.append((int(first), int(last)))
@@ -229,18 +228,17 @@ def select(facts: Facts, settings: FilterSettings, name: str) -> list[int]:
         keep &= _inside(np.arange(count), settings.episodes)
     if settings.seeds is not None:
         keep &= _inside(facts.seeds, settings.seeds)
-    if settings.min_steps is not None:
-        keep &= facts.steps >= settings.min_steps
-    if settings.max_steps is not None:
-        keep &= facts.steps <= settings.max_steps
-    if settings.terminated is not None:
-        keep &= facts.terminated == settings.terminated
     if settings.no_cut or settings.by_return:
         keep &= ~facts.cut
-    if settings.min_return is not None:
-        keep &= facts.returns >= settings.min_return
-    if settings.max_return is not None:
-        keep &= facts.returns <= settings.max_return
+    for limit, compare, values in (
+        (settings.min_steps, np.greater_equal, facts.steps),
+        (settings.max_steps, np.less_equal, facts.steps),
+        (settings.min_return, np.greater_equal, facts.returns),
+        (settings.max_return, np.less_equal, facts.returns),
+        (settings.terminated, np.equal, facts.terminated),
+    ):
+        if limit is not None:
+            keep &= compare(values, limit)
     rows: NDArray[np.int64] = np.flatnonzero(keep)
     if settings.top is not None and rows.size:
         best = rows[np.argsort(-facts.returns[rows], kind="stable")]

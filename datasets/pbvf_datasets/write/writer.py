@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pbvf_datasets.format.checks import EpisodeChecker, check_spec
 from pbvf_datasets.format.environment import (
     env_reference,
     env_spec_text,
@@ -44,6 +43,7 @@ from pbvf_datasets.format.schema import (
     new_dataset_path,
 )
 from pbvf_datasets.write.build import DatasetFacts, lay_out, total_reward
+from pbvf_datasets.write.incoming import IncomingEpisodes
 from pbvf_datasets.write.shards import Shards
 from pbvf_offline.errors import (
     ConflictError,
@@ -195,8 +195,7 @@ class DatasetWriter:
         self.path = new_dataset_path(dataset_id, root)
         self.manifest: dict[str, Any] | None = None
         self._spaces = check_spaces(observation_space, action_space)
-        check_spec(spec, self._spaces)
-        self._checker = EpisodeChecker(spec, self._spaces)
+        self._incoming = IncomingEpisodes(spec, self._spaces)
         self._env_spec = None if env_spec_json is None else safe_env_spec(env_spec_json)
         identity = {
             "settings": dict(settings or {}),
@@ -318,7 +317,7 @@ class DatasetWriter:
             ResourceError: The disk refuses; the message says what is safe.
         """
         self._check_open()
-        checked = self._checker.check(episode, f"{self.dataset_id} episode {self.episodes_done}")
+        checked = self._incoming.check(episode, f"{self.dataset_id} episode {self.episodes_done}")
         self._remember(checked, keep=True)
         safe = self._entries[self.episodes_safe - 1] if self.episodes_safe else _NONE
         if (
@@ -571,7 +570,7 @@ class DatasetWriter:
         return True
 
     def _hold(self, episode: Episode, name: str) -> None:
-        self._checker.hold(episode, name)
+        self._incoming.hold(episode, name)
         self._remember(episode, keep=False)
 
     def _remember(self, episode: Episode, *, keep: bool) -> None:

@@ -1,0 +1,108 @@
+"""Checked episodes laid end to end in flat arrays, with each distinct policy once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_datasets.format.schema import FIELDS
+from pbvf_datasets.read.episodes import CheckedEpisode
+from pbvf_offline.errors import DamagedError
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Trajectories
+
+_KEPT: Final = {
+    "infos/reward_survive": slice(1, None),  # the first entry belongs to no step
+    "infos/pre_action": slice(None, -1),  # nor does the last
+}
+_STEPS: Final = tuple(f for f in FIELDS if f.rows != "S" and f.name != "infos/segment")
+_POLICY: Final = tuple(f for f in FIELDS if f.rows == "S")
+
+
+class _Column:
+    """A flat array that grows at its end."""
+
+    __slots__ = ("_array", "_used")
+
+    def __init__(self, like: NDArray[Any], rows: int) -> None:
+        self._array: NDArray[Any] = np.empty((rows, *like.shape[1:]), like.dtype)
+        self._used = 0
+
+    def extend(self, values: NDArray[Any]) -> None:
+        start = self._used
+        self._used = end = start + len(values)
+        if end > len(self._array):
+            # In place (the system remaps large blocks), so nothing is in memory twice.
+            self._resize(max(end, len(self._array) * 5 // 4 + 16))
+        self._array[start:end] = values
+
+    def done(self) -> NDArray[Any]:
+        self._resize(self._used)
+        return self._array
+
+    def _resize(self, rows: int) -> None:
+        self._array.resize((rows, *self._array.shape[1:]), refcheck=False)
+
+
+def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> Trajectories:
+    """Lay episodes end to end and unify their policies, in the order of first appearance.
+
+    Args:
+        episodes: With all of their arrays.
+        where: File or dataset, for messages.
+        steps: Expected number of steps; any number is correct, the right one is fast.
+
+    Raises:
+        DamagedError: There is no episode.
+    """
+    columns: dict[str, _Column] = {}
+    rows: dict[bytes, int] = {}  # digest of a policy → its row
+    lengths: list[int] = [0]
+    cut: list[bool] = []
+    seeds: list[int] = []
+    spec = None
+    for episode in episodes:
+        spec, arrays = episode.spec, episode.arrays
+        if not columns:
+            columns = _columns(arrays, steps)
+        local = np.empty(episode.segments, np.int32)
+        known = len(rows)
+        fresh: list[int] = []
+        for j, key in enumerate(episode.policy_keys()):
+            local[j] = row = rows.setdefault(key, len(rows))
+            if row == known + len(fresh):
+                fresh.append(j)
+        if fresh:
+            for field in _POLICY:
+                columns[field.attribute].extend(arrays[field.name][fresh])
+        for field in _STEPS:
+            if field.name in arrays:
+                kept = arrays[field.name][_KEPT.get(field.name, slice(None))]
+                columns[field.attribute].extend(kept)
+        columns["policy"].extend(local[arrays["infos/segment"][:-1]])
+        lengths.append(len(episode))
+        cut.append(episode.cut != "none")
+        seeds.append(-1 if episode.seed is None else episode.seed)
+    if spec is None:
+        raise DamagedError("it holds no episode", where=where)
+    flat: dict[str, Any] = {name: column.done() for name, column in columns.items()}
+    return Trajectories(
+        policies=Policies(spec, *(flat.pop(field.attribute) for field in _POLICY)),
+        start=np.cumsum(lengths, dtype=np.int64),
+        cut=np.array(cut, np.bool_),
+        seeds=np.array(seeds, np.int64),
+        **flat,
+    )
+
+
+def _columns(arrays: Mapping[str, NDArray[Any]], steps: int) -> dict[str, _Column]:
+    """Return empty columns for all fields that the first episode has."""
+    columns = {"policy": _Column(np.empty(0, np.int32), steps)}
+    for field in (*_STEPS, *_POLICY):
+        if field.name in arrays:
+            room = steps if field.rows == "T" else steps + steps // 8
+            columns[field.attribute] = _Column(arrays[field.name], 1 if field.rows == "S" else room)
+    return columns

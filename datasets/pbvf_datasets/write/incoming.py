@@ -1,0 +1,114 @@
+"""Episodes that are about to be written: checked by the rules that every reader applies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_datasets.format.episode_rules import DatasetForm, spec_fits_spaces, well_formed
+from pbvf_datasets.format.schema import BLOB, FIELDS, OBS_DTYPES, Field, episode_blob, field_dtype
+from pbvf_datasets.read.episodes import (
+    IN_ARGUMENTS,
+    ArraySource,
+    EpisodeChecker,
+    MemoryArray,
+    RawEpisode,
+    checked_episodes,
+)
+from pbvf_offline.errors import UsageError
+from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.rollout.episodes import Cut, Episode
+
+if TYPE_CHECKING:
+    from pbvf_datasets.format.episode_rules import Spaces
+
+_ATTRIBUTES = {field.name: f" {field.attribute}" for field in FIELDS}
+
+
+class IncomingEpisodes:
+    """Checks the episodes of one dataset and holds them to the first one's form.
+
+    Args:
+        spec: Architecture of all policies.
+        spaces: Observation and action space of the environment.
+
+    Raises:
+        UsageError: The spec does not fit the spaces.
+    """
+
+    def __init__(self, spec: PolicySpec, spaces: Spaces) -> None:
+        for problem in spec_fits_spaces(spec, spaces):
+            raise UsageError(f"the policy spec does not fit the spaces: {problem.what}")
+        self._spec = spec
+        self._obs_space_dtype = np.dtype(spaces[0].dtype)
+        self._checker = EpisodeChecker(spaces, kinds=IN_ARGUMENTS)
+        self._tags: dict[Cut, MemoryArray] = {}
+
+    def check(self, episode: Episode, where: str) -> Episode:
+        """Return a copy of an episode in the format's dtypes.
+
+        Args:
+            episode: Arrays may have other dtypes where the cast loses nothing.
+            where: Dataset and episode, for messages.
+
+        Raises:
+            UsageError: Shapes, dtypes or values contradict the spec, the spaces, each
+                other, or the first episode.
+            DivergedError: Values are NaN or infinite.
+        """
+        raw = RawEpisode(
+            index=0,
+            where=lambda name: where + _ATTRIBUTES.get(name, ""),
+            arrays=self._arrays(episode),
+            total_steps=int(np.size(episode.rewards)),
+            seed=episode.seed,
+        )
+        (checked,) = checked_episodes([raw], self._checker)
+        return checked.episode
+
+    def hold(self, episode: Episode, where: str) -> None:
+        """Take in the form of an episode that was checked by an earlier process.
+
+        Raises:
+            UsageError: It is not the form of the first.
+        """
+        forms = self._arrays(episode)
+        for problem in well_formed(forms, self._spec, self._checker.form):
+            raise UsageError(problem.what, where=where + _ATTRIBUTES.get(problem.at, ""))
+        self._checker.form = self._checker.form or DatasetForm.of(forms)
+
+    def _arrays(self, episode: Episode) -> dict[str, ArraySource]:
+        arrays: dict[str, ArraySource] = {}
+        for field in FIELDS:
+            value = getattr(episode, field.attribute)
+            if value is not None:
+                array = np.asarray(value)
+                arrays[field.name] = MemoryArray(_cast(array, self._target(field, array)))
+        tag = self._tags.get(episode.cut)
+        if tag is None:
+            data = episode_blob(self._spec, episode.cut)
+            tag = self._tags[episode.cut] = MemoryArray(np.frombuffer(data, np.uint8))
+        arrays[BLOB] = tag
+        return arrays
+
+    def _target(self, field: Field, array: NDArray[Any]) -> np.dtype[Any]:
+        """Return the dtype in which a field is stored."""
+        target = field_dtype(field, self._spec)
+        if target is not None:
+            return target
+        if self._checker.form is not None:
+            return self._checker.form.obs_dtype
+        own = array.dtype.newbyteorder("=")
+        same_kind = own.kind == self._obs_space_dtype.kind
+        return own if same_kind and str(own) in OBS_DTYPES else self._obs_space_dtype
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array in the dtype wanted if every value survives, else as it is."""
+    if array.dtype == dtype or array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    return cast if np.array_equal(cast, array, equal_nan=array.dtype.kind == "f") else array
