@@ -42,6 +42,11 @@ class Stream(enum.IntEnum):
     MODEL_SPLIT = 20
     MODEL_CHECK = 21
     IMAGINED_ACTION = 22
+    IMAGINED_START = 23
+    ROUND_POLICY = 24
+    ROUND_CRITIC = 25
+    ROUND_BATCH = 26
+    ROUND_NEIGHBOUR = 27
 
 
 def check_seed(seed: int) -> int:

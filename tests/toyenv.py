@@ -131,6 +131,7 @@ def _register(name: str, limit: int | None = None, **kwargs: Any) -> None:
 _register("Toy-v0", 100)
 _register("ToyFree-v0")  # ends by itself, but nothing says so
 _register("ToyLimit-v0", 7, length=None)
+_register("ToyDrift-v0", 40, length=None)
 _register("Endless-v0", length=None)
 _register("ToyVaried-v0", 100, length=20, varied=True)
 _register("ToyDict-v0", 100, spaces="dict")

@@ -122,6 +122,16 @@ def trusted_config(reference: EnvReference, where: str) -> EnvConfig:
     return EnvConfig(reference.id, kwargs, limit)
 
 
+def registered_limit(reference: EnvReference) -> int | None:
+    """Return the time limit of a file's environment, which is not built, if it is known here."""
+    register_environments()
+    given = reference.kwargs.get("max_episode_steps")
+    if type(given) is int and given > 0:
+        return given
+    spec = registry.get(reference.id)
+    return None if spec is None else spec.max_episode_steps
+
+
 def close_env(env: Env) -> None:
     """Close an environment; one that cannot even do that has done its work all the same."""
     with contextlib.suppress(Exception, SystemExit):

@@ -18,6 +18,7 @@ from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.loop import Fit, held_out_policies, make_optimiser
+from pbvf_offline.fit.rounds import ImaginedFit
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.validation import validate
 from pbvf_offline.io.durable import write_file
@@ -159,11 +160,13 @@ class CriticFile:
         fit: The critic, its settings, optimiser state and record.
         context: What it keeps of the dataset.
         validation: Predicted against observed returns of held-out policies, or None.
+        imagined: How it was fitted to imagined returns, if it was.
     """
 
     fit: Fit
     context: CriticContext
     validation: Mapping[str, Any] | None = None
+    imagined: ImaginedFit | None = None
 
     @property
     def critic(self) -> Critic:
@@ -209,6 +212,8 @@ class CriticFile:
             "validation": self.validation,
             "quantile": context.region.quantile,
         }
+        if self.imagined is not None:  # which files of earlier versions lack
+            content["imagined"] = self.imagined.to_dict()
         tensors: Tensors = {
             "obs_mean": fit.normaliser.mean,
             "obs_std": fit.normaliser.std,
@@ -263,7 +268,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
     """
     where = str(path)
     content, tensors = decode(KIND, read_tensor_file(path), where)
-    if set(content) != _CONTENT:
+    if set(content) - {"imagined"} != _CONTENT:
         raise DamagedError("lacks a part of a critic file", where=where)
     if not isinstance(content["kind"], str) or content["kind"] not in CRITICS:
         raise IncompatibleError(
@@ -356,7 +361,13 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
             tensors["region_center"].copy(), tensors["region_factor"].copy(), float(quantile)
         ),
     )
-    return CriticFile(fit, context, content["validation"])
+    imagined = content.get("imagined")
+    return CriticFile(
+        fit,
+        context,
+        content["validation"],
+        None if imagined is None else ImaginedFit.from_dict(imagined, f"{where}: imagined"),
+    )
 
 
 def _is_number(value: object) -> bool:

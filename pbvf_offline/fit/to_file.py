@@ -278,8 +278,12 @@ def _is_snapshot(
 
 
 def _refuse_difference(file: CriticFile, settings: FitSettings, dataset: str, path: Path) -> None:
-    theirs: dict[str, Any] = {**file.fit.settings.to_dict(), "dataset": file.context.dataset}
-    ours: dict[str, Any] = {**settings.to_dict(), "dataset": dataset}
+    theirs: dict[str, Any] = {
+        **file.fit.settings.to_dict(),
+        "dataset": file.context.dataset,
+        "model": None if file.imagined is None else file.imagined.model,
+    }
+    ours: dict[str, Any] = {**settings.to_dict(), "dataset": dataset, "model": None}
     refuse_difference(theirs, ours, path)
 
 

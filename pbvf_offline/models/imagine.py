@@ -93,10 +93,7 @@ def imagine(
     Raises:
         IncompatibleError: Policies act in another environment, or lack their noise.
     """
-    own = ensemble.spec
-    same_actions = spec.actions == own.actions and spec.squash == own.squash
-    if spec.obs_dim != own.obs_dim or not same_actions:
-        raise IncompatibleError("the policies have other observations or actions than the model")
+    refuse_other_policies(ensemble, spec)
     if spec.stochastic and (noise is None or noise.shape[:2] != (steps, starts.shape[-2])):
         raise IncompatibleError("stochastic policies need noise for each step and start")
     starts = np.broadcast_to(starts, (len(theta), *starts.shape[-2:]))
@@ -114,6 +111,18 @@ def imagine(
         torch.cat([play.states for play in plays], dim=1).numpy(),
         torch.cat([play.lengths for play in plays]).numpy(),
     )
+
+
+def refuse_other_policies(ensemble: Ensemble, spec: PolicySpec) -> None:
+    """Refuse policies that cannot act in a learned environment.
+
+    Raises:
+        IncompatibleError: They have other observations, actions or another squashing.
+    """
+    own = ensemble.spec
+    same_actions = spec.actions == own.actions and spec.squash == own.squash
+    if spec.obs_dim != own.obs_dim or not same_actions:
+        raise IncompatibleError("the policies have other observations or actions than the model")
 
 
 class _Play:

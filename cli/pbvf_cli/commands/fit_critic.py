@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pbvf_cli.commands import fit_imagined as imagined
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.form import Form
@@ -25,10 +26,13 @@ pbvf fit-critic lab/swimmer-v0 --critic psvf --out critic.safetensors
 
 pbvf fit-critic lab/swimmer-v0 --critic psvf --snapshots 500,1000 --out critic.safetensors
 
-pbvf fit-critic ./swimmer-v0 --critic pssvf --validation-policies 0.1 --out critic.safetensors"""
+pbvf fit-critic ./swimmer-v0 --critic pssvf --validation-policies 0.1 --out critic.safetensors
+
+pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors --out critic.safetensors"""
 
 _BEYOND = "Beyond the paper (its critic: --n-step 1 --relabel 0 --no-bound-values --no-standardise \
 --average 0)"
+_IMAGINED = "Imagined returns"
 _MOST_UPDATES = 2**31 - 1  # that a critic file can hold
 
 
@@ -134,6 +138,54 @@ def fit_critic(
             show_default="0",
         ),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="FILE",
+            help="Fit a pssvf to returns imagined in this learned environment, of the policies "
+            "that its own ascent proposes.",
+            rich_help_panel=_IMAGINED,
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        options.counting(
+            "--rounds",
+            "Rounds of ascent and imagination.",
+            most=10_000,
+            show_default="30",
+            rich_help_panel=_IMAGINED,
+        ),
+    ] = None,
+    tries: Annotated[
+        int | None,
+        options.counting(
+            "--tries",
+            "Tries of 8 rounds, of which the best goes on.",
+            most=100,
+            show_default="1",
+            rich_help_panel=_IMAGINED,
+        ),
+    ] = None,
+    caution: Annotated[
+        float | None,
+        typer.Option(
+            "--caution",
+            metavar="C",
+            help="Standard deviations of the networks' returns that are taken off.",
+            show_default="2",
+            rich_help_panel=_IMAGINED,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Use the model though its own check failed.",
+            rich_help_panel=_IMAGINED,
+        ),
+    ] = False,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     seed: options.Seed = None,
@@ -151,6 +203,22 @@ def fit_critic(
     sizes = values.parse_hidden(hidden)
     wanted = values.parse_numbers(snapshots, "--snapshots")
     values.output_file(out)
+    searched = {"rounds": rounds, "tries": tries, "caution": caution, "hidden": sizes}
+    usual_fit = {
+        "updates": updates,
+        "gamma": gamma,
+        "lr": lr,
+        "batch_size": batch_size,
+        "n_step": n_step,
+        "relabel": relabel,
+        "bound_values": bound_values,
+        "standardise": standardise,
+        "average": average,
+        "reward": reward,
+        "snapshots": snapshots,
+        "validation_policies": validation_policies,
+    }
+    imagined.refuse_others(critic, model, usual_fit, searched, force=force)
 
     from pbvf_datasets import load_dataset
     from pbvf_datasets.format.schema import resolve_dataset
@@ -166,6 +234,21 @@ def fit_critic(
         None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
     )
     env_id = None if environment is None else environment.id
+    if model is not None:
+        imagined.fit_imagined(
+            sink,
+            dataset,
+            data,
+            environment,
+            model,
+            out,
+            searched,
+            seed=seed,
+            overwrite=overwrite,
+            force=force,
+            device=device,
+        )
+        return
     kind = critic
     bonus = data.trajectories.reward_survive is not None
     usual = fit_defaults(kind, env_id, data.spec, survival_bonus=bonus)

@@ -1,0 +1,184 @@
+"""``pbvf fit-critic --model``: a PSSVF fitted to imagined returns, round after round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pbvf_cli.shared import devices
+from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.form import Form
+from pbvf_cli.shared.output import Sink, number, time_taken
+from pbvf_cli.shared.progress import Bar
+from pbvf_offline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pbvf_cli.shared.options import DeviceName
+    from pbvf_datasets.read.dataset import Dataset
+    from pbvf_offline.envs.reference import EnvReference
+    from pbvf_offline.fit.rounds import Round
+    from pbvf_offline.synthesis.rounds_to_file import RoundsResult
+
+
+def refuse_others(
+    critic: str,
+    model: Path | None,
+    fit: Mapping[str, Any],
+    rounds: Mapping[str, Any],
+    *,
+    force: bool,
+) -> None:
+    """Refuse options that have no meaning with ``--model``, or without it.
+
+    Args:
+        critic: The kind of critic.
+        model: The model file, if given.
+        fit: Options of the ordinary fit by name, None where not given.
+        rounds: Settings of the rounds by name, likewise.
+        force: Whether ``--force`` was given.
+
+    Raises:
+        UsageError: There is such an option, or the critic is no PSSVF.
+    """
+    if model is None:
+        alone = {**rounds, "hidden": None, "force": force or None}
+    elif critic == "pssvf":
+        alone = dict(fit)
+    else:
+        raise UsageError(
+            f"whole imagined episodes give returns for a pssvf, not for a {critic}",
+            where="--critic",
+            remedy="use --critic pssvf, or leave --model out",
+        )
+    word = "without" if model is None else "beside"
+    for name, value in alone.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"has no meaning {word} --model", where=option)
+
+
+def fit_imagined(
+    sink: Sink,
+    name: str,
+    data: Dataset,
+    environment: EnvReference | None,
+    model: Path,
+    out: Path,
+    given: Mapping[str, Any],
+    *,
+    seed: int | None,
+    overwrite: bool,
+    force: bool,
+    device: DeviceName,
+) -> None:
+    """Run the rounds and print what they came to.
+
+    Args:
+        sink: Where the command's words go.
+        name: The dataset as the user named it.
+        data: The dataset.
+        environment: Its environment.
+        model: The model file.
+        out: The critic file.
+        given: Settings of the rounds by name, None where not given.
+        seed: The seed, if given.
+        overwrite: Start anew, whatever stands at the output.
+        force: Use the model though its check failed.
+        device: Where tensors should live; this runs on the CPU.
+
+    Raises:
+        IncompatibleError: The model does not fit the dataset, or its check failed.
+    """
+    with signals.held():  # an exception raised while torch loads would abort the process
+        from pbvf_offline.fit.rounds import RoundSettings
+        from pbvf_offline.io.tensor_file import file_digest
+        from pbvf_offline.models.model_file import load_model
+        from pbvf_offline.presets.offline import env_preset
+        from pbvf_offline.synthesis.rounds_to_file import (
+            refuse_unfit,
+            rounds_to_file,
+            stored_rounds_seed,
+        )
+
+    devices.runs_on_cpu(device, sink)
+    file = load_model(model)
+    refuse_unfit(file, force=force)
+    env_id = None if environment is None else environment.id
+    usual = RoundSettings(seed=0, lr=env_preset(env_id).synthesis_lr)
+    form = Form()
+    form.show("dataset", name)
+    form.show("environment", env_id, "stored in the dataset")
+    form.show("critic", "pssvf")
+    form.show("model", model)
+    form.show("out", out)
+    chosen = {key: form.choose(key, value, getattr(usual, key)) for key, value in given.items()}
+    chosen["seed"] = form.seed(seed, None if overwrite else lambda: stored_rounds_seed(out))
+    settings = RoundSettings(**{**asdict(usual), **chosen})
+    sink.settings("pbvf fit-critic", form.settings)
+    if file.dataset != data.digest:
+        sink.note("note: the model was learned from another dataset")
+    total = settings.rounds
+    if settings.tries > 1:
+        total += (settings.tries - 1) * min(settings.first_rounds, settings.rounds)
+    done = 0
+    with Bar("imagining", "rounds", sink=sink) as bar, signals.held():
+
+        def told(last: Round) -> None:
+            nonlocal done
+            signals.check()
+            done += 1
+            believed, imagined = number(last.believed, 4), number(last.cautious, 4)
+            bar.update(done, total, f"the critic says {believed}, the model {imagined}")
+
+        result = rounds_to_file(
+            data.trajectories,
+            file,
+            settings,
+            out,
+            model_digest=file_digest(model),
+            environment=environment,
+            dataset=data.digest,
+            overwrite=overwrite,
+            after_round=told,
+        )
+    if result.already_complete:
+        sink.note(f"already complete: {out}")
+    _print(sink, out, result)
+
+
+def _print(sink: Sink, out: Path, result: RoundsResult) -> None:
+    imagined = result.file.imagined
+    if imagined is None:
+        raise TypeError("rounds end with a critic that says so")
+    kept, settings = imagined.kept, imagined.settings
+    payload: dict[str, Any] = {
+        "critic": out,
+        "kind": "pssvf",
+        "updates": len(imagined.rounds) * settings.updates,
+        "loss": result.file.fit.loss,
+        "seconds": result.seconds,
+        "gamma": result.file.fit.settings.gamma,
+        "reward": result.file.fit.settings.reward,
+        "seed": settings.seed,
+        "dataset": result.file.context.dataset,
+        "model": imagined.model,
+        "horizon": imagined.horizon,
+        "kept": kept.to_dict(),
+        "rounds": [done.to_dict() for done in imagined.rounds],
+        "snapshots": [],
+        "validation": None,
+        "already_complete": result.already_complete,
+    }
+    rate = len(imagined.rounds) / result.seconds if result.seconds > 0 else None
+    rows = [
+        ("critic", str(out)),
+        ("rounds", f"{len(imagined.rounds):,}, of {imagined.horizon:,} steps an episode"),
+        ("kept", f"round {kept.number} of try {kept.attempt + 1}"),
+        ("imagined return, cautious", number(kept.cautious)),
+        ("imagined return, mean", number(kept.mean)),
+        ("seed", str(settings.seed)),
+        ("time", time_taken(result.seconds, rate, "rounds")),
+    ]
+    sink.result(payload, rows)

@@ -1,0 +1,91 @@
+"""Rounds of ascent and imagination as records: what decides them and what they came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pbvf_offline.records import Record, setting
+from pbvf_offline.setting_types import CriticHidden, Seed
+
+
+@dataclass(frozen=True)
+class RoundSettings(Record):
+    """Everything that decides the rounds, apart from the data and the learned environment.
+
+    Attributes:
+        seed: Seed of all random numbers.
+        rounds: Rounds of the try that is gone on with.
+        tries: Tries with weights and policies of their own; the one that comes out best
+            in imagination is gone on with.
+        first_rounds: Rounds of each try before that choice.
+        fresh: Random policies that climb in a round. A quarter of them, those that the
+            critic likes best, are played, with as many points of their ways and twice as
+            many neighbours.
+        known: Dataset policies that are played before the first round, at most.
+        starts: Start states that each policy is played from.
+        steps: Gradient steps of each climb.
+        lr: Learning rate of each climb.
+        radius: Radius of the trust region, as in synthesis.
+        updates: Gradient steps of the critic in a round.
+        hidden: Sizes of the critic's hidden layers.
+        caution: How many standard deviations of the members' returns are taken off.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    seed: Seed
+    lr: Annotated[float, setting("Learning rate of a climb.", gt=0)]
+    rounds: Annotated[int, setting("Rounds of ascent and imagination.", ge=1, le=10_000)] = 30
+    tries: Annotated[int, setting("Tries, of which the best goes on.", ge=1, le=100)] = 1
+    first_rounds: Annotated[int, setting("Rounds of each try before the choice.", ge=1)] = 8
+    fresh: Annotated[int, setting("Fresh policies of a round.", ge=4, le=10_000)] = 32
+    known: Annotated[int, setting("Dataset policies played at first.", ge=0, le=100_000)] = 500
+    starts: Annotated[int, setting("Start states of a policy.", ge=1, le=1_000)] = 4
+    steps: Annotated[int, setting("Gradient steps of a climb.", ge=1)] = 100
+    radius: Annotated[float, setting("Size of the trust region.", gt=0)] = 1.0
+    updates: Annotated[int, setting("The critic's gradient steps in a round.", ge=1)] = 400
+    hidden: CriticHidden = (256, 256)
+    caution: Annotated[float, setting("Standard deviations taken off.", ge=0, le=100)] = 2.0
+
+
+@dataclass(frozen=True)
+class Round(Record):
+    """What one round came to, over the policies that climbed and were played.
+
+    Attributes:
+        attempt: Which try, from 0.
+        number: Which round of it, from 1.
+        believed: Mean of what the critic said of them.
+        cautious: Mean of their cautious imagined returns.
+        mean: Mean of their imagined returns.
+        highest: Highest cautious value of any policy so far.
+    """
+
+    attempt: int
+    number: int
+    believed: float
+    cautious: float
+    mean: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class ImaginedFit(Record):
+    """How a critic was fitted to imagined returns.
+
+    Attributes:
+        model: Digest of the model file.
+        horizon: Time limit of an imagined episode.
+        settings: What decided the rounds.
+        kept: The round whose critic was kept: the one that its own fresh policies came out
+            best of.
+        rounds: All rounds of all tries, in order.
+    """
+
+    model: str
+    horizon: int
+    settings: RoundSettings
+    kept: Round
+    rounds: tuple[Round, ...]

@@ -1,0 +1,162 @@
+"""Rounds of ascent and imagination into a critic file; finished work is never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pbvf_offline.envs.make import registered_limit
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import ConflictError, IncompatibleError, PbvfError
+from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.rounds import Round, RoundSettings
+from pbvf_offline.io.durable import remove_file, temporary_path
+from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import refuse_other_kind
+from pbvf_offline.io.work_folder import refuse_difference
+from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.synthesis.rounds import imagined_rounds
+
+
+@dataclass(frozen=True)
+class RoundsResult:
+    """What rounds into a file came to.
+
+    Attributes:
+        file: The critic.
+        seconds: Time spent now; 0 when it was complete before.
+        already_complete: Whether nothing had to be done.
+    """
+
+    file: CriticFile
+    seconds: float
+    already_complete: bool
+
+
+def episode_limit(data: Trajectories, environment: EnvReference | None) -> int:
+    """Return the time limit of an episode: of those that one ended, else as registered.
+
+    The longest stored episode where neither says.
+    """
+    ended = data.truncated[data.start[1:] - 1] & ~data.cut
+    if ended.any():
+        return int(data.lengths[ended].max())
+    known = None if environment is None else registered_limit(environment)
+    return int(data.lengths.max()) if known is None else known
+
+
+def refuse_unfit(model: ModelFile, *, force: bool) -> None:
+    """Refuse a model that is not finished, or whose check says that it cannot be relied on.
+
+    Raises:
+        IncompatibleError: It is so; ``force`` lets a model with a failed check pass.
+    """
+    if model.check is None:
+        raise IncompatibleError(
+            "the model's training is not finished", remedy="run pbvf fit-model again"
+        )
+    if force or "search" in model.check.fit_for:
+        return
+    uses = ", ".join(model.check.fit_for) or "nothing"
+    raise IncompatibleError(
+        f"the model's own check says that it is fit for {uses}, and not for whole episodes",
+        remedy="collect more data or train it longer, or use it all the same with --force",
+    )
+
+
+def rounds_to_file(
+    data: Trajectories,
+    model: ModelFile,
+    settings: RoundSettings,
+    out: Path,
+    *,
+    model_digest: str,
+    environment: EnvReference | None,
+    dataset: str,
+    overwrite: bool = False,
+    after_round: Callable[[Round], None] | None = None,
+) -> RoundsResult:
+    """Fit a PSSVF to imagined returns, round after round, and write it to ``out``.
+
+    The same call again finds it complete. Interrupted rounds, and more of them, are gone
+    over from the first: they take minutes, and one seed gives the same bytes.
+
+    Args:
+        data: The dataset, for its policies and initial states.
+        model: The environment learned from it.
+        settings: What decides the rounds.
+        out: The critic file.
+        model_digest: Digest of the model's file.
+        environment: The dataset's environment.
+        dataset: The dataset's digest.
+        overwrite: Start anew whatever is there; it stays until the new one is finished.
+        after_round: Called after each round, for progress; what it raises stops them.
+
+    Raises:
+        IncompatibleError: The policies act in another environment than the model's.
+        ConflictError: ``out`` exists with other settings or more rounds, or another
+            process writes it.
+        DivergedError: The critic's loss became NaN or infinite.
+        ResourceError: The disk or a permission refuses.
+    """
+    with locked(out, look=True) as refusal:
+        refuse_other_kind(out, "critic", overwrite=overwrite)
+        done = None if overwrite else _finished(out, settings, model_digest, dataset)
+        if done is not None:
+            return RoundsResult(done, 0.0, already_complete=True)
+        if refusal is not None:
+            raise refusal
+        remove_file(temporary_path(out))  # a kill may have left it
+        started = time.perf_counter()
+        file = imagined_rounds(
+            data,
+            model.ensemble,
+            settings,
+            model=model_digest,
+            horizon=episode_limit(data, environment),
+            environment=environment,
+            dataset=dataset,
+            after_round=after_round,
+        )
+        file.save(out)
+    return RoundsResult(file, time.perf_counter() - started, already_complete=False)
+
+
+def stored_rounds_seed(out: Path) -> int | None:
+    """Return the seed of the rounds whose critic stands at ``out``, if one does."""
+    with contextlib.suppress(PbvfError):
+        if out.exists() and (imagined := load_critic(out).imagined) is not None:
+            return imagined.settings.seed
+    return None
+
+
+def _finished(out: Path, settings: RoundSettings, model: str, dataset: str) -> CriticFile | None:
+    """Return the critic at ``out`` if it has all the rounds asked for.
+
+    Raises:
+        ConflictError: It was made otherwise, or has more rounds than asked for.
+    """
+    if not out.exists():
+        return None
+    file = load_critic(out)
+    imagined = file.imagined
+    if imagined is None:
+        refuse_difference({"model": None}, {"model": model}, out)
+        return None
+    theirs: dict[str, Any] = imagined.settings.to_dict()
+    theirs |= {"model": imagined.model, "dataset": file.context.dataset}
+    ours = {**settings.to_dict(), "model": model, "dataset": dataset}
+    ours["rounds"] = theirs["rounds"]  # more of them are no other settings
+    refuse_difference(theirs, ours, out)
+    if imagined.settings.rounds > settings.rounds:
+        raise ConflictError(
+            f"exists with {imagined.settings.rounds} rounds, {settings.rounds} were asked for",
+            where=out,
+            remedy="choose another --out, or start anew with --overwrite",
+        )
+    return file if imagined.settings.rounds == settings.rounds else None

@@ -1,0 +1,214 @@
+"""Rounds of ascent and imagination: what they reach, and that one seed gives one result."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from libtools import box_spec, make_policies
+from model_tools import SETTINGS, held_out, played
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
+from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
+from pbvf_offline.fit.settings import fit_defaults
+from pbvf_offline.fit.to_file import fit_to_file
+from pbvf_offline.models.choice import train
+from pbvf_offline.models.ensemble import Ensemble, ModelSettings
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.training import start_training
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.rounds import imagined_rounds
+from pbvf_offline.synthesis.rounds_to_file import episode_limit, refuse_unfit, rounds_to_file
+from pbvf_offline.synthesis.settings import SynthesisSettings
+
+SMALL = RoundSettings(
+    seed=0,
+    rounds=4,
+    fresh=8,
+    radius=1.2,
+    caution=1.0,
+    known=16,
+    starts=2,
+    steps=20,
+    lr=0.1,
+    updates=100,
+    hidden=(32,),
+)
+HORIZON = 30
+
+
+def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
+    """Push a point that drifts; it should stand at 1."""
+    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
+    return ahead, -float((ahead[0] - 1.0) ** 2), False
+
+
+@cache
+def data() -> Trajectories:
+    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    return played(make_policies(box_spec(1), 60), to_target, starts, HORIZON)
+
+
+@cache
+def ensemble() -> Ensemble:
+    return train(data(), held_out(data()), SETTINGS, 1_000)
+
+
+def search(settings: RoundSettings = SMALL) -> CriticFile:
+    return imagined_rounds(
+        data(),
+        ensemble(),
+        settings,
+        model="1" * 64,
+        horizon=HORIZON,
+        environment=None,
+        dataset="0" * 64,
+    )
+
+
+def story(file: CriticFile) -> ImaginedFit:
+    assert file.imagined is not None
+    return file.imagined
+
+
+def true_returns(policies: Policies) -> np.ndarray:  # type: ignore[type-arg]
+    starts = np.zeros((len(policies), 1))
+    return played(policies, to_target, starts, HORIZON).returns()
+
+
+def test_fresh_policies_end_above_the_datasets_best_and_as_was_imagined() -> None:
+    found = search()
+    climb = SynthesisSettings(count=3, steps=60, lr=0.1, seed=7, radius=1.2, restarts=8)
+    grown = synthesize(found, climb)
+    reached = true_returns(grown.policies)
+    assert reached.min() > true_returns(data().policies).max()
+    # The critic's values are undiscounted returns, cautious ones.
+    np.testing.assert_allclose(grown.predicted, reached, atol=0.15 * np.ptp(data().returns()))
+
+
+def test_the_best_round_is_kept_and_not_the_last() -> None:
+    found = story(search())
+    assert found.kept == max(found.rounds, key=lambda done: done.cautious)
+    assert (found.model, found.horizon, found.settings) == ("1" * 64, HORIZON, SMALL)
+    assert [done.number for done in found.rounds] == [1, 2, 3, 4]
+    assert all(done.highest >= done.cautious for done in found.rounds)
+
+
+def test_the_best_try_goes_on() -> None:
+    found = story(search(dataclasses.replace(SMALL, tries=2, first_rounds=2)))
+    first = [(done.attempt, done.number) for done in found.rounds[:4]]
+    assert first == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    best = max(found.rounds[:4], key=lambda done: done.cautious).attempt
+    assert [(done.attempt, done.number) for done in found.rounds[4:]] == [(best, 3), (best, 4)]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
+    def weights(found: CriticFile) -> list[bytes]:
+        return [w.numpy().tobytes() for w in found.critic.state_dict().values()]
+
+    settings = dataclasses.replace(SMALL, rounds=2)
+    first, second = search(settings), search(settings)
+    assert weights(first) == weights(second)
+    assert story(first) == story(second)
+    assert weights(first) != weights(search(dataclasses.replace(settings, seed=1)))
+
+
+def test_a_policy_that_exploits_a_hole_in_one_member_loses_to_one_good_in_all() -> None:
+    """Member 0 pays 5 for each unit of action, member 1 takes 1: on average 2."""
+    spec = box_spec(1)
+    few = data()
+    settings = ModelSettings(seed=0, members=2, hidden=(8,))
+    scales = dataclasses.replace(
+        Scales.of(few, np.arange(len(few))),
+        reward_mean=0.0,
+        reward_std=1.0,
+        reward_low=-10.0,
+        reward_high=10.0,
+    )
+    holed = Ensemble(spec, scales, settings)
+    with torch.no_grad():
+        for parameter in holed.parameters():
+            parameter.zero_()
+        holed.network.skip[:, 1, 1] = torch.tensor([5.0, -1.0]) * holed.action_std[0]
+        holed.network.biases[-1][:, 0, 1] = 0.5
+    actions = np.array([[0.0, 10.0], [0.0, 0.0]], np.float32)  # weight and bias: full and none
+    played_out = imagine(holed, spec, actions, np.zeros((1, 1)), 10)
+    exploits, honest = played_out.member_values().mean(axis=1)
+    assert exploits == pytest.approx(25.0, rel=1e-4)
+    assert honest == pytest.approx(5.0, rel=1e-4)
+    exploits, honest = played_out.cautious_values()
+    assert exploits == pytest.approx(25.0 - 30.0, rel=1e-4)
+    assert honest > exploits
+
+
+@pytest.mark.parametrize("name", ["rounds", "fresh", "starts", "tries", "caution"])
+def test_settings_out_of_range_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--{name}"):
+        dataclasses.replace(SMALL, **{name: -1})
+
+
+def test_an_ordinary_fit_does_not_take_a_critic_of_imagined_returns_for_its_own(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "c.safetensors"
+    found = search(dataclasses.replace(SMALL, rounds=1))
+    found.save(out)
+    read = load_critic(out)
+    assert read.imagined == found.imagined
+    assert read.encode() == out.read_bytes()
+    theta = data().policies.theta[:3]
+    np.testing.assert_array_equal(read.predict(theta), found.predict(theta))
+    with pytest.raises(ConflictError, match=r'settings: model is "1+" there and'):
+        fit_to_file(data(), read.fit.settings, out, updates=5, environment=None, dataset="0" * 64)
+
+
+def test_the_time_limit_is_that_of_an_episode_that_one_ended() -> None:
+    assert episode_limit(data(), None) == HORIZON
+    ending = dataclasses.replace(data(), truncated=np.zeros(len(data()), bool))
+    assert episode_limit(ending, None) == HORIZON  # the longest
+    assert episode_limit(ending, EnvReference("CartPole-v1")) == 500
+    assert episode_limit(ending, EnvReference("CartPole-v1", kwargs={"max_episode_steps": 7})) == 7
+    assert episode_limit(ending, EnvReference("Unknown-v0")) == HORIZON
+    cut = dataclasses.replace(data(), cut=np.ones(data().episodes, bool))
+    assert episode_limit(cut, EnvReference("CartPole-v1")) == 500
+
+
+def test_an_ordinary_critic_is_not_taken_for_one_of_imagined_returns(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    settings = fit_defaults("pssvf", None, data().policies.spec).settings
+    fit_to_file(data(), settings, out, updates=1, environment=None, dataset="0" * 64)
+    with pytest.raises(ConflictError, match="settings: model is null there and"):
+        rounds_to_file(
+            data(),
+            a_model(),
+            SMALL,
+            out,
+            model_digest="1" * 64,
+            environment=None,
+            dataset="0" * 64,
+        )
+
+
+def a_model() -> ModelFile:
+    return ModelFile(
+        start_training(ensemble(), 1),
+        asked={},
+        environment=None,
+        dataset="0" * 64,
+        initial_observations=data().initial_observations,
+    )
+
+
+def test_an_unfinished_model_is_refused() -> None:
+    with pytest.raises(IncompatibleError, match="training is not finished"):
+        refuse_unfit(a_model(), force=True)
