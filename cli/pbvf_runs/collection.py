@@ -20,6 +20,7 @@ from pbvf_datasets.write.writer import DatasetWriter, peek
 from pbvf_offline.envs.make import close_env, make_env, time_limit
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
+from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.policy import Policies, init_theta
@@ -52,6 +53,8 @@ class CollectSettings:
         schedule: How the noise is drawn, a name in
             :data:`pbvf_offline.rollout.schedule_kinds.SCHEDULES`.
         hidden: Hidden sizes of a fresh policy.
+        family: Family of a fresh policy, a name in
+            :data:`pbvf_offline.policies.families.FAMILIES`.
         stochastic: Whether a fresh policy is stochastic.
         squash: How a fresh policy's output becomes an action.
         base: Perturb this one policy, in its own normaliser, in place of a fresh one.
@@ -72,6 +75,7 @@ class CollectSettings:
     sigma: float = 0.5
     schedule: str = INDEPENDENT
     hidden: tuple[int, ...] = ()
+    family: str = DEFAULT_FAMILY
     stochastic: bool = False
     squash: Squash = "tanh"
     base: PoliciesFile | None = None
@@ -119,8 +123,10 @@ class CollectSettings:
         """Return all that must be equal for the same dataset, in JSON form."""
         given = self.base or self.policies
         fresh = given is None
-        # Only where it is another one: datasets made before there was a choice keep their bytes.
-        schedule = {} if self.schedule == INDEPENDENT else {"schedule": self.schedule}
+        # Only where they are others: datasets made before there was a choice keep their bytes.
+        chosen = {} if self.schedule == INDEPENDENT else {"schedule": self.schedule}
+        if fresh and self.family != DEFAULT_FAMILY:
+            chosen["family"] = self.family
         return {
             "env": self.env.reference().to_dict(),
             # Arguments that name paths stay out of the file; their digest tells them apart.
@@ -136,7 +142,7 @@ class CollectSettings:
             "policies": None if self.policies is None else _digest(self.policies.encode()),
             "normalize": self.normalize if fresh else None,
             "warmup_episodes": self.warmup_episodes if fresh and self.normalize else 0,
-            **schedule,
+            **chosen,
         }
 
 
@@ -208,7 +214,14 @@ def collect(
         raise UsageError(f"{workers} is not at least 1", where="--workers")
     env = make_env(settings.env)
     try:
-        spec = _spec(settings, spec_for_env(env, settings.hidden, squash=settings.squash))
+        wanted = spec_for_env(
+            env,
+            settings.hidden,
+            squash=settings.squash,
+            stochastic=settings.stochastic,
+            family=settings.family,
+        )
+        spec = _spec(settings, wanted)
         endless = time_limit(env) is None
         if settings.episodes is not None:
             require_end(settings.env, settings.env.max_episode_steps)
@@ -285,9 +298,7 @@ def _spec(settings: CollectSettings, wanted: PolicySpec) -> PolicySpec:
     """
     given = settings.base or settings.policies
     if given is None:
-        return PolicySpec(
-            wanted.obs_dim, wanted.hidden, wanted.actions, wanted.squash, settings.stochastic
-        )
+        return wanted
     spec = given.policies.spec
     check_spaces_fit(spec, wanted, settings.env.name)
     return spec

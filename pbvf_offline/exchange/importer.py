@@ -393,7 +393,7 @@ def _check_bounds(source: _Tensors, spec: PolicySpec) -> None:
 
 def _architecture(spec: PolicySpec) -> str:
     kind = "stochastic" if spec.stochastic else "deterministic"
-    return f"{kind} {spec.architecture} {spec.squash}"
+    return f"{kind} {spec.arch} {spec.squash}"
 
 
 def _check_file(policies: Policies, path: Path) -> tuple[int, float]:
@@ -457,7 +457,7 @@ def _summary(file: PoliciesFile) -> dict[str, Any]:
         "made_by": origin.get("made_by"),
         "env": None if file.environment is None else file.environment.name,
         "policies": len(file.policies),
-        "architecture": spec.architecture,
+        "architecture": spec.arch,
         "squash": spec.squash,
         "stochastic": spec.stochastic,
         "layers": origin.get("layers"),

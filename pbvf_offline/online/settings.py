@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.presets.offline import (
     critic_sources,
     default_gamma,
@@ -305,7 +306,13 @@ def _tuned(
             kind, env_id, spec.hidden, stochastic=spec.stochastic, biased=biased, metric=metric
         )
 
-    if preset is not None or of_paper(has_paper_choice):
+    of_papers_family = spec.family == DEFAULT_FAMILY
+    if preset is not None and not of_papers_family:
+        raise UsageError(
+            f"the paper has no policies of the family {spec.family}",
+            remedy=f"use {DEFAULT_FAMILY}, or no preset",
+        )
+    if preset is not None or (of_papers_family and of_paper(has_paper_choice)):
         return of_paper(paper_choice), f"paper-{metric} for {family}"
     if family == "LQR" and kind in _LQR:
         return _LQR[kind], _PAPER_LQR

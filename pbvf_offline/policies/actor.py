@@ -44,7 +44,7 @@ class Actor:
     ) -> None:
         if theta.shape != (spec.size,):
             raise UsageError(
-                f"theta has shape {theta.shape}; a {spec.architecture} policy with "
+                f"theta has shape {theta.shape}; a {spec.arch} policy with "
                 f"{spec.obs_dim} observations needs ({spec.size},)"
             )
         wide = np.asarray(theta, np.float64)

@@ -81,14 +81,14 @@ class PolicySpec:
         return isinstance(self.actions, BoxActions)
 
     @property
-    def arch(self) -> str:
-        """The sizes as users type them: ``linear`` or ``64,64``."""
+    def sizes(self) -> str:
+        """The hidden sizes as users type them: ``linear`` or ``64,64``."""
         return ",".join(str(h) for h in self.hidden) or "linear"
 
     @property
-    def architecture(self) -> str:
+    def arch(self) -> str:
         """The sizes, and the family where it is not the default: ``64,64 relu-mlp``."""
-        return self.arch if self.family == DEFAULT_FAMILY else f"{self.arch} {self.family}"
+        return self.sizes if self.family == DEFAULT_FAMILY else f"{self.sizes} {self.family}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form that files carry.

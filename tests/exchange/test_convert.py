@@ -692,7 +692,7 @@ def test_other_activations_of_an_sb3_actor(algorithm: str) -> None:
         from_sb3(model, world)
     # Without hidden layers there is no activation.
     linear = sb3(algorithm, world, policy_kwargs={"activation_fn": nn.ELU, "net_arch": []})
-    assert from_sb3(linear, world).spec.architecture == "linear"
+    assert from_sb3(linear, world).spec.arch == "linear"
 
 
 def test_sb3_actors_with_other_parts() -> None:

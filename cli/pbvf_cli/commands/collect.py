@@ -15,7 +15,7 @@ from pbvf_cli.shared.form import Form, paper_source
 from pbvf_cli.shared.options import DeviceName, SquashName
 from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.shared.progress import Bar
-from pbvf_cli.shared.registered import Schedule
+from pbvf_cli.shared.registered import Family, Schedule
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def collect(
             show_default="linear",
         ),
     ] = None,
+    family: Family = None,
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="A fresh policy draws its actions.")
     ] = False,
@@ -142,6 +143,7 @@ def collect(
             "--sigma": sigma is not None,
             "--schedule": schedule is not None,
             "--policy": policy is not None,
+            "--family": family is not None,
             "--stochastic": stochastic,
             "--squash": squash is not None,
             "--normalize/--no-normalize": normalize is not None,
@@ -153,6 +155,7 @@ def collect(
     config = values.env_config(env, env_kwargs, max_episode_steps)
 
     from pbvf_cli.shared.environments import silence_gymnasium
+    from pbvf_offline.policies.families import DEFAULT_FAMILY
     from pbvf_offline.policies.files import load_policies, single_policy
     from pbvf_offline.presets.offline import env_preset
     from pbvf_offline.rollout.schedule_kinds import INDEPENDENT
@@ -178,6 +181,7 @@ def collect(
         schedule = form.choose("schedule", schedule, INDEPENDENT)
     if fresh:
         form.choose("policy", policy, "linear")
+        family = form.choose("family", family, DEFAULT_FAMILY)
         form.option("stochastic", stochastic, False)
         squash = form.choose("squash", squash, SquashName(preset.squash), paper)
         normalize = form.choose("normalize", normalize, preset.normalize, paper)
@@ -198,6 +202,7 @@ def collect(
         sigma=preset.sigma if sigma is None else sigma,
         schedule=schedule or INDEPENDENT,
         hidden=hidden or (),
+        family=family or DEFAULT_FAMILY,
         stochastic=stochastic,
         squash="tanh" if squash is None else squash.value,
         base=base_file,

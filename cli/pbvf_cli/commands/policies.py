@@ -113,8 +113,8 @@ def import_policies(
         typer.Option(
             "--activation",
             metavar="NAME",
-            help="What lies between the layers; weights do not tell. Only tanh can be expressed.",
-            show_default="tanh",
+            help="What lies between the layers, tanh or relu; weights do not tell.",
+            show_default="tanh; sb3 needs it where its own default is not tanh",
         ),
     ] = None,
     squash: Annotated[
@@ -176,7 +176,8 @@ def import_policies(
 ) -> None:
     """Make a policies file of weights that were trained elsewhere; collect --policies runs it.
 
-    The module must be linear layers with tanh between them. Pickles (.pt, .pth, .zip) are refused.
+    The module must be linear layers with one activation between them. Pickles (.pt, .pth, .zip)
+    are refused.
     """
     del debug  # the error boundary looks for it
     sink = Sink(json_only=json_only, quiet=quiet)
@@ -460,8 +461,10 @@ def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:
 
 
 def _kind(spec: PolicySpec) -> str:
+    from pbvf_offline.policies.families import FAMILIES
+
     noise = "stochastic" if spec.stochastic else "deterministic"
-    return f"{noise}, {spec.arch}, {spec.network.about}"
+    return f"{noise}, {spec.sizes}, {FAMILIES.summary(spec.family)}"
 
 
 def _actions(spec: PolicySpec) -> str:

@@ -15,7 +15,7 @@ from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink
-from pbvf_cli.shared.registered import Critic, Loggers
+from pbvf_cli.shared.registered import Critic, Family, Loggers
 from pbvf_offline.errors import UsageError
 
 EXAMPLES = """Examples:
@@ -39,6 +39,7 @@ def train_online(
     critic: Critic,
     run: online_options.Run,
     policy: online_options.Policy = None,
+    family: Family = None,
     stochastic: online_options.Stochastic = False,
     biased: online_options.Biased = False,
     steps: online_options.Steps = None,
@@ -87,6 +88,7 @@ def train_online(
         critic=critic,
         run=run,
         policy=policy,
+        family=family,
         stochastic=stochastic,
         biased=biased,
         steps=steps,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def collect_command(settings: CollectSettings, file: Path | None) -> str:
         words += ["--policies" if settings.policies else "--base", file.name]
     else:
         words += ["--policy", ",".join(map(str, settings.hidden)) or "linear"]
+        words += _family_words(settings.family)
         words += ["--squash", settings.squash]
         words += ["--stochastic"] if settings.stochastic else []
         words += ["--normalize" if settings.normalize else "--no-normalize"]
@@ -55,7 +57,8 @@ def train_online_command(
     spec, settings = config.spec, config.settings
     every = "episode" if settings.update_every is None else settings.update_every
     words: list[object] = ["pbvf", "train-online", config.env.name, "--critic", settings.kind]
-    words += ["--policy", spec.arch, "--squash", spec.squash, "--run", "run"]
+    words += ["--policy", spec.sizes, *_family_words(spec.family)]
+    words += ["--squash", spec.squash, "--run", "run"]
     words += ["--stochastic"] if spec.stochastic else []
     words += ["--biased"] if settings.biased else []
     words += ["--steps", result.steps, "--gamma", settings.gamma, "--sigma", settings.sigma]
@@ -71,6 +74,10 @@ def train_online_command(
     words += ["--export-dataset", dataset]
     words += _rights_words(license_id, authors)
     return _joined([*words, "--seed", settings.seed])
+
+
+def _family_words(family: str) -> list[object]:
+    return [] if family == DEFAULT_FAMILY else ["--family", family]
 
 
 def _env_words(env: EnvConfig) -> list[object]:

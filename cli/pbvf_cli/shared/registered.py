@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pbvf_offline.critics import CRITICS
+from pbvf_offline.policies.families import DEFAULT_FAMILY, FAMILIES
 from pbvf_offline.registry import Registry
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_runs.loggers import DEFAULT, LOGGERS
@@ -41,6 +42,10 @@ def registered(
     )
 
 
+Family = Annotated[
+    str | None,
+    registered("--family", FAMILIES, "The policy's network.", default=DEFAULT_FAMILY),
+]
 Critic = Annotated[str, registered("--critic", CRITICS, "What is fitted.")]
 Loggers = Annotated[
     list[str] | None,

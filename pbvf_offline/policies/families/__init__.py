@@ -8,10 +8,12 @@ package adds one with an entry point of the group ``pbvf_offline.policy_families
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pbvf_offline.policies.families.base import PolicyFamily
-from pbvf_offline.registry import Registry
+from pbvf_offline.registry import Member, Registry
+
+if TYPE_CHECKING:
+    from pbvf_offline.policies.families.base import PolicyFamily
 
 DEFAULT_FAMILY: Final = "tanh-mlp"
 
@@ -19,7 +21,11 @@ FAMILIES: Final[Registry[PolicyFamily]] = Registry(
     "policy family",
     "pbvf_offline.policy_families",
     {
-        DEFAULT_FAMILY: "pbvf_offline.policies.families.mlp:TANH_MLP",
-        "relu-mlp": "pbvf_offline.policies.families.mlp:RELU_MLP",
+        DEFAULT_FAMILY: Member(
+            "pbvf_offline.policies.families.mlp:TANH_MLP", "linear layers with tanh between them"
+        ),
+        "relu-mlp": Member(
+            "pbvf_offline.policies.families.mlp:RELU_MLP", "linear layers with ReLU between them"
+        ),
     },
 )

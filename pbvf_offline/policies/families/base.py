@@ -67,12 +67,10 @@ class PolicyFamily(abc.ABC):
 
     Attributes:
         name: As files and ``--family`` have it.
-        about: In a few words what the network is.
         torch_form: The :class:`TorchForm`, as ``module:attribute``.
     """
 
     name: str
-    about: str
     torch_form: str
 
     @functools.cached_property

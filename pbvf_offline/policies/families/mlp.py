@@ -58,7 +58,6 @@ class MLP(PolicyFamily):
     def __init__(self, name: str, activation: Activation) -> None:
         self.name = name
         self.activation = activation
-        self.about = f"linear layers with {activation.name} between them"
 
     # ------------------------------------------------------------- layout and fresh values
 

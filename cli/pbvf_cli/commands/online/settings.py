@@ -30,6 +30,7 @@ class Flags:
     critic: str
     run: Path
     policy: str | None
+    family: str | None
     stochastic: bool
     biased: bool
     steps: int | None
@@ -108,6 +109,7 @@ def plan_training(flags: Flags, form: Form) -> Plan:
 def _spec(flags: Flags, form: Form) -> PolicySpec:
     """Return the policy's spec: what was typed, and the environment's spaces."""
     from pbvf_offline.envs.make import close_env, make_env
+    from pbvf_offline.policies.families import DEFAULT_FAMILY
     from pbvf_offline.policies.spaces import spec_for_env
     from pbvf_offline.presets.offline import env_preset
 
@@ -115,11 +117,12 @@ def _spec(flags: Flags, form: Form) -> PolicySpec:
     form.environment(flags.env)
     form.show("critic", flags.critic)
     form.choose("policy", flags.policy, "linear")
+    family = form.choose("family", flags.family, DEFAULT_FAMILY)
     form.option("stochastic", flags.stochastic, False)
     default: str = env_preset(flags.env_id).squash
     squash: Any = form.choose("squash", flags.squash, default, paper_source(flags.env_id))
     env = make_env(flags.env)
-    spec = spec_for_env(env, arch, squash=squash, stochastic=flags.stochastic)
+    spec = spec_for_env(env, arch, squash=squash, stochastic=flags.stochastic, family=family)
     close_env(env)
     return spec
 
