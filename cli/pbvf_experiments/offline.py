@@ -1,8 +1,8 @@
 """Section 4.4, offline learning with fragmented behaviours, over several datasets.
 
-For each dataset seed: collect fragments, fit PSVFs, grow five fresh policies through
-snapshots of each, and measure them beside the dataset's best episode, its best policy,
-and two controls that need no synthesis.
+For each dataset seed: collect fragments, fit PSVFs, or learn the environment and fit a PSSVF to
+imagined returns, grow five fresh policies through each critic, and measure them beside the
+dataset's best episode, its best policy, and two controls that need no synthesis.
 """
 
 from __future__ import annotations
@@ -24,11 +24,17 @@ from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
+from pbvf_offline.io.tensor_file import file_digest
+from pbvf_offline.models.network import has_bfloat16
+from pbvf_offline.models.to_file import ModelRequest, fit_model_to_file
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.targets import segment_starts
+from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
 from pbvf_offline.synthesis.settings import (
     EvaluationSettings,
     SynthesisSettings,
@@ -38,6 +44,8 @@ from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import CollectSettings, collect
 
 Note = Callable[[str], None]
+_MODEL = ModelRequest(seed=0)
+_ROUNDS = RoundSettings(seed=0, lr=1.0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,11 @@ class OfflineSettings:
         evaluate_every: Gradient steps between measurements of plain ascent.
         episodes: Test episodes of each measurement.
         policies: Fresh policies grown through each critic.
-        recipes: Which critics to fit: ``default`` and ``paper``.
+        recipes: Which critics to fit: ``default``, ``paper`` and ``model``.
+        model_updates: Gradient steps of the learned environment.
+        model: What else decides it; the seed is the dataset's.
+        rounds: What decides the critic of imagined returns; seed and learning rate are the
+            dataset's and the environment's.
         workers: Number of processes; does not change the results.
     """
 
@@ -71,6 +83,9 @@ class OfflineSettings:
     episodes: int = 2
     policies: int = 5
     recipes: tuple[str, ...] = ("default", "paper")
+    model_updates: int = 20_000
+    model: ModelRequest = _MODEL
+    rounds: RoundSettings = _ROUNDS
     workers: int = 1
 
     def data_settings(self) -> dict[str, Any]:
@@ -84,13 +99,13 @@ class OfflineSettings:
 
 
 def parse_recipes(text: str | None) -> tuple[str, ...]:
-    """Parse ``default,paper``; both when None.
+    """Parse ``default,paper,model``; the first two when None.
 
     Raises:
         UsageError: Another name is given.
     """
-    known = ("default", "paper")
-    names = known if text is None else tuple(dict.fromkeys(text.split(",")))
+    known = ("default", "paper", "model")
+    names = known[:2] if text is None else tuple(dict.fromkeys(text.split(",")))
     if not names or any(name not in known for name in names):
         raise UsageError(f"cells {text!r} are not {' or '.join(known)}", where="--cells")
     return names
@@ -99,33 +114,42 @@ def parse_recipes(text: str | None) -> tuple[str, ...]:
 def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | str]]:
     """Return one row a seed and their mean: what was grown beside what the dataset holds.
 
-    ``region``: through the first critic run, inside the trust region, at the chosen step;
-    ``plain peak`` and ``plain last``: plain ascent through the same critic, mean over its policies.
+    ``model``: through the critic of imagined returns; ``region``: through the first other
+    critic run, inside the trust region; both at the chosen step. ``plain peak`` and ``plain
+    last``: plain ascent through that other critic, mean over its policies.
     """
     rows: list[dict[str, float | str]] = []
     for seed, result in results.items():
-        name = "default" if "default" in result else "paper"
-        recipe = result[name]
-        last = max(
-            (key for key in recipe if key.startswith("plain_")),
-            key=lambda key: int(key.removeprefix("plain_")),
-        )
-        curve = [float(np.mean(point["returns"])) for point in recipe[last]["curve"]]
-        rows.append(
-            {
-                "seed": str(seed),
-                "region": float(np.mean(recipe["trust_region"]["returns"])),
-                "plain peak": max(curve),
-                "plain last": curve[-1],
-                "best episode": result["best_episode"],
-                "best policy": result["best_policy"],
-                "top ranked": recipe["top_ranked"],
-                "best fragments": result["best_fragments"],
-            }
-        )
+        row: dict[str, float | str] = {"seed": str(seed)}
+        if "model" in result:
+            grown = result["model"]["trust_region"]
+            row["model"] = float(np.mean(grown["returns"]))
+            row["imagined"] = float(np.mean(grown["predicted"]))
+        name = next((name for name in ("default", "paper") if name in result), None)
+        if name is not None:
+            row |= _summary_of_fit(result[name])
+        row["best episode"] = result["best_episode"]
+        row["best policy"] = result["best_policy"]
+        if name is not None:
+            row["top ranked"] = result[name]["top_ranked"]
+        row["best fragments"] = result["best_fragments"]
+        rows.append(row)
     names = [key for key in rows[0] if key != "seed"]
     mean = {key: float(np.mean([float(row[key]) for row in rows])) for key in names}
     return [*rows, {"seed": "mean", **mean}]
+
+
+def _summary_of_fit(recipe: Mapping[str, Any]) -> dict[str, float | str]:
+    last = max(
+        (key for key in recipe if key.startswith("plain_")),
+        key=lambda key: int(key.removeprefix("plain_")),
+    )
+    curve = [float(np.mean(point["returns"])) for point in recipe[last]["curve"]]
+    return {
+        "region": float(np.mean(recipe["trust_region"]["returns"])),
+        "plain peak": max(curve),
+        "plain last": curve[-1],
+    }
 
 
 def run_offline(
@@ -193,6 +217,8 @@ class _Seed:
 
     def recipe(self, name: str) -> dict[str, Any]:
         """Return what grew through the critic of one recipe."""
+        if name == "model":
+            return self.model()
         settings = self._settings
         fit_settings, updates, snapshots = _recipe(settings, self._seed, name)
         described = {
@@ -236,6 +262,60 @@ class _Seed:
             at = snapshot_path(path, update) if snapshots else path
             result[f"plain_{update}"] = self._grow(at, trust_region=False)
         return result
+
+    def model(self) -> dict[str, Any]:
+        """Return what grew through a PSSVF of imagined returns."""
+        settings, seed = self._settings, self._seed
+        request = dataclasses.replace(settings.model, seed=seed, bfloat16=has_bfloat16())
+        lr = env_preset(settings.env).synthesis_lr
+        rounds = dataclasses.replace(settings.rounds, seed=seed, lr=lr)
+        described = {
+            "seed": seed,
+            "data": settings.data_settings(),
+            "model": request.to_dict() | {"updates": settings.model_updates},
+            "rounds": rounds.to_dict(),
+            "synthesis": self._synthesis(trust_region=True).to_dict(),
+            "episodes": settings.episodes,
+        }
+        return cell(
+            self._raw / f"seed-{seed:03d}-model.json",
+            described,
+            lambda: self._model(request, rounds),
+        )
+
+    def _model(self, request: ModelRequest, rounds: RoundSettings) -> dict[str, Any]:
+        data = self._data
+        source: dict[str, Any] = {
+            "environment": EnvReference.from_dict(data.environment, str(data.path)),
+            "dataset": data.digest,
+        }
+        self._note(f"seed {self._seed}: learning the environment")
+        path = self._work / "model.safetensors"
+        learned = fit_model_to_file(
+            data.trajectories, request, path, updates=self._settings.model_updates, **source
+        )
+        self._note(f"seed {self._seed}: fitting a critic to imagined returns")
+        critic = self._work / "imagined.safetensors"
+        fitted = rounds_to_file(
+            data.trajectories,
+            learned.file,
+            rounds,
+            critic,
+            model_digest=file_digest(path),
+            **source,
+        )
+        imagined, check = fitted.file.imagined, learned.file.check
+        if imagined is None or check is None:
+            raise TypeError("a finished model has a check, and its critic says how it was fitted")
+        return {
+            "noise": learned.file.ensemble.settings.noise,
+            "angles": learned.file.ensemble.settings.angles,
+            "check": check.to_dict(),
+            "fit_for": list(check.fit_for),
+            "kept": imagined.kept.to_dict(),
+            "rounds": [done.to_dict() for done in imagined.rounds],
+            "trust_region": self._grow(critic, trust_region=True),
+        }
 
     def _synthesis(self, *, trust_region: bool) -> SynthesisSettings:
         settings = self._settings

@@ -13,7 +13,9 @@ from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
-from pbvf_offline.presets.offline import SynthesisPreset
+from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.models.to_file import ModelRequest
+from pbvf_offline.presets.offline import SynthesisPreset, env_preset
 from pbvf_runs.seeds import parse_seeds
 
 PNG = b"\x89PNG"
@@ -28,7 +30,7 @@ def test_seeds() -> None:
 
 def test_recipes() -> None:
     assert parse_recipes(None) == ("default", "paper")
-    assert parse_recipes("paper") == ("paper",)
+    assert parse_recipes("paper,model") == ("paper", "model")
     with pytest.raises(UsageError, match="cells"):
         parse_recipes("best")
 
@@ -87,6 +89,31 @@ def test_offline_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     before = len(notes)
     assert run_offline(SMALL, [3], tmp_path, notes.append) == results
     assert len(notes) == before  # every cell was read back
+
+
+def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
+    settings = dataclasses.replace(
+        SMALL,
+        recipes=("model",),
+        model_updates=20,
+        model=ModelRequest(seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2),
+        rounds=RoundSettings(seed=0, lr=1.0, rounds=2, fresh=4, known=2, steps=2, updates=3),
+    )
+    notes: list[str] = []
+    results = run_offline(settings, [3], tmp_path, notes.append)
+    stored = json.loads((tmp_path / "raw" / "seed-003-model.json").read_text())
+    assert stored["settings"]["rounds"]["seed"] == stored["settings"]["model"]["seed"] == 3
+    assert stored["settings"]["rounds"]["lr"] == env_preset(SMALL.env).synthesis_lr
+    found = results[3]["model"]
+    assert len(found["rounds"]) == 2
+    assert found["kept"] in found["rounds"]
+    row = summary(results)[0]
+    assert row["model"] == pytest.approx(sum(found["trust_region"]["returns"]) / 2)
+    assert row["imagined"] == pytest.approx(sum(found["trust_region"]["predicted"]) / 2)
+    assert "region" not in row
+    before = len(notes)
+    assert run_offline(settings, [3], tmp_path, notes.append) == results
+    assert len(notes) == before
 
 
 def test_quickstart_draws_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

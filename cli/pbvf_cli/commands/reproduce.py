@@ -71,7 +71,7 @@ def reproduce(
             "--cells",
             metavar="NAMES",
             help="Which cells, by name, separated by commas; * stands for anything. "
-            "fig-offline: default, paper. fig-lqr: pssvf, psvf, pavf.",
+            "fig-offline: default, paper, model. fig-lqr: pssvf, psvf, pavf.",
             show_default="those of the results page; all of the ablations and the grid",
         ),
     ] = None,
