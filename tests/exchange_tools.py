@@ -12,7 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.policy import Policies
+
+ASYMMETRIC = "ToyAsym-v0"  # 3 observations, 1 action in [-0.3, 0.7]
+
+
+def env(name: str = ASYMMETRIC, **kwargs: Any) -> Any:
+    return make_env(EnvConfig(name, kwargs))
 
 
 def network(*sizes: int, seed: int = 0, between: type[nn.Module] = nn.Tanh) -> nn.Sequential:

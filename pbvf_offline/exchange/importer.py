@@ -8,6 +8,7 @@ Stable-Baselines3 models are read in :mod:`pbvf_offline.exchange.stable_baseline
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,8 @@ from pbvf_offline.exchange.layer_names import (
 )
 from pbvf_offline.exchange.layers import Layer, family_of, to_float32
 from pbvf_offline.exchange.output import refuse_own_input, stands
-from pbvf_offline.exchange.weight_files import Weights, as_array, read_weights
+from pbvf_offline.exchange.state_dict import activation_in
+from pbvf_offline.exchange.weight_files import Weights, as_array, description_of, read_weights
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.policies.actions import BoxActions
@@ -69,8 +71,8 @@ class ImportSettings:
             None: the file is one policy and its names tell.
         squash: ``tanh`` or ``none``; None: what the names tell, else ``tanh``.
         stochastic: Whether the policy draws its actions.
-        activation: What lies between the layers, such as ``tanh`` or ``relu``; None: what the
-            names tell, else ``tanh``.
+        activation: What lies between the layers, such as ``tanh`` or ``relu``; None: what a file
+            that this project exported says, or what the names tell, else ``tanh``.
         obs_mean: (obs_dim,) of the normaliser, or the tensor that holds it; None: the tensor
             ``obs_mean`` if there is one.
         obs_std: (obs_dim,) likewise.
@@ -147,7 +149,11 @@ def import_weights(
     try:
         for source in sources:
             tensors, image = read_weights(source)
-            parts.append(_interpret(tensors, built, settings, str(source)))
+            told = activation_in(description_of(image))
+            one = settings
+            if settings.activation is None and told is not None:
+                one = dataclasses.replace(settings, activation=told)
+            parts.append(_interpret(tensors, built, one, str(source)))
             digests.append(hashlib.sha256(image).hexdigest())
     finally:
         close_env(built)

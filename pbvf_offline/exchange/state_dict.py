@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -62,6 +63,12 @@ def summary(spec: PolicySpec) -> str:
         mean = "mean" if spec.is_continuous else "most likely action"
         text += f" The policy is stochastic; this is its {mean}."
     return text
+
+
+def activation_in(text: str) -> str | None:
+    """Return the activation of an exported policy's layers, from its :func:`summary`."""
+    found = re.match(r"A policy: (\w+) network [0-9 -]+; raw observations in", text)
+    return found[1] if found else None
 
 
 def recipe(spec: PolicySpec, dtype: ExportType) -> str:

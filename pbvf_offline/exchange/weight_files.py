@@ -86,6 +86,14 @@ def read_weights(path: Path) -> tuple[Weights, bytes]:
     return tensors, image
 
 
+def description_of(image: bytes) -> str:
+    """Return the description in a safetensors file that :func:`read_weights` read, if any."""
+    header = parse_json(image[8 : 8 + int.from_bytes(image[:8], "little")], "header")
+    metadata = header.get("__metadata__")
+    text = metadata.get("description") if isinstance(metadata, dict) else None
+    return text if isinstance(text, str) else ""
+
+
 def _refuse_pickle(image: bytes, path: Path, remedy: str) -> None:
     try:
         refuse_pickle(image, str(path))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +17,7 @@ from torch import nn
 
 import toyenv  # noqa: F401
 from cli_tools import ROOT, Ran, pbvf
+from exchange_tools import acts, executed, network, run_onnx
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
@@ -36,14 +36,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def network(*sizes: int, seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for k in range(len(sizes) - 1):
-        layers += [nn.Linear(sizes[k], sizes[k + 1]), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
 
 
 def weights(name: str = "w.safetensors", *sizes: int, seed: int = 0, **more: Any) -> nn.Sequential:
@@ -98,29 +90,22 @@ def test_a_module_trained_elsewhere_becomes_a_tagged_dataset(squash: str) -> Non
         mine = steps.policy == row
         obs = torch.from_numpy(steps.obs[mine].astype(np.float32))
         with torch.no_grad():
-            out = modules[number]((obs - mean) / std)
-        if squash == "tanh":
-            out = LOW + (torch.tanh(out) + 1) / 2 * (HIGH - LOW)
-        theirs = out.clamp(LOW, HIGH).numpy()
+            theirs = executed(modules[number]((obs - mean) / std), LOW, HIGH, squash)
         np.testing.assert_allclose(steps.action[mine].reshape(-1, 1), theirs, rtol=0, atol=1e-6)
         assert len(np.unique(theirs)) > 3
 
 
-@pytest.mark.parametrize(("algorithm", "env"), [("PPO", "CartPole-v1"), ("DDPG", TOY)])
-def test_an_sb3_actor_becomes_a_tagged_dataset(algorithm: str, env: str) -> None:
-    import stable_baselines3
+def test_an_sb3_actor_becomes_a_tagged_dataset() -> None:
+    from stable_baselines3 import PPO
 
+    env = "CartPole-v1"
     world = make_env(EnvConfig(env))
-    kwargs = {"policy_kwargs": {"activation_fn": nn.Tanh, "net_arch": [8]}, "seed": 0}
-    small = {"n_steps": 32, "batch_size": 32} if algorithm == "PPO" else {"learning_starts": 10}
-    model = getattr(stable_baselines3, algorithm)(
-        "MlpPolicy", world, device="cpu", **kwargs, **small
-    )
-    model.learn(64)
+    small = {"n_steps": 32, "batch_size": 32, "policy_kwargs": {"net_arch": [8]}}
+    model = PPO("MlpPolicy", world, device="cpu", seed=0, **small).learn(64)
     policies = from_sb3(model, world)
     PoliciesFile(policies, EnvConfig(env).reference()).save(Path("live"))
     save_file(model.policy.state_dict(), "sb3.safetensors")
-    argv = ["--format", "sb3", "--activation", "tanh", "--env", env, "--out", "file", "-q"]
+    argv = ["--format", "sb3", "--env", env, "--out", "file", "-q"]
     assert pbvf("policies", "import", "sb3.safetensors", *argv).code == 0
     np.testing.assert_array_equal(load_policies(Path("file")).policies.theta, policies.theta)
     for name in ("live", "file"):
@@ -128,8 +113,7 @@ def test_an_sb3_actor_becomes_a_tagged_dataset(algorithm: str, env: str) -> None
         assert pbvf("collect", env, "--policies", name, *argv).code == 0
         steps = load_dataset(f"lab/{name}-v0").transitions
         theirs, _ = model.predict(steps.obs, deterministic=True)
-        actions = steps.action.reshape(theirs.shape)
-        np.testing.assert_allclose(actions, theirs, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(steps.action, theirs)
 
 
 def test_import_says_what_it_took_and_assumed() -> None:
@@ -181,19 +165,19 @@ def test_import_can_be_checked() -> None:
     module = weights()
     obs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        action = LOW + (torch.tanh(module(obs)) + 1) / 2 * (HIGH - LOW)
-        relu = LOW + (torch.tanh(module[2](torch.relu(module[0](obs)))) + 1) / 2 * (HIGH - LOW)
-    save_file({"obs": obs, "action": action}, "right")
-    save_file({"obs": obs, "action": relu}, "wrong")
-    ran = bring("--check", "wrong")
-    assert ran.code == 5
-    assert "wrong: the imported policy acts otherwise: actions differ by up to" in ran.error
-    assert not Path("p").exists()
-    made = brought("--check", "right")
+        outputs = {"tanh": module(obs), "relu": module[2](torch.relu(module[0](obs)))}
+    for name, output in outputs.items():
+        save_file({"obs": obs, "action": torch.from_numpy(executed(output, LOW, HIGH))}, name)
+    for right, wrong in (("tanh", "relu"), ("relu", "tanh")):
+        ran = bring("--check", wrong, "--activation", right)
+        assert ran.code == 5
+        assert f"{wrong}: the imported policy acts otherwise: actions differ by up" in ran.error
+        assert not Path("p").exists()
+    made = brought("--check", "tanh")
     assert made["check"]["rows"] == 50
     assert made["check"]["largest_difference"] < 1e-6
-    assert "50 actions equal" in bring("--check", "right").out
-    ran = bring("--check", "right", files=("w.safetensors", "w.safetensors"))
+    assert "50 actions equal" in bring("--check", "tanh").out
+    ran = bring("--check", "tanh", files=("w.safetensors", "w.safetensors"))
     assert ran.code == 2
     assert "--check" in ran.error
 
@@ -379,15 +363,26 @@ def test_one_policy_or_all_of_them() -> None:
     assert ran.json["format"] == "onnx"
     obs = np.random.default_rng(0).normal(0, 1, (20, 3))
     for k in range(3):
-        session = onnxruntime.InferenceSession(f"all-{k}.onnx", providers=["CPUExecutionProvider"])
-        actor = file.policies.actor(k)
-        ours = np.array([actor.act(row)[0] for row in obs])
-        np.testing.assert_allclose(session.run(None, {"obs": obs})[0], ours, rtol=0, atol=1e-6)
+        ours = acts(file.policies, obs, k)
+        np.testing.assert_allclose(run_onnx(f"all-{k}.onnx", obs), ours, rtol=0, atol=1e-6)
     hand_made("single", rows=1)
     ran = pbvf("policies", "export", "single", "--out", "s.safetensors")
     assert ran.code == 0
     assert Path("s.safetensors").exists()
     assert "computes in float64" in ran.out
+
+
+def test_an_export_says_its_activation_when_it_is_imported_again() -> None:
+    spec = box_spec(3, (8,), low=LOW, high=HIGH, family="relu-mlp")
+    theta = hand_made("relu", rows=1, spec=spec).policies.theta
+    assert pbvf("policies", "export", "relu", "--out", "w.safetensors").code == 0
+    ran = bring()
+    assert ran.code == 0
+    assert "assumed" not in ran.err
+    back = load_policies(Path("p")).policies
+    assert back.spec.family == "relu-mlp"
+    np.testing.assert_array_equal(back.theta, theta)
+    assert brought("--activation", "tanh", "--overwrite")["spec"].get("family") is None
 
 
 def test_export_twice_then_otherwise() -> None:

@@ -192,6 +192,7 @@ def import_policies(
     from pbvf_cli.shared.environments import silence_gymnasium
     from pbvf_offline.exchange.importer import ImportSettings, import_weights
     from pbvf_offline.exchange.weight_files import numbers_or_name
+    from pbvf_offline.policies.families import DEFAULT_FAMILY
     from pbvf_offline.presets.offline import env_preset
 
     silence_gymnasium()
@@ -200,7 +201,7 @@ def import_policies(
     form.show("env", env)
     form.show("format", layout.value, "default" if layout is LayoutName.TORCH else "given")
     form.show("layers", layers, "found by names and shapes" if layers is None else "given")
-    form.choose("activation", activation, "tanh", "default: weights do not tell")
+    form.choose("activation", activation, "tanh", "default where the file does not tell")
     if layout is LayoutName.TORCH:
         default = SquashName(env_preset(env).squash)
         squash = form.choose("squash", squash, default, paper_source(env))
@@ -225,7 +226,8 @@ def import_policies(
     made = import_weights(files, config, settings, out, check=check, overwrite=overwrite)
     if made.already_complete:
         sink.note(f"already complete: {out}")
-    if len(made.layers) > 1 and activation is None and check is None:
+    tanh = made.file.policies.spec.family == DEFAULT_FAMILY
+    if tanh and len(made.layers) > 1 and activation is None and check is None:
         sink.note(
             "note: tanh between the layers is assumed, since weights do not tell; see --check"
         )
