@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pbvf_datasets.share.remotes as places
 from hostile import make
 from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 from pbvf_datasets.share.privacy import Machine
+from pbvf_datasets.share.remotes import web
 
 NAME = "lab/toy-v0"
 SOMEBODY = Machine(frozenset({"alice"}), frozenset({"box7"}), frozenset({"/home/alice"}))
@@ -157,4 +157,4 @@ def serving(folder: Path, **options: Any) -> Iterator[Web]:
 
 def without_pauses(patch: Any) -> None:
     """Try again at once."""
-    patch.setattr(places, "HTTP_PAUSES", (0.0, 0.0))
+    patch.setattr(web, "PAUSES", (0.0, 0.0))

@@ -2,8 +2,8 @@
 
 Any ``tar`` reads such a file, but :func:`unpack` is no general reader: every byte of an
 archive follows from the files inside it, so it works out what the bytes must be and compares.
-Headers are written and read here, 512 bytes each; nothing is ever extracted by a library that
-makes links, devices or folders of what it finds.
+Headers are written and read by the standard library, one member at a time; nothing is ever
+extracted by it, since what it finds may be links, devices and paths that lead out.
 
 An archive holds one folder: ``manifest.json`` first, the other files in order of their names,
 and last ``SHA256SUMS`` with the digest of each, as ``sha256sum -c`` reads it. Owners, times
@@ -13,14 +13,12 @@ and rights are constants. Two blocks of zeros end it, and more fill it to 10,240
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import re
-import stat
-from collections.abc import Iterator, Mapping
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -34,59 +32,44 @@ from pbvf_datasets.format.schema import (
     new_dataset_path,
 )
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, MAX_METADATA_BYTES, parse_metadata
-from pbvf_datasets.share.arrival import (
-    CHUNK,
-    Arrival,
-    Progress,
-    arrival_work,
-    card_differs,
-    listed_files,
-    renew,
-    silent,
-    stands,
-)
-from pbvf_datasets.share.remotes import LocalPlace, MissingFileError
-from pbvf_datasets.share.signing import (
-    SIGNATURE_BYTES,
-    fingerprint,
-    load_public_key,
-    require_signature,
-)
-from pbvf_datasets.share.transfer import Arrived, Outgoing, check_content, outgoing
+from pbvf_datasets.share.arrival import CHUNK, Arrival, Progress, listed_files, receive, silent
+from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
+from pbvf_datasets.share.remotes.base import MissingFileError
+from pbvf_datasets.share.remotes.folder import FolderRemote
+from pbvf_datasets.share.signing import SIGNATURE_BYTES, load_public_key, require_signature
+from pbvf_datasets.share.transfer import Arrived
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
-    PbvfError,
     UnsafeError,
     UsageError,
     printable,
 )
-from pbvf_offline.io.durable import path_exists, resource_error, sync_folder, write_all
+from pbvf_offline.io.durable import path_exists, replacing_file, resource_error, write_all
 from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import open_regular
 
 SUMS_FILE: Final = "SHA256SUMS"
-BLOCK: Final = 512
-RECORD: Final = 20 * BLOCK
+BLOCK: Final = tarfile.BLOCKSIZE
+RECORD: Final = tarfile.RECORDSIZE
 _OCTAL_LIMIT: Final = 8**11
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 _MOST_MEMBERS: Final = 64
-_FOLDERS: Final = (b"5", b"D")
 _AGAIN: Final = "copy it again, or ask for it once more"
+_PACK: Final = "give an archive that 'pbvf dataset pack' made, not compressed"
 _KINDS: Final = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a device",
-    b"4": "a device",
-    b"6": "a pipe",
-    b"7": "a contiguous file",
-    b"g": "a header of settings for all members",
-    b"x": "a header of settings for the next member",
-    b"X": "a header of settings for the next member",
-    b"K": "a header with a long link name",
-    b"L": "a header with a long name",
-    b"M": "the rest of a member of another archive",
-    b"S": "a file with holes",
-    b"V": "a volume's name",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.CONTTYPE: "a contiguous file",
+    tarfile.XGLTYPE: "a header of settings for all members",
+    tarfile.XHDTYPE: "a header of settings for the next member",
+    tarfile.SOLARIS_XHDTYPE: "a header of settings for the next member",
+    tarfile.GNUTYPE_LONGLINK: "a header with a long link name",
+    tarfile.GNUTYPE_LONGNAME: "a header with a long name",
+    tarfile.GNUTYPE_SPARSE: "a file with holes",
 }
 
 
@@ -117,22 +100,18 @@ def header(name: str, size: int) -> bytes:
 
     Args:
         name: At most 100 ASCII characters.
-        size: Bytes of the content; from 8 GiB on in GNU's and POSIX's binary form.
+        size: Bytes of the content; from 8 GiB on in GNU's and POSIX's binary form, which
+            tarfile reads but does not write in this format.
     """
-    sizes = b"%011o\0" % size if size < _OCTAL_LIMIT else b"\x80" + size.to_bytes(11, "big")
-    before = b"".join(
-        (
-            name.encode("ascii").ljust(100, b"\0"),
-            b"0000644\0",  # rights: the owner writes, everybody reads
-            b"0000000\0",  # owner
-            b"0000000\0",  # group
-            sizes,
-            b"00000000000\0",  # time
-        )
-    )
-    after = (b"0" + bytes(100) + b"ustar\x0000").ljust(356, b"\0")
-    total = sum(before) + sum(after) + 8 * ord(" ")
-    return before + b"%06o\0 " % total + after
+    info = tarfile.TarInfo(name)
+    if size < _OCTAL_LIMIT:
+        info.size = size
+        return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    block = bytearray(info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict"))
+    block[124:136] = b"\x80" + size.to_bytes(11, "big")
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
 
 
 def padding(size: int) -> bytes:
@@ -154,10 +133,6 @@ def folder_name(metadata_id: object) -> str:
 def sums_text(digests: Mapping[str, str]) -> bytes:
     """Return the content of ``SHA256SUMS`` for files in this order."""
     return "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode("ascii")
-
-
-def _in_order(files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [MANIFEST_FILE, *sorted(set(files) - {MANIFEST_FILE})]
 
 
 # -------------------------------------------------------------------------------- pack
@@ -224,37 +199,23 @@ def pack(
                 remedy="choose another name",
             )
         check_content(out, verifying)
-        temporary = file.with_name(f".{file.name}.tmp")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(temporary, flags, 0o666)
-            try:
+            with replacing_file(file) as descriptor:
                 done = 0
                 for chunk in _archive(out):
                     write_all(descriptor, chunk)
                     done += len(chunk)
                     if progress is not None:
                         progress(done, total)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            temporary.replace(file)
-            sync_folder(file.parent)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise resource_error(error, file) from error
-        except PbvfError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
     return Packed(out.dataset, file, out.digest, total, already_complete=False)
 
 
 def _members(out: Outgoing) -> dict[str, dict[str, Any]]:
     digest = hashlib.sha256(out.manifest).hexdigest()
     files = {**out.files, MANIFEST_FILE: {"size": len(out.manifest), "sha256": digest}}
-    return {name: files[name] for name in _in_order(files)}
+    return {name: files[name] for name in (MANIFEST_FILE, *sorted(out.files))}
 
 
 def _archive_size(out: Outgoing) -> int:
@@ -273,11 +234,11 @@ def _archive(out: Outgoing) -> Iterator[bytes]:
     """
     folder, done = folder_name(out.named), 0
     members = _members(out)
-    place = LocalPlace(out.path)
+    remote = FolderRemote(out.path)
     for name, entry in members.items():
         yield header(f"{folder}/{name}", entry["size"])
         digest, size = hashlib.sha256(), 0
-        with contextlib.suppress(MissingFileError), place.open(name) as incoming:
+        with contextlib.suppress(MissingFileError), remote.open(name) as incoming:
             while chunk := incoming.read(CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
@@ -297,7 +258,7 @@ def _archive(out: Outgoing) -> Iterator[bytes]:
 
 def _same(file: Path, out: Outgoing, total: int, progress: Progress | None) -> bool:
     """Whether a file is the archive of a dataset."""
-    with _open(file) as stream:
+    with _opened(file) as stream:
         if os.fstat(stream.fileno()).st_size != total:
             return False
         done = 0
@@ -341,9 +302,9 @@ def unpack(
         ResourceError: The disk refuses.
     """
     key = None if public_key is None else load_public_key(public_key)
-    with _open(file) as stream:
-        content = _scan(stream, file)
-        name = content.dataset_id if dataset_id is None else dataset_id
+    with _opened(file) as stream:
+        source = _Archive(stream, file, progress or silent)
+        name = source.dataset_id if dataset_id is None else dataset_id
         if name is None:
             raise UsageError(
                 "the dataset in it does not say what it is called",
@@ -352,365 +313,288 @@ def unpack(
             )
         path = new_dataset_path(name, root)
         if key is not None:
-            signature = content.small.get(SIGNATURE_FILE)
-            require_signature(content.small[MANIFEST_FILE], signature, key, file)
-        told = progress or silent
-        manifest = parse_manifest(content.small[MANIFEST_FILE], f"{file}: {MANIFEST_FILE}")
-        arrived = Arrived(
-            dataset=name,
-            path=path,
-            source=str(file),
-            digest=manifest["digest"],
-            size=sum(e["size"] for e in content.files.values()) + len(content.small[MANIFEST_FILE]),
-            fetched=0,
-            signed_by=None if key is None else fingerprint(key),
-            already_complete=True,
-        )
-        if stands(path, manifest["digest"], overwrite=overwrite):
-            content.read(stream, None, told)
-            arrival_work(path).remove_leftovers()
-            return content.add_signature(arrived, replace=overwrite)
-        with Arrival(path) as arrival:
-            if stands(path, manifest["digest"], overwrite=overwrite):
-                content.read(stream, None, told)
-                arrival.discard()
-                return content.add_signature(arrived, replace=overwrite)
-            arrival.begin({})
-            arrival.begin(content.files)
-            content.read(stream, arrival, told)
-            arrival.check(f"{file}: {content.folder}")
-            arrival.publish(overwrite=overwrite)
-    card_differs(content.small.get(CARD_FILE), manifest, str(file))
-    return dataclasses.replace(arrived, fetched=content.end, already_complete=False)
+            require_signature(source.manifest, source.signature, key, file)
+        return Arrived.of(receive(source, path, overwrite=overwrite), name, path, source, key)
 
 
-@dataclass
-class _Content:
-    """What an archive holds and where; its headers and zeros are right, its digests unchecked.
-
-    Attributes:
-        where: The archive.
-        folder: The folder inside it.
-        files: Size and sha256 of the files that the manifest lists.
-        places: Where the content of each member begins, in order.
-        sizes: Bytes of each member.
-        small: Content of the small members.
-        dataset_id: How the dataset calls itself, or None.
-        end: Bytes of the archive.
-    """
-
-    where: Path
-    folder: str
-    files: dict[str, dict[str, Any]]
-    places: dict[str, int]
-    sizes: dict[str, int]
-    small: dict[str, bytes]
-    dataset_id: str | None
-    end: int
-
-    def add_signature(self, arrived: Arrived, *, replace: bool) -> Arrived:
-        """Give a dataset that stood there before the archive's signature."""
-        signature = self.small.get(SIGNATURE_FILE)
-        added = renew(arrived.path, SIGNATURE_FILE, signature, replace=replace)
-        return dataclasses.replace(arrived, fetched=added, already_complete=added == 0)
-
-    def read(self, stream: IO[bytes], arrival: Arrival | None, told: Progress) -> None:
-        """Read every member, compare its digest, and put it into the arrival.
-
-        Raises:
-            DamagedError: A digest does not fit.
-            ResourceError: The disk refuses.
-        """
-        digests: dict[str, str] = {}
-        for name, place in self.places.items():
-            if name == SUMS_FILE:
-                continue
-            entry = self.files.get(name)
-            stream.seek(place)
-            digest, left = hashlib.sha256(), self.sizes[name]
-            with contextlib.ExitStack() as stack:
-                write = None
-                if arrival is not None and entry is not None:
-                    write = stack.enter_context(arrival.arriving(entry))
-                while left:
-                    chunk = _take(stream, min(CHUNK, left), self.where)
-                    digest.update(chunk)
-                    left -= len(chunk)
-                    if write is not None:
-                        write(chunk)
-                    told(stream.tell(), self.end)
-            digests[name] = digest.hexdigest()
-            if entry is not None and digests[name] != entry["sha256"]:
-                if arrival is not None:
-                    arrival.discard()
-                raise DamagedError(
-                    f"its sha256 is {digests[name]}, but the manifest says {entry['sha256']}",
-                    where=f"{self.where}: {name}",
-                    remedy=_AGAIN,
-                )
-            if arrival is not None and entry is not None:
-                arrival.keep(name, entry)
-            elif arrival is not None:
-                arrival.write(name, self.small[name])
-        if self.small[SUMS_FILE] != sums_text(digests):
-            if arrival is not None:
-                arrival.discard()
-            raise DamagedError(
-                "a digest in it is not that of the file",
-                where=f"{self.where}: {SUMS_FILE}",
-                remedy=_AGAIN,
-            )
-
-
-def _open(file: Path) -> BufferedReader:
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
     """Open a regular file, not waiting for a pipe.
 
     Raises:
         UsageError: There is none.
-        ResourceError: It cannot be read.
+        ResourceError: It cannot be opened.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream = open_regular(file)
     except OSError as error:
         raise resource_error(error, file) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UsageError("is not a regular file", where=file)
-    return os.fdopen(descriptor, "rb")
-
-
-def _take(stream: IO[bytes], size: int, where: Path) -> bytes:
-    try:
-        data = stream.read(size)
-    except OSError as error:
-        raise DamagedError(f"it cannot be read: {error.strerror}", where=where) from error
-    if len(data) != size:
-        raise DamagedError("the archive is cut off", where=where, remedy=_AGAIN)
-    return data
-
-
-def _scan(stream: IO[bytes], where: Path) -> _Content:
-    """Go from header to header; compare each, and the zeros between, with what must be there.
-
-    Raises:
-        DamagedError: Something else is there.
-        UnsafeError: There is a member that no archive of a dataset has.
-        IncompatibleError: The dataset is of another format version.
-    """
-    _look_ahead(stream, where)
-    end = os.fstat(stream.fileno()).st_size
-    found = _Content(where, "", {}, {}, {}, {}, None, end)
-    first, size = _member(_take(stream, BLOCK, where), where, found)
-    folder, _, name = first.partition("/")
-    if name != MANIFEST_FILE or not _PREFIX.fullmatch(folder):
-        raise DamagedError(
-            f"it begins with {printable(first)[:100]!r} and not with a dataset's manifest.json",
-            where=where,
-            remedy="give an archive that 'pbvf dataset pack' made",
-        )
-    found.folder = folder
-    limits = {MANIFEST_FILE: MAX_MANIFEST_BYTES}
-    _enter(stream, found, MANIFEST_FILE, size, limits)
-    place = f"{where}: {MANIFEST_FILE}"
-    manifest = parse_manifest(found.small[MANIFEST_FILE], place)
-    found.files = listed_files(manifest, place)
-    limits |= {
-        METADATA_FILE: MAX_METADATA_BYTES,
-        CARD_FILE: MAX_CARD_BYTES,
-        SIGNATURE_FILE: SIGNATURE_BYTES,
-        SUMS_FILE: 100 * (len(found.files) + 4),
-    }
-    optional = {CARD_FILE, SIGNATURE_FILE}
-    expected = [*sorted({*found.files, *optional}), SUMS_FILE]
-    while expected:
-        block = _take(stream, BLOCK, where)
-        full, size = _member(block, where, found)
-        name = full.removeprefix(f"{folder}/")
-        while expected[0] != name and expected[0] in optional:
-            expected.pop(0)
-        if expected[0] != name or full == name:
-            raise DamagedError(
-                f"{printable(full)[:100]!r} is where {expected[0]} is expected",
-                where=where,
-                remedy=_AGAIN,
-            )
-        expected.pop(0)
-        listed = found.files.get(name)
-        if listed is not None and listed["size"] != size:
-            raise DamagedError(
-                f"it has {size:,} bytes, but the manifest says {listed['size']:,}",
-                where=f"{where}: {name}",
-                remedy=_AGAIN,
-            )
-        if name == SIGNATURE_FILE and size != SIGNATURE_BYTES:
-            raise DamagedError(
-                f"it has {size:,} bytes; a signature has {SIGNATURE_BYTES}",
-                where=f"{where}: {name}",
-            )
-        _enter(stream, found, name, size, limits)
-    _check_end(stream, found)
-    metadata = parse_metadata(found.small[METADATA_FILE], f"{where}: {METADATA_FILE}")
-    named = metadata.get("dataset_id")
-    if folder != folder_name(named):
-        raise DamagedError(
-            f"its folder is called {folder!r}, and {folder_name(named)!r} is expected",
-            where=where,
-            remedy=_AGAIN,
-        )
-    if isinstance(named, str):
-        with contextlib.suppress(UsageError):
-            check_dataset_id(named)
-            found.dataset_id = named
-    return found
-
-
-def _enter(
-    stream: IO[bytes], found: _Content, name: str, size: int, limits: Mapping[str, int]
-) -> None:
-    """Note a member, take a small one in, and go on behind it."""
-    where = found.where
-    if name in limits and size > limits[name]:
-        raise UnsafeError(
-            f"it has {size:,} bytes; at most {limits[name]:,} are read", where=f"{where}: {name}"
-        )
-    begin = stream.tell()
-    if begin + size > found.end:
-        raise DamagedError(
-            f"it is cut off: {name} has {size:,} bytes, and {found.end - begin:,} are left",
-            where=where,
-            remedy=_AGAIN,
-        )
-    found.places[name], found.sizes[name] = begin, size
-    if name in limits:
-        found.small[name] = _take(stream, size, where)
-    stream.seek(begin + size)
-    fill = padding(size)
-    if _take(stream, len(fill), where) != fill:
-        raise DamagedError(
-            f"what fills the block after {name} is not zero", where=where, remedy=_AGAIN
-        )
-
-
-def _check_end(stream: IO[bytes], found: _Content) -> None:
-    begin = stream.tell()
-    expected = ending(begin)
-    rest = _take(stream, min(found.end - begin, len(expected)), found.where)
-    if rest[:BLOCK].strip(b"\0"):
-        # One more member: say what it is, where that says more.
-        _member(rest[:BLOCK].ljust(BLOCK, b"\0"), found.where, found)
-    if len(rest) < len(expected):
-        raise DamagedError("the archive is cut off", where=found.where, remedy=_AGAIN)
-    if rest != expected or found.end != begin + len(expected):
-        raise DamagedError(
-            "something follows the end of the archive", where=found.where, remedy=_AGAIN
-        )
+    with stream:
+        yield stream
 
 
 @dataclass(frozen=True)
-class _Header:
-    """What a header says, sound or not."""
+class _Member:
+    """A member of an archive: its full name, where its content begins, and how long that is."""
 
     name: str
-    kind: bytes
+    at: int
     size: int
 
-    @classmethod
-    def read(cls, block: bytes) -> _Header | None:
-        """Read a header; None when its checksum does not fit."""
-        total = sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
-        try:
-            if int(block[148:156].strip(b" \0") or b"-", 8) != total:
-                return None
-            number = block[124:136]
-            octal = number.strip(b" \0") or b"0"
-            size = int.from_bytes(number[1:], "big") if number[0] & 0x80 else int(octal, 8)
-        except ValueError:
-            return None
-        name = block[:100].split(b"\0", 1)[0]
-        if block[257:262] == b"ustar" and block[345]:
-            name = block[345:500].split(b"\0", 1)[0] + b"/" + name
-        return cls(name.decode("utf-8", "surrogateescape"), block[156:157], max(0, size))
 
-    @property
-    def shown(self) -> str:
-        """The name for messages."""
-        return printable(self.name)[:100]
+class _Archive:
+    """The dataset in an archive; see :class:`~pbvf_datasets.share.arrival.Source`.
 
+    Args:
+        stream: The archive.
+        where: Its name.
+        progress: Told how many bytes are read and of how many.
 
-def _look_ahead(stream: IO[bytes], where: Path) -> None:
-    """Go over all headers once and refuse what would be dangerous for other programs too.
+    Attributes:
+        shown: The archive.
+        manifest: The bytes of ``manifest.json``.
+        signature: Those of the signature, or None.
+        dataset_id: How the dataset calls itself, or None.
 
     Raises:
-        UnsafeError: There is a link, a device, a header about other headers, a name that leads
-            out or is there twice.
+        DamagedError: It is no archive of a dataset.
+        UnsafeError: It holds what no archive of a dataset holds.
+        IncompatibleError: The dataset is of another format version.
     """
-    end = os.fstat(stream.fileno()).st_size
-    seen: set[str] = set()
-    place = 0
-    while place + BLOCK <= end:
-        stream.seek(place)
-        block = _take(stream, BLOCK, where)
-        head = _Header.read(block)
-        if head is None or not block.strip(b"\0"):
-            break
-        at = f"{where}: {head.shown}"
-        if head.kind not in (b"0", b"\0", *_FOLDERS):
-            raise UnsafeError(
-                f"it is {_KINDS.get(head.kind, 'of an unknown kind')}; only regular files are read",
-                where=at,
-                remedy="do not unpack it with other programs either",
-            )
-        parts = head.name.replace("\\", "/").split("/")
-        if parts[0] in ("", "~") or ".." in parts or ":" in parts[0]:
-            raise UnsafeError(
-                "it leads out of the dataset's folder",
-                where=at,
-                remedy="do not unpack it with other programs either",
-            )
-        if head.name in seen:
-            raise UnsafeError("it is there twice", where=at)
-        seen.add(head.name)
-        if len(seen) > _MOST_MEMBERS:
-            raise UnsafeError(f"it has more than {_MOST_MEMBERS} members", where=where)
-        place += BLOCK + head.size + -head.size % BLOCK
-    stream.seek(0)
 
-
-def _member(block: bytes, where: Path, found: _Content) -> tuple[str, int]:
-    """Return name and size of a member whose header is one that :func:`header` writes.
-
-    Raises:
-        UnsafeError: It is a member that no archive of this dataset has.
-        DamagedError: It is anything else.
-    """
-    if not block.strip(b"\0"):
-        raise DamagedError("the archive ends too early", where=where, remedy=_AGAIN)
-    head = _Header.read(block)
-    if head is None:
-        if not found.places and block[257:262] != b"ustar":
+    def __init__(self, stream: IO[bytes], where: Path, progress: Progress) -> None:
+        self._stream, self._where, self._progress = stream, where, progress
+        self._end = os.fstat(stream.fileno()).st_size
+        members = list(self._scan())
+        folder, _, name = members[0].name.partition("/") if members else ("", "", "")
+        if name != MANIFEST_FILE or not _PREFIX.fullmatch(folder):
+            begin = printable(members[0].name)[:100] if members else ""
             raise DamagedError(
-                "this is no plain tar file",
+                f"it begins with {begin!r} and not with a dataset's manifest.json",
                 where=where,
-                remedy="give an archive that 'pbvf dataset pack' made, not compressed",
+                remedy=_PACK,
             )
-        raise DamagedError(
-            "a header of the archive does not fit its checksum", where=where, remedy=_AGAIN
-        )
-    known = {*found.files, CARD_FILE, SIGNATURE_FILE, SUMS_FILE}
-    inside = head.name.removeprefix(f"{found.folder}/")
-    if found.files and head.kind not in _FOLDERS and (inside not in known or inside == head.name):
-        raise UnsafeError(
-            "it is no file of the dataset: the manifest does not list it",
-            where=f"{where}: {head.shown}",
-        )
-    try:
-        right = header(head.name, head.size) == block
-    except (ValueError, OverflowError):
-        right = False
-    if not right:
-        raise DamagedError(
-            "its header is not as 'pbvf dataset pack' writes it",
-            where=f"{where}: {head.shown}",
-            remedy="unpack it with tar, look at it with 'pbvf dataset verify', and pack it anew",
-        )
-    return head.name, head.size
+        self.shown = str(where)
+        self._folder = folder
+        self.manifest = self._small(members[0], MAX_MANIFEST_BYTES)
+        place = f"{where}: {MANIFEST_FILE}"
+        self._files = listed_files(parse_manifest(self.manifest, place), place)
+        self._members = self._known(members)
+        limits = {
+            METADATA_FILE: MAX_METADATA_BYTES,
+            CARD_FILE: MAX_CARD_BYTES,
+            SIGNATURE_FILE: SIGNATURE_BYTES,
+            SUMS_FILE: 100 * len(self._members),
+        }
+        small = {
+            name: self._small(member, limits[name])
+            for name, member in self._members.items()
+            if name in limits
+        }
+        self._card, self._sums = small.get(CARD_FILE), small[SUMS_FILE]
+        self.signature = small.get(SIGNATURE_FILE)
+        if self.signature is not None and len(self.signature) != SIGNATURE_BYTES:
+            raise DamagedError(
+                f"it has {len(self.signature):,} bytes; a signature has {SIGNATURE_BYTES}",
+                where=f"{where}: {SIGNATURE_FILE}",
+            )
+        self.dataset_id = self._own_id(small[METADATA_FILE])
+
+    def _scan(self) -> Iterator[_Member]:
+        """Yield the members up to the first block of zeros, once no header is dangerous.
+
+        Other programs may read the archive too, so what would harm them is refused first.
+        """
+        seen: set[str] = set()
+        at = 0
+        while at < self._end:
+            self._stream.seek(at)
+            block = self._take(BLOCK)
+            if not block.strip(b"\0") and seen:
+                return
+            try:
+                # One header at a time, so that no header about other headers has an effect.
+                info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                raise DamagedError(
+                    f"a header of the archive cannot be read ({error})"
+                    if seen
+                    else "this is no plain tar file",
+                    where=self._where,
+                    remedy=_AGAIN if seen else _PACK,
+                ) from error
+            shown = f"{self._where}: {printable(info.name)[:100]}"
+            if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, b"D"):
+                raise UnsafeError(
+                    f"it is {_KINDS.get(info.type, 'of an unknown kind')}; only regular files are "
+                    "read",
+                    where=shown,
+                    remedy="do not unpack it with other programs either",
+                )
+            parts = info.name.replace("\\", "/").split("/")
+            if parts[0] in ("", "~") or ".." in parts or ":" in parts[0]:
+                raise UnsafeError(
+                    "it leads out of the dataset's folder",
+                    where=shown,
+                    remedy="do not unpack it with other programs either",
+                )
+            if info.name in seen:
+                raise UnsafeError("it is there twice", where=shown)
+            seen.add(info.name)
+            if len(seen) > _MOST_MEMBERS:
+                raise UnsafeError(f"it has more than {_MOST_MEMBERS} members", where=self._where)
+            size = max(0, info.size)
+            yield _Member(info.name, at + BLOCK, size)
+            at += BLOCK + size + len(padding(size))
+
+    def _known(self, members: Sequence[_Member]) -> dict[str, _Member]:
+        """Return the members by their names in the folder: those that must be there, in order."""
+        names = {*self._files, MANIFEST_FILE, CARD_FILE, SIGNATURE_FILE}
+        known = {f"{self._folder}/{name}": name for name in (*names, SUMS_FILE)}
+        for member in members:
+            if member.name not in known:
+                raise UnsafeError(
+                    "it is no file of the dataset: the manifest does not list it",
+                    where=f"{self._where}: {printable(member.name)[:100]}",
+                )
+        found = {known[member.name]: member for member in members}
+        expected = [name for name in sorted(names - {MANIFEST_FILE}) if name in found]
+        missing = next((n for n in (*self._files, SUMS_FILE) if n not in found), None)
+        if missing is not None or list(found) != [MANIFEST_FILE, *expected, SUMS_FILE]:
+            raise DamagedError(
+                "its members are not in order"
+                if missing is None
+                else f"{missing} is missing: the archive is cut off",
+                where=self._where,
+                remedy=_AGAIN,
+            )
+        for name, entry in self._files.items():
+            if found[name].size != entry["size"]:
+                raise DamagedError(
+                    f"it has {found[name].size:,} bytes, but the manifest says {entry['size']:,}",
+                    where=f"{self._where}: {name}",
+                    remedy=_AGAIN,
+                )
+        return found
+
+    def _own_id(self, metadata: bytes) -> str | None:
+        """Return how the dataset calls itself, if that is an id; its folder is called so too."""
+        named = parse_metadata(metadata, f"{self._where}: {METADATA_FILE}").get("dataset_id")
+        if self._folder != folder_name(named):
+            raise DamagedError(
+                f"its folder is called {self._folder!r}, and {folder_name(named)!r} is expected",
+                where=self._where,
+                remedy=_AGAIN,
+            )
+        if isinstance(named, str):
+            with contextlib.suppress(UsageError):
+                check_dataset_id(named)
+                return named
+        return None
+
+    def _small(self, member: _Member, limit: int) -> bytes:
+        if member.size > limit:
+            raise UnsafeError(
+                f"it has {member.size:,} bytes; at most {limit:,} are read",
+                where=f"{self._where}: {printable(member.name)[:100]}",
+            )
+        self._stream.seek(member.at)
+        return self._take(member.size)
+
+    def _take(self, size: int) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror}", where=self._where) from error
+        if len(data) != size:
+            raise DamagedError("the archive is cut off", where=self._where, remedy=_AGAIN)
+        return data
+
+    def card(self) -> bytes | None:
+        """Return the bytes of the card, or None."""
+        return self._card
+
+    def fetch(
+        self,
+        files: Mapping[str, Mapping[str, Any]],
+        missing: Sequence[str],
+        arrival: Arrival | None,
+    ) -> int:
+        """Read the archive to its end, compare every byte, and bring the files that are missing.
+
+        Raises:
+            DamagedError: A byte is not what it must be.
+            ResourceError: The disk refuses.
+        """
+        try:
+            self._compare(files, missing, arrival)
+        except DamagedError:
+            if arrival is not None:
+                arrival.discard()
+            raise
+        small = sum(len(data or b"") for data in (self.manifest, self.signature, self._card))
+        return 0 if arrival is None else self._end - small
+
+    def _compare(
+        self,
+        files: Mapping[str, Mapping[str, Any]],
+        missing: Sequence[str],
+        arrival: Arrival | None,
+    ) -> None:
+        digests: dict[str, str] = {}
+        self._stream.seek(0)
+        for name, member in self._members.items():
+            where, entry = f"{self._where}: {name}", files.get(name)
+            if self._take(BLOCK) != header(member.name, member.size):
+                raise DamagedError(
+                    "its header is not as 'pbvf dataset pack' writes it",
+                    where=where,
+                    remedy="unpack it with tar, look at it with 'pbvf dataset verify', and pack it "
+                    "anew",
+                )
+            with contextlib.ExitStack() as stack:
+                write = None
+                if arrival is not None and entry is not None and name in missing:
+                    write = stack.enter_context(arrival.arriving(entry))
+                digests[name] = self._digest(member.size, write)
+            if entry is not None and digests[name] != entry["sha256"]:
+                raise DamagedError(
+                    f"its sha256 is {digests[name]}, but the manifest says {entry['sha256']}",
+                    where=where,
+                    remedy=_AGAIN,
+                )
+            if arrival is not None and entry is not None and name in missing:
+                arrival.keep(name, entry)
+            fill = padding(member.size)
+            if self._take(len(fill)) != fill:
+                raise DamagedError(
+                    "what fills the block after it is not zero", where=where, remedy=_AGAIN
+                )
+        del digests[SUMS_FILE]
+        if self._sums != sums_text(digests):
+            raise DamagedError(
+                "a digest in it is not that of the file",
+                where=f"{self._where}: {SUMS_FILE}",
+                remedy=_AGAIN,
+            )
+        at = self._stream.tell()
+        expected = ending(at)
+        rest = self._take(min(self._end - at, len(expected)))
+        if len(rest) < len(expected):
+            raise DamagedError("the archive is cut off", where=self._where, remedy=_AGAIN)
+        if rest != expected or self._end != at + len(expected):
+            raise DamagedError(
+                "something follows the end of the archive", where=self._where, remedy=_AGAIN
+            )
+
+    def _digest(self, left: int, write: Callable[[bytes], None] | None) -> str:
+        """Read content, pass it on, and return its sha256."""
+        digest = hashlib.sha256()
+        while left:
+            chunk = self._take(min(CHUNK, left))
+            digest.update(chunk)
+            left -= len(chunk)
+            if write is not None:
+                write(chunk)
+            self._progress(self._stream.tell(), self._end)
+        return digest.hexdigest()

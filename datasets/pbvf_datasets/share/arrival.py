@@ -1,10 +1,10 @@
-"""How a dataset from elsewhere takes its place: put together beside it, checked, one rename.
+"""How a dataset from elsewhere gets its place: put together beside it, checked, one rename.
 
-Files arrive in the dot-folder ``.<name>.arriving`` beside the dataset (Minari's listing skips
-dot-folders): ``part-<sha256>`` while a file is on its way, so that an interrupted transfer
+Files arrive in the work folder ``.<name>.arriving`` beside the dataset (Minari's listing skips
+such folders): ``part-<sha256>`` while a file is on its way, so that an interrupted transfer
 goes on with it, and ``build`` for what is whole and has the right digest. The finished folder
-goes through the door (:mod:`pbvf_datasets.read.untrusted`) like any stranger's, and is moved to its
-name with one rename. A kill at any point leaves what was there before, or the dataset.
+is opened and checked like any stranger's (:mod:`pbvf_datasets.read.untrusted`) before it gets
+its name. A kill at any point leaves what was there before, or the dataset.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import hashlib
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
+from pbvf_datasets.format.manifest import parse_manifest
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -26,6 +28,7 @@ from pbvf_datasets.format.schema import (
     DATASET_FILES,
     MANIFEST_FILE,
     METADATA_FILE,
+    SIGNATURE_FILE,
 )
 from pbvf_datasets.read.untrusted import (
     MAX_CARD_BYTES,
@@ -69,7 +72,7 @@ _LIMITS: Final = {
 _ROOM: Final = 16 * 2**20  # bytes left free beside a dataset
 _REFUSED: Final = (DamagedError, UnsafeError, IncompatibleError)
 
-PART: Final = "part-"
+_PART: Final = "part-"
 
 
 def listed_files(manifest: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -88,18 +91,18 @@ def listed_files(manifest: Mapping[str, Any], where: str) -> dict[str, dict[str,
     return files
 
 
-def stands(path: Path, digest: str, *, overwrite: bool = False) -> bool:
-    """Return whether a dataset of this digest stands at a place, every byte of it.
+def is_there(path: Path, digest: str, *, overwrite: bool = False) -> bool:
+    """Return whether a dataset of this digest is at a path, every byte of it.
 
     Args:
-        path: The place.
+        path: Its folder.
         digest: The manifest's digest.
         overwrite: Another dataset there will be replaced.
 
     Raises:
-        ConflictError: Something else stands there and is not to be replaced, or holds more
-            than a dataset, so that replacing it could lose what is nobody's business.
-        DamagedError: That dataset stands there, damaged, and is not to be replaced.
+        ConflictError: Something else is there and is not to be replaced, or it holds files that
+            are not a dataset's.
+        DamagedError: That dataset is there, damaged, and is not to be replaced.
         UnsafeError: The same, and it has been made dangerous.
     """
     if not path_exists(path):
@@ -134,8 +137,6 @@ def stands(path: Path, digest: str, *, overwrite: bool = False) -> bool:
 
 def _claims(path: Path) -> str | None:
     """Return the digest that a damaged dataset's manifest names, if it can be read."""
-    from pbvf_datasets.format.manifest import parse_manifest
-
     with contextlib.suppress(PbvfError, OSError):
         claimed: str = parse_manifest((path / MANIFEST_FILE).read_bytes(), path)["digest"]
         return claimed
@@ -210,7 +211,7 @@ class Arrival:
         digests = {entry["sha256"] for entry in files.values()}
         with self.resources():
             for entry in sorted(self.work.iterdir()):
-                if entry != self.build and entry.name.removeprefix(PART) not in digests:
+                if entry != self.build and entry.name.removeprefix(_PART) not in digests:
                     remove_tree(entry)
             data = (self.build / DATA_FILE).parent
             make_folders(data)
@@ -239,7 +240,7 @@ class Arrival:
 
     def part(self, entry: Mapping[str, Any]) -> Path:
         """Return the file in which a file arrives."""
-        return self.work / f"{PART}{entry['sha256']}"
+        return self.work / f"{_PART}{entry['sha256']}"
 
     def arrived(self, entry: Mapping[str, Any]) -> int:
         """Return how many bytes of a file arrived earlier; one that is too long is removed."""
@@ -297,7 +298,7 @@ class Arrival:
     # ------------------------------------------------------------------------ finishing
 
     def check(self, shown: str) -> None:
-        """Let the finished folder through the door; what is refused there is removed.
+        """Open and check the finished folder like any stranger's; a refused one is removed.
 
         Args:
             shown: What to call the place that it came from.
@@ -343,13 +344,13 @@ class Arrival:
         return True
 
 
-def renew(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
-    """Give a dataset that stands already its newer card or signature.
+def update_file(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
+    """Give a dataset that is there already its newer card or signature.
 
     Args:
         path: The dataset's folder.
         name: Which file.
-        data: What the other place has, or None.
+        data: What the other side has, or None.
         replace: Also where another is there.
 
     Returns:
@@ -367,12 +368,109 @@ def renew(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
     return len(data)
 
 
-def silent(done: int, total: int) -> None:
-    """Tell nobody of progress."""
-    del done, total
+class Source(Protocol):
+    """A dataset elsewhere.
+
+    Attributes:
+        shown: What to call the place.
+        manifest: The bytes of ``manifest.json``.
+        signature: Those of the signature, or None.
+    """
+
+    shown: str
+    manifest: bytes
+    signature: bytes | None
+
+    def fetch(
+        self,
+        files: Mapping[str, Mapping[str, Any]],
+        missing: Sequence[str],
+        arrival: Arrival | None,
+    ) -> int:
+        """Bring files, and return how many bytes came.
+
+        Args:
+            files: Size and sha256 of all files by name.
+            missing: Which of them are to be brought.
+            arrival: Where to; None when the dataset is here already.
+        """
+
+    def card(self) -> bytes | None:
+        """Return the bytes of the card, or None."""
 
 
-def card_differs(card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:
+@dataclass(frozen=True)
+class Received:
+    """What became of receiving a dataset.
+
+    Attributes:
+        digest: The manifest's digest.
+        size: Bytes of its data files and manifest.
+        fetched: Bytes that came now; what came earlier is not fetched again.
+        was_there: Whether the dataset was there already.
+    """
+
+    digest: str
+    size: int
+    fetched: int
+    was_there: bool
+
+
+def receive(
+    source: Source, path: Path, *, overwrite: bool, check: Callable[[], None] | None = None
+) -> Received:
+    """Bring a dataset to a folder of this machine; nothing is visible before all is checked.
+
+    Args:
+        source: The dataset elsewhere.
+        path: The folder.
+        overwrite: Replace another dataset there.
+        check: Called when something is to be fetched, before anything is written.
+
+    Raises:
+        DamagedError: What comes is not what the manifest lists.
+        UnsafeError: It could run code, read other files or exhaust the machine.
+        IncompatibleError: It is of another format version.
+        ConflictError: Another dataset is there, or another process writes it.
+        NetworkError: The source cannot be reached, or refuses.
+        ResourceError: The disk refuses.
+    """
+    where = f"{source.shown}/{MANIFEST_FILE}"
+    manifest = parse_manifest(source.manifest, where)
+    files = listed_files(manifest, where)
+    digest: str = manifest["digest"]
+    size = sum(entry["size"] for entry in files.values()) + len(source.manifest)
+
+    def found(arrival: Arrival | None) -> Received:
+        came = source.fetch(files, (), None)
+        if arrival is None:
+            arrival_work(path).remove_leftovers()
+        else:
+            arrival.discard()
+        came += update_file(path, SIGNATURE_FILE, source.signature, replace=overwrite)
+        return Received(digest, size, came, was_there=True)
+
+    if is_there(path, digest, overwrite=overwrite):
+        return found(None)
+    if check is not None:
+        check()
+    with Arrival(path) as arrival:
+        if is_there(path, digest, overwrite=overwrite):  # by now, or put back by recovery
+            return found(arrival)
+        fetched = source.fetch(files, arrival.begin(files), arrival)
+        card = source.card()
+        small = {CARD_FILE: card, SIGNATURE_FILE: source.signature, MANIFEST_FILE: source.manifest}
+        for name, data in small.items():
+            if data is not None:
+                arrival.write(name, data)
+                fetched += len(data)
+        arrival.check(source.shown)
+        arrival.publish(overwrite=overwrite)
+    _warn_of_card(card, manifest, source.shown)
+    return Received(digest, size, fetched, was_there=False)
+
+
+def _warn_of_card(card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:
     """Warn when a card is missing or is not the one that the manifest was made with."""
     if card is None:
         problem = "the dataset card is missing"
@@ -380,18 +478,9 @@ def card_differs(card: bytes | None, manifest: Mapping[str, Any], shown: str) ->
         problem = "the dataset card was edited after the dataset was made"
     else:
         return
-    warnings.warn(f"{shown}: {problem}; the data are unchanged", CardWarning, stacklevel=3)
+    warnings.warn(f"{shown}: {problem}; the data are unchanged", CardWarning, stacklevel=4)
 
 
-def named_folder(path: Path) -> Path:
-    """Return a folder by a name that has a folder above it.
-
-    Raises:
-        UsageError: It is the root of a file system, or no name at all.
-    """
-    if path.name not in ("", ".."):
-        return path
-    full = Path(os.path.realpath(path))
-    if full.name == "":
-        raise UsageError("has no folder above it", where=path, remedy="name another folder")
-    return full
+def silent(done: int, total: int) -> None:
+    """Tell nobody of progress."""
+    del done, total
