@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,6 @@ from numpy.typing import NDArray
 from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.write.edit_inputs import Source
 from pbvf_offline.io.strict_json import canonical_json
-
-_COMPARED: Final = ("rewards", "infos/theta")
 
 
 def repeats(sources: Sequence[Source]) -> list[set[int]]:
@@ -37,10 +34,7 @@ def repeats(sources: Sequence[Source]) -> list[set[int]]:
 
 def _alike(sources: Sequence[Source]) -> list[NDArray[np.bool_]]:
     """Return for each input which episodes may be equal to one of another input."""
-    keys = [
-        np.fromiter(map(_short_digest, source.episodes(fields=_COMPARED)), np.uint64)
-        for source in sources
-    ]
+    keys = [source.short_digests() for source in sources]
     every = np.concatenate(keys)
     owner = np.repeat(np.arange(len(sources)), [len(k) for k in keys])
     values, row = np.unique(every, return_inverse=True)
@@ -49,13 +43,6 @@ def _alike(sources: Sequence[Source]) -> list[NDArray[np.bool_]]:
     np.maximum.at(high, row, owner)
     shared = (low < high)[row]
     return np.split(shared, np.cumsum([len(k) for k in keys])[:-1])
-
-
-def _short_digest(episode: CheckedEpisode) -> int:
-    digest = hashlib.blake2b(digest_size=8)
-    for name in _COMPARED:
-        digest.update(episode.arrays[name].data)
-    return int.from_bytes(digest.digest(), "little")
 
 
 def _content(episode: CheckedEpisode) -> bytes:

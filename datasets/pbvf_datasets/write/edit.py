@@ -192,6 +192,9 @@ def merge(
         fresh = not writer.complete
         if fresh:
             with _nothing_left_of_bad_inputs(writer):
+                if keep_duplicates and writer.episodes_done:
+                    for source in sources:  # what was copied before is not read again
+                        source.check()
                 left_out = [set[int]() for _ in sources] if keep_duplicates else repeats(sources)
                 chosen = [
                     [i for i in range(source.episode_count) if i not in dropped]

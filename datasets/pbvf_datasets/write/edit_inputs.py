@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment
 from pbvf_datasets.format.episode_rules import OPTIONAL, DatasetForm
@@ -31,6 +33,7 @@ from pbvf_offline.errors import (
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 
 if TYPE_CHECKING:
+    from pbvf_datasets.read.untrusted_hdf5 import GuardedFile
     from pbvf_offline.policies.spec import PolicySpec
 
 _ENGINES: Final = ("gymnasium", "mujoco")
@@ -108,9 +111,7 @@ class Source:
             return None
         return parse_json(self.env_spec, "env_spec", allow_infinity=True).get("max_episode_steps")
 
-    def episodes(
-        self, indices: Sequence[int] | None = None, fields: Sequence[str] | None = None
-    ) -> Iterator[CheckedEpisode]:
+    def episodes(self, indices: Sequence[int] | None = None) -> Iterator[CheckedEpisode]:
         """Yield checked episodes; see :func:`pbvf_datasets.read.folder_episodes.folder_episodes`.
 
         Where one turns out to be bad, all are read, so that the first bad one is named.
@@ -119,24 +120,12 @@ class Source:
             DamagedError: Also when the file is not the one that was hashed any more.
         """
         try:
-            yield from self._pass(indices, fields)
+            with self._reading():
+                yield from folder_episodes(self.folder, indices=indices)
         except (DamagedError, IncompatibleError):
-            if indices is not None or fields is not None:
+            if indices is not None:
                 self.check()
             raise
-
-    def _pass(
-        self, indices: Sequence[int] | None, fields: Sequence[str] | None
-    ) -> Iterator[CheckedEpisode]:
-        self.folder.open_data()
-        try:
-            if _identity(self.folder.data_file) != self._identity:
-                raise DamagedError(
-                    "the file changed while it was being read", where=self.folder.data_file
-                )
-            yield from folder_episodes(self.folder, indices=indices, fields=fields)
-        finally:
-            self.folder.close_data()
 
     def check(self) -> None:
         """Check all episodes.
@@ -145,8 +134,46 @@ class Source:
             DamagedError: One is malformed.
             IncompatibleError: One is not like the first.
         """
-        for _ in self._pass(None, None):
+        for _ in self.episodes():
             pass
+
+    def short_digests(self) -> NDArray[np.uint64]:
+        """Return a number for each episode, equal for equal episodes, from its smaller arrays.
+
+        Raises:
+            DamagedError: An array cannot be read, or ``total_steps`` of the metadata is wrong.
+        """
+        found = np.empty(self.episode_count, np.uint64)
+        steps = 0
+        try:
+            with self._reading() as data:
+                root = data.begin()
+                for i in range(self.episode_count):
+                    group = root.group(b"episode_%d" % i)
+                    rewards = group.array(b"rewards").read()
+                    theta = group.group(b"infos").array(b"theta").read()
+                    digest = hashlib.blake2b(rewards.tobytes() + theta.tobytes(), digest_size=8)
+                    found[i] = int.from_bytes(digest.digest(), "little")
+                    steps += rewards.size
+        except DamagedError:
+            self.check()  # what the rules say of it tells more
+            raise
+        if steps != self.step_count:
+            self.check()
+        return found
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[GuardedFile]:
+        """Open the HDF5 file, which must be the one that was hashed."""
+        data = self.folder.open_data()
+        try:
+            if _identity(self.folder.data_file) != self._identity:
+                raise DamagedError(
+                    "the file changed while it was being read", where=self.folder.data_file
+                )
+            yield data
+        finally:
+            self.folder.close_data()
 
     def entry(self) -> dict[str, Any]:
         """Return what the manifest of a dataset made of this one holds about it."""
