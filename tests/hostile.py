@@ -1,4 +1,4 @@
-"""Dataset folders as nobody should make them, and a watch on who opens what.
+"""Dataset folders as nobody should make them.
 
 :func:`make` writes a good little dataset. Each entry of :data:`UNSAFE`, :data:`DAMAGED`
 and :data:`INCOMPATIBLE` spoils one in its own way and says what the refusal must name.
@@ -6,14 +6,10 @@ and :data:`INCOMPATIBLE` spoils one in its own way and says what the refusal mus
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import shutil
-import struct
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +20,9 @@ from gymnasium import spaces
 from h5py import h5d, h5p, h5s, h5t, h5z
 
 from pbvf_datasets.format.manifest import build_manifest, manifest_bytes
-from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
+from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
 from pbvf_datasets.write.writer import DatasetWriter
+from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
@@ -123,17 +120,8 @@ SEALS: dict[str, Callable[[Path], None]] = {"resealed": reseal, "bare": unseal, 
 
 # ------------------------------------------------------------------------------ spoiling
 
-
-@dataclass(frozen=True)
-class Case:
-    """One way to spoil a dataset.
-
-    ``words`` must be in the message. ``seals`` says which manifests the case is about.
-    """
-
-    spoil: Callable[[Path, Path], None]
-    words: tuple[str, ...]
-    seals: tuple[str, ...] = ("resealed", "bare", "stale")
+Spoil = Callable[[Path, Path], object]
+"""Spoils the dataset in a folder; the second folder holds files that nobody may open."""
 
 
 def outside(folder: Path) -> Path:
@@ -146,7 +134,9 @@ def outside(folder: Path) -> Path:
     return folder
 
 
-def _hdf5(change: Callable[[h5py.File, Path], None]) -> Callable[[Path, Path], None]:
+def hdf5(change: Callable[[h5py.File, Path], object]) -> Spoil:
+    """Change the HDF5 file."""
+
     def spoil(folder: Path, secret: Path) -> None:
         with h5py.File(folder / DATA_FILE, "r+", libver=("v110", "v110")) as file:
             change(file, secret)
@@ -154,17 +144,30 @@ def _hdf5(change: Callable[[h5py.File, Path], None]) -> Callable[[Path, Path], N
     return spoil
 
 
-def _metadata(change: Callable[[dict[str, Any]], object]) -> Callable[[Path, Path], None]:
+def json_file(name: str, change: Callable[[dict[str, Any]], object]) -> Spoil:
+    """Change a JSON file."""
+
     def spoil(folder: Path, secret: Path) -> None:
-        path = folder / METADATA_FILE
-        metadata = json.loads(path.read_text())
-        change(metadata)
-        path.write_text(json.dumps(metadata))
+        value = json.loads((folder / name).read_bytes())
+        change(value)
+        (folder / name).write_text(json.dumps(value))
 
     return spoil
 
 
-def _raw(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path, Path], None]:
+def manifest(change: Callable[[dict[str, Any]], object]) -> Spoil:
+    """Change the manifest, whose digest no longer fits."""
+    return json_file(MANIFEST_FILE, change)
+
+
+def metadata(**changes: Any) -> Spoil:
+    """Change entries of the metadata."""
+    return json_file(METADATA_FILE, lambda value: value.update(changes))
+
+
+def raw(name: str, change: Callable[[bytes], bytes]) -> Spoil:
+    """Change the bytes of a file."""
+
     def spoil(folder: Path, secret: Path) -> None:
         path = folder / name
         path.write_bytes(change(path.read_bytes()))
@@ -172,35 +175,81 @@ def _raw(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path, Path], 
     return spoil
 
 
-def _put(name: str, values: Any, **options: Any) -> Callable[[Path, Path], None]:
-    """Replace one array."""
+def put(name: str, values: Any, **options: Any) -> Spoil:
+    """Replace one array, or add one."""
 
     def change(file: h5py.File, secret: Path) -> None:
         if name in file:
             del file[name]
         file.create_dataset(name, data=values, **options)
 
-    return _hdf5(change)
+    return hdf5(change)
 
 
-def _edit(name: str, edit: Callable[[np.ndarray], object]) -> Callable[[Path, Path], None]:
+def edit(name: str, change: Callable[[np.ndarray], object]) -> Spoil:
     """Change values of one array in place, checksum and all."""
 
-    def change(file: h5py.File, secret: Path) -> None:
+    def spoil(file: h5py.File, secret: Path) -> None:
         values = file[name][()]
-        edit(values)
+        change(values)
         file[name][...] = values
 
-    return _hdf5(change)
+    return hdf5(spoil)
 
 
-def _link(name: str, link: Callable[[Path], Any]) -> Callable[[Path, Path], None]:
+def set_values(name: str, at: Any, value: Any) -> Spoil:
+    """Set some values of one array, checksum and all."""
+    return edit(name, lambda values: values.__setitem__(at, value))
+
+
+def link(name: str, target: Callable[[Path], Any]) -> Spoil:
+    """Put a link in the place of an object."""
+
     def change(file: h5py.File, secret: Path) -> None:
         if name in file:
             del file[name]
-        file[name] = link(secret)
+        file[name] = target(secret)
 
-    return _hdf5(change)
+    return hdf5(change)
+
+
+def flip(name: str, at: int = 3) -> Spoil:
+    """Flip one bit of an array's only chunk on disk."""
+
+    def spoil(folder: Path, secret: Path) -> None:
+        with h5py.File(folder / DATA_FILE, "r") as file:
+            offset = file[name].id.get_chunk_info(0).byte_offset + at
+        data = bytearray((folder / DATA_FILE).read_bytes())
+        data[offset] ^= 0x40
+        (folder / DATA_FILE).write_bytes(data)
+
+    return spoil
+
+
+def tag(**changes: Any) -> Spoil:
+    """Change entries of the policy tag of episode 1."""
+
+    def change(file: h5py.File, secret: Path) -> None:
+        value = json.loads(file["episode_1/infos/pbvf"][()].tobytes()) | changes
+        del file["episode_1/infos/pbvf"]
+        file["episode_1/infos/pbvf"] = np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+    return hdf5(change)
+
+
+def drop(*names: str) -> Spoil:
+    """Remove objects from the HDF5 file."""
+    return hdf5(lambda file, _: [file.__delitem__(name) for name in names])
+
+
+def attribute(name: str, value: Any) -> Spoil:
+    """Set an attribute of episode 1."""
+    return hdf5(lambda file, _: file["episode_1"].attrs.__setitem__(name, value))
+
+
+def together(*spoils: Spoil) -> Spoil:
+    """Do several things one after another."""
+    return lambda folder, secret: [spoil(folder, secret) for spoil in spoils]
 
 
 def _external(path: str) -> Callable[[Path], Any]:
@@ -227,19 +276,13 @@ def _virtual(file: h5py.File, secret: Path) -> None:
 def _virtual_unlimited(file: h5py.File, secret: Path) -> None:
     # Asking such a dataset for its extent opens the sources.
     plist = h5p.create(h5p.DATASET_CREATE)
-    target = h5s.create_simple((STEPS,), (h5s.UNLIMITED,))
-    source = h5s.create_simple((STEPS,), (h5s.UNLIMITED,))
+    target, source = (h5s.create_simple((STEPS,), (h5s.UNLIMITED,)) for _ in range(2))
     for space in (target, source):
         space.select_hyperslab((0,), (h5s.UNLIMITED,))
     plist.set_virtual(target, os.fsencode(secret / "secret.h5"), b"values", source)
     del file["episode_1/rewards"]
-    h5d.create(
-        file["episode_1"].id,
-        b"rewards",
-        h5t.IEEE_F64LE,
-        h5s.create_simple((STEPS,), (h5s.UNLIMITED,)),
-        plist,
-    )
+    space = h5s.create_simple((STEPS,), (h5s.UNLIMITED,))
+    h5d.create(file["episode_1"].id, b"rewards", h5t.IEEE_F64LE, space, plist)
 
 
 def _unknown_filter(file: h5py.File, secret: Path) -> None:
@@ -247,19 +290,13 @@ def _unknown_filter(file: h5py.File, secret: Path) -> None:
     plist.set_chunk((STEPS,))
     plist.set_filter(32_123, h5z.FLAG_OPTIONAL, (1, 2))
     del file["episode_1/rewards"]
-    made = h5d.create(
-        file["episode_1"].id, b"rewards", h5t.IEEE_F64LE, h5s.create_simple((STEPS,)), plist
-    )
+    space = h5s.create_simple((STEPS,))
+    made = h5d.create(file["episode_1"].id, b"rewards", h5t.IEEE_F64LE, space, plist)
     made.write(h5s.ALL, h5s.ALL, np.zeros(STEPS))
 
 
-def _huge(name: str, **options: Any) -> Callable[[Path, Path], None]:
-    def change(file: h5py.File, secret: Path) -> None:
-        if name in file:
-            del file[name]
-        file.create_dataset(name, (2**50,), np.float64, **options)
-
-    return _hdf5(change)
+def _huge(name: str, **options: Any) -> Spoil:
+    return put(name, None, shape=(2**50,), dtype=np.float64, **options)
 
 
 def _path_as_name(folder: Path, secret: Path) -> None:
@@ -273,17 +310,9 @@ def _path_as_name(folder: Path, secret: Path) -> None:
     path.write_bytes(data.replace(b"door_in\0", b"door/in\0"))
 
 
-def _loop(file: h5py.File, secret: Path) -> None:
-    file["episode_1/infos/loop"] = file["episode_1/infos"]
-
-
 def _twice(file: h5py.File, secret: Path) -> None:
     del file["episode_2"]
     file["episode_2"] = file["episode_1"]
-
-
-def _deep(file: h5py.File, secret: Path) -> None:
-    file.create_group("episode_1/infos/" + "/".join("d" * 40))
 
 
 def _many_links(file: h5py.File, secret: Path) -> None:
@@ -301,7 +330,16 @@ def _chunk_bomb(file: h5py.File, secret: Path) -> None:
     made.write_direct_chunk((0,), bytes(32))
 
 
-def _symlink(name: str) -> Callable[[Path, Path], None]:
+def _reward_group(file: h5py.File, secret: Path) -> None:
+    del file["episode_1/rewards"]
+    file.create_group("episode_1/rewards")
+
+
+def _raw_bool(file: h5py.File, secret: Path) -> None:
+    file["episode_1/terminations"].id.write_direct_chunk((0,), bytes([7] * STEPS), 1)
+
+
+def _symlink(name: str) -> Spoil:
     def spoil(folder: Path, secret: Path) -> None:
         target = secret / Path(name).name
         shutil.move(folder / name, target)
@@ -310,7 +348,7 @@ def _symlink(name: str) -> Callable[[Path, Path], None]:
     return spoil
 
 
-def _fifo(name: str) -> Callable[[Path, Path], None]:
+def _fifo(name: str) -> Spoil:
     def spoil(folder: Path, secret: Path) -> None:
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
@@ -318,17 +356,7 @@ def _fifo(name: str) -> Callable[[Path, Path], None]:
     return spoil
 
 
-def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path, Path], None]:
-    def spoil(folder: Path, secret: Path) -> None:
-        path = folder / "manifest.json"
-        manifest = json.loads(path.read_bytes())
-        change(manifest)
-        path.write_bytes(json.dumps(manifest).encode())
-
-    return spoil
-
-
-_EVIL_SPEC = json.dumps(
+EVIL_SPEC = json.dumps(
     {
         "id": "Evil-v0",
         "entry_point": "evil_environment:Evil",
@@ -344,556 +372,317 @@ _EVIL_SPEC = json.dumps(
 )
 
 
-def _without_space(key: str) -> Callable[[dict[str, Any]], None]:
-    def change(metadata: dict[str, Any]) -> None:
-        del metadata[key]
-        metadata["env_spec"] = _EVIL_SPEC
+# --------------------------------------------------------------------------------- cases
 
-    return change
+_ALL = ("resealed", "bare", "stale")
+_NO_RESEAL = ("bare", "stale")  # no manifest can be made for such a folder
 
 
-def _flip(name: str, at: int = 3) -> Callable[[Path, Path], None]:
-    """Flip one byte of an array's only chunk on disk."""
+@dataclass(frozen=True)
+class Case:
+    """One way to spoil a dataset.
 
-    def spoil(folder: Path, secret: Path) -> None:
-        with h5py.File(folder / DATA_FILE, "r") as file:
-            offset = file[name].id.get_chunk_info(0).byte_offset + at
-        with (folder / DATA_FILE).open("r+b") as raw:
-            raw.seek(offset)
-            byte = raw.read(1)
-            raw.seek(offset)
-            raw.write(bytes([byte[0] ^ 0x40]))
+    ``words`` must be in the message. ``seals`` says which manifests the case is about.
+    """
 
-    return spoil
+    spoil: Spoil
+    words: tuple[str, ...]
+    seals: tuple[str, ...] = _ALL
 
 
-def _blob(**changes: Any) -> Callable[[Path, Path], None]:
-    def change(file: h5py.File, secret: Path) -> None:
-        blob = json.loads(file["episode_1/infos/pbvf"][()].tobytes()) | changes
-        del file["episode_1/infos/pbvf"]
-        file["episode_1/infos/pbvf"] = np.frombuffer(json.dumps(blob).encode(), np.uint8)
-
-    return _hdf5(change)
+def _at(place: str, spoil: Spoil, *words: str) -> Case:
+    """A case in which a place in the HDF5 file must be named."""
+    return Case(spoil, (place, *words))
 
 
-def _drop(*names: str) -> Callable[[Path, Path], None]:
-    def change(file: h5py.File, secret: Path) -> None:
-        for name in names:
-            del file[name]
-
-    return _hdf5(change)
+def _array(place: str, values: Any, *words: str, **options: Any) -> Case:
+    return _at(place, put(place, values, **options), *words)
 
 
-def _attribute(name: str, value: Any) -> Callable[[Path, Path], None]:
-    def change(file: h5py.File, secret: Path) -> None:
-        file["episode_1"].attrs[name] = value
-
-    return _hdf5(change)
+def _values(place: str, at: Any, value: Any, *words: str) -> Case:
+    return _at(place, set_values(place, at, value), *words)
 
 
-def _set(at: Any, value: Any) -> Callable[[np.ndarray], None]:
-    def edit(values: np.ndarray) -> None:
-        values[at] = value
-
-    return edit
+def _metadata(spoil: Spoil, *words: str) -> Case:
+    return Case(spoil, ("metadata.json", *words))
 
 
-def _raw_bool(file: h5py.File, secret: Path) -> None:
-    file["episode_1/terminations"].id.write_direct_chunk((0,), bytes([7] * STEPS), 1)
+def _raw_metadata(change: Callable[[bytes], bytes], *words: str) -> Case:
+    return _metadata(raw(METADATA_FILE, change), *words)
 
+
+def _manifest(change: Callable[[dict[str, Any]], object], *words: str) -> Case:
+    return Case(manifest(change), ("manifest.json", *words), ("stale",))
+
+
+def _space(**entries: Any) -> str:
+    return json.dumps(entries)
+
+
+_E1, _REWARDS, _X = "episode_1", "episode_1/rewards", "episode_1/infos/x"
+_ENTRY = {"size": 1, "sha256": "0" * 64}
+_BOX4 = _space(type="Box", dtype="float64", shape=[4], low=[0] * 4, high=[1] * 4)
+_DISCRETE3 = _space(type="Discrete", dtype="int64", start=0, n=3)
 
 UNSAFE: dict[str, Case] = {
-    "external link to an array": Case(
-        _link("episode_1/rewards", _external("values")), ("episode_1/rewards", "external link")
+    "external link to an array": _at(
+        _REWARDS, link(_REWARDS, _external("values")), "external link"
     ),
-    "external link to an episode": Case(
-        _link("episode_2", _external("group")), ("episode_2", "external link")
+    "external link to an episode": _at(
+        "episode_2", link("episode_2", _external("group")), "external link"
     ),
-    "external link as infos": Case(
-        _link("episode_0/infos", _external("group")), ("episode_0/infos", "external link")
+    "external link as infos": _at(
+        "episode_0/infos", link("episode_0/infos", _external("group")), "external link"
     ),
-    "external link beside the arrays": Case(
-        _link("episode_0/infos/more", _external("values")),
-        ("episode_0/infos/more", "external link"),
+    "external link beside the arrays": _at(_X, link(_X, _external("values")), "external link"),
+    "external link in the root": _at("more", link("more", _external("group")), "external link"),
+    "soft link": _at(
+        _REWARDS, link(_REWARDS, lambda _: h5py.SoftLink("/episode_0/rewards")), "soft link"
     ),
-    "external link in the root": Case(_link("more", _external("group")), ("more", "external link")),
-    "soft link": Case(
-        _link("episode_1/rewards", lambda _: h5py.SoftLink("/episode_0/rewards")),
-        ("episode_1/rewards", "soft link"),
+    "dangling soft link": _at(_X, link(_X, lambda _: h5py.SoftLink("/nowhere")), "soft link"),
+    "external storage": _at(_REWARDS, hdf5(_external_storage), "external file"),
+    "virtual dataset": _at(_REWARDS, hdf5(_virtual), "virtual"),
+    "unlimited virtual dataset": _at(_REWARDS, hdf5(_virtual_unlimited), "virtual"),
+    "unknown filter": _at(_REWARDS, hdf5(_unknown_filter), "filter 32123"),
+    "deflate": _array(_REWARDS, np.zeros(STEPS), "filter 1", compression="gzip"),
+    "lzf": _array(_X, np.zeros(STEPS), "filter 32000", compression="lzf"),
+    "variable-length strings": _array(_X, ["a"], "variable length", dtype=h5py.string_dtype()),
+    "variable-length rewards": _array(
+        _REWARDS, None, "variable length", shape=(STEPS,), dtype=h5py.vlen_dtype(np.float64)
     ),
-    "dangling soft link": Case(
-        _link("episode_1/infos/x", lambda _: h5py.SoftLink("/nowhere")),
-        ("episode_1/infos/x", "soft link"),
-    ),
-    "external storage": Case(_hdf5(_external_storage), ("episode_1/rewards", "external file")),
-    "virtual dataset": Case(_hdf5(_virtual), ("episode_1/rewards", "virtual")),
-    "unlimited virtual dataset": Case(_hdf5(_virtual_unlimited), ("episode_1/rewards", "virtual")),
-    "unknown filter": Case(_hdf5(_unknown_filter), ("episode_1/rewards", "filter 32123")),
-    "deflate": Case(
-        _put("episode_1/rewards", np.zeros(STEPS), compression="gzip"),
-        ("episode_1/rewards", "filter 1"),
-    ),
-    "lzf": Case(
-        _put("episode_1/infos/x", np.zeros(STEPS), compression="lzf"),
-        ("episode_1/infos/x", "filter 32000"),
-    ),
-    "variable-length strings": Case(
-        _put("episode_1/infos/x", ["a", "b"], dtype=h5py.string_dtype()),
-        ("episode_1/infos/x", "variable length"),
-    ),
-    "variable-length rewards": Case(
-        _put("episode_1/rewards", None, shape=(STEPS,), dtype=h5py.vlen_dtype(np.float64)),
-        ("episode_1/rewards", "variable length"),
-    ),
-    "references": Case(
-        _put("episode_1/infos/x", [h5py.Reference()] * 2, dtype=h5py.ref_dtype),
-        ("episode_1/infos/x", "references"),
-    ),
-    "8 PiB contiguous": Case(_huge("episode_1/rewards"), ("episode_1/rewards", "declares")),
-    "8 PiB chunked": Case(
-        _huge("episode_1/rewards", chunks=(1024,)), ("episode_1/rewards", "declares")
-    ),
-    "8 PiB checksummed": Case(
+    "references": _array(_X, [h5py.Reference()] * 2, "references", dtype=h5py.ref_dtype),
+    "8 PiB contiguous": _at(_REWARDS, _huge(_REWARDS), "declares"),
+    "8 PiB chunked": _at(_REWARDS, _huge(_REWARDS, chunks=(1024,)), "declares"),
+    "8 PiB checksummed": _at(
+        "episode_1/infos/theta",
         _huge("episode_1/infos/theta", chunks=(1024,), fletcher32=True),
-        ("episode_1/infos/theta", "declares"),
+        "declares",
     ),
-    "8 PiB beside the arrays": Case(
-        _huge("episode_1/infos/x", chunks=(1024,)), ("episode_1/infos/x", "declares")
+    "8 PiB beside the arrays": _at(_X, _huge(_X, chunks=(1024,)), "declares"),
+    "8 PiB in the root": _at("x", _huge("x", chunks=(1024,)), "declares"),
+    "one array under many names": _at("episode_1/infos/big", hdf5(_many_links), "file of"),
+    "huge chunk": _at("episode_1/infos/bomb", hdf5(_chunk_bomb), "chunks of"),
+    "loop of groups": _at(
+        "episode_1/infos/loop",
+        hdf5(lambda file, _: file.__setitem__("episode_1/infos/loop", file["episode_1/infos"])),
+        "twice",
     ),
-    "8 PiB in the root": Case(_huge("x", chunks=(1024,)), ("x", "declares")),
-    "one array under many names": Case(_hdf5(_many_links), ("episode_1/infos/big", "file of")),
-    "huge chunk": Case(_hdf5(_chunk_bomb), ("episode_1/infos/bomb", "chunks of")),
-    "loop of groups": Case(_hdf5(_loop), ("episode_1/infos/loop", "twice")),
-    "one episode under two names": Case(_hdf5(_twice), ("episode_2", "twice")),
-    "deep groups": Case(_hdf5(_deep), ("episode_1/infos/d/d", "deeper")),
-    "a path as a name": Case(_path_as_name, ("door/in", "path")),
-    "no observation space": Case(
-        _metadata(_without_space("observation_space")), ("metadata.json", "observation_space")
+    "one episode under two names": _at("episode_2", hdf5(_twice), "twice"),
+    "deep groups": _at(
+        "episode_1/infos/d/d",
+        hdf5(lambda file, _: file.create_group("episode_1/infos/" + "/".join("d" * 40))),
+        "deeper",
     ),
-    "no action space": Case(
-        _metadata(_without_space("action_space")), ("metadata.json", "action_space")
-    ),
-    "null space": Case(
-        _metadata(lambda m: m.update(action_space=None)), ("metadata.json", "action_space")
-    ),
+    "a path as a name": _at("door/in", _path_as_name, "path"),
+    **{
+        f"no {key.replace('_', ' ')}": _metadata(
+            json_file(METADATA_FILE, lambda m, key=key: (m.pop(key), m.update(env_spec=EVIL_SPEC))),
+            key,
+        )
+        for key in ("observation_space", "action_space")
+    },
+    "null space": _metadata(metadata(action_space=None), "action_space"),
     "data file is a symlink": Case(
-        _symlink(DATA_FILE), ("main_data.hdf5", "symbolic link"), ("bare", "stale")
+        _symlink(DATA_FILE), ("main_data.hdf5", "symbolic link"), _NO_RESEAL
     ),
     "metadata is a symlink": Case(
-        _symlink(METADATA_FILE), ("metadata.json", "symbolic link"), ("bare", "stale")
+        _symlink(METADATA_FILE), ("metadata.json", "symbolic link"), _NO_RESEAL
     ),
     "manifest is a symlink": Case(
-        _symlink("manifest.json"), ("manifest.json", "symbolic link"), ("stale",)
+        _symlink(MANIFEST_FILE), ("manifest.json", "symbolic link"), ("stale",)
     ),
-    "data is a symlink": Case(_symlink("data"), ("data", "symbolic link"), ("bare", "stale")),
-    "a symlink beside": Case(
+    "data is a symlink": Case(_symlink("data"), ("data", "symbolic link"), _NO_RESEAL),
+    "a symlink beside": _at(
+        "extra",
         lambda folder, secret: (folder / "extra").symlink_to(secret / "secret.bin"),
-        ("extra", "symbolic link"),
+        "symbolic link",
     ),
-    "data file is a pipe": Case(
-        _fifo(DATA_FILE), ("main_data.hdf5", "regular file"), ("bare", "stale")
+    "data file is a pipe": Case(_fifo(DATA_FILE), ("main_data.hdf5", "regular file"), _NO_RESEAL),
+    "metadata is a pipe": Case(_fifo(METADATA_FILE), ("metadata.json", "regular file"), _NO_RESEAL),
+    "manifest is a pipe": Case(_fifo(MANIFEST_FILE), ("manifest.json", "regular"), ("stale",)),
+    "manifest leaves the folder": _manifest(
+        lambda m: m["files"].update({"../../secret": _ENTRY}), "../../secret"
     ),
-    "metadata is a pipe": Case(
-        _fifo(METADATA_FILE), ("metadata.json", "regular file"), ("bare", "stale")
-    ),
-    "manifest is a pipe": Case(_fifo("manifest.json"), ("manifest.json", "regular"), ("stale",)),
-    "manifest leaves the folder": Case(
-        _manifest(lambda m: m["files"].update({"../../secret": {"size": 1, "sha256": "0" * 64}})),
-        ("manifest.json", "../../secret"),
-        ("stale",),
-    ),
-    "manifest names the root": Case(
-        _manifest(lambda m: m["files"].update({"/etc/passwd": {"size": 1, "sha256": "0" * 64}})),
-        ("manifest.json", "/etc/passwd"),
-        ("stale",),
+    "manifest names the root": _manifest(
+        lambda m: m["files"].update({"/etc/passwd": _ENTRY}), "/etc/passwd"
     ),
 }
 """Exit 4."""
 
 DAMAGED: dict[str, Case] = {
     "data file cut in half": Case(
-        _raw(DATA_FILE, lambda data: data[: len(data) // 2]), ("main_data.hdf5",)
+        raw(DATA_FILE, lambda data: data[: len(data) // 2]), ("main_data.hdf5",)
     ),
-    "data file of 0 bytes": Case(_raw(DATA_FILE, lambda _: b""), ("main_data.hdf5", "empty")),
-    "data file of zeros": Case(_raw(DATA_FILE, lambda _: bytes(4096)), ("main_data.hdf5",)),
+    "data file of 0 bytes": Case(raw(DATA_FILE, lambda _: b""), ("main_data.hdf5", "empty")),
+    "data file of zeros": Case(raw(DATA_FILE, lambda _: bytes(4096)), ("main_data.hdf5",)),
     "no data file": Case(
-        lambda folder, _: (folder / DATA_FILE).unlink(),
-        ("main_data.hdf5", "missing"),
-        ("bare", "stale"),
+        lambda folder, _: (folder / DATA_FILE).unlink(), ("main_data.hdf5", "missing"), _NO_RESEAL
     ),
     "no metadata": Case(
         lambda folder, _: (folder / METADATA_FILE).unlink(),
         ("metadata.json", "missing"),
-        ("bare", "stale"),
+        _NO_RESEAL,
     ),
     "no data folder": Case(
-        lambda folder, _: shutil.rmtree(folder / "data"), ("'data'",), ("bare", "stale")
+        lambda folder, _: shutil.rmtree(folder / "data"), ("'data'",), _NO_RESEAL
     ),
-    "a flipped byte in rewards": Case(_flip("episode_1/rewards"), ("episode_1/rewards",)),
-    "a flipped byte in theta": Case(_flip("episode_2/infos/theta"), ("episode_2/infos/theta",)),
-    "a flipped byte in the policy tag": Case(
-        _flip("episode_0/infos/pbvf"), ("episode_0/infos/pbvf",)
+    "a flipped byte in rewards": _at(_REWARDS, flip(_REWARDS)),
+    "a flipped byte in theta": _at("episode_2/infos/theta", flip("episode_2/infos/theta")),
+    "a flipped byte in the policy tag": _at("episode_0/infos/pbvf", flip("episode_0/infos/pbvf")),
+    "metadata of 0 bytes": _raw_metadata(lambda _: b"", "empty"),
+    "metadata not JSON": _raw_metadata(lambda data: data[:-9], "JSON"),
+    "metadata a list": _raw_metadata(lambda _: b"[]", "object"),
+    "metadata not UTF-8": _raw_metadata(lambda _: b'{"a":"\xff"}'),
+    "metadata with Infinity": _raw_metadata(lambda d: b'{"x":Infinity,' + d[1:], "Infinity"),
+    "metadata with a key twice": _raw_metadata(
+        lambda data: b'{"total_steps":1,' + data[1:], "total_steps", "twice"
     ),
-    "metadata of 0 bytes": Case(_raw(METADATA_FILE, lambda _: b""), ("metadata.json", "empty")),
-    "metadata not JSON": Case(
-        _raw(METADATA_FILE, lambda data: data[:-9]), ("metadata.json", "JSON")
-    ),
-    "metadata a list": Case(_raw(METADATA_FILE, lambda _: b"[]"), ("metadata.json", "object")),
-    "metadata not UTF-8": Case(_raw(METADATA_FILE, lambda _: b'{"a":"\xff"}'), ("metadata.json",)),
-    "metadata with Infinity": Case(
-        _raw(METADATA_FILE, lambda data: b'{"x":Infinity,' + data[1:]),
-        ("metadata.json", "Infinity"),
-    ),
-    "metadata with a key twice": Case(
-        _raw(METADATA_FILE, lambda data: b'{"total_steps":1,' + data[1:]),
-        ("metadata.json", "total_steps", "twice"),
-    ),
-    "metadata nested deeply": Case(
-        _raw(METADATA_FILE, lambda _: b"[" * 100_000), ("metadata.json", "JSON")
-    ),
-    "env_spec not JSON": Case(
-        _metadata(lambda m: m.update(env_spec="{")), ("metadata.json", "env_spec")
-    ),
-    "env_spec a number": Case(
-        _metadata(lambda m: m.update(env_spec=3)), ("metadata.json", "env_spec")
-    ),
-    "env_spec a list": Case(
-        _metadata(lambda m: m.update(env_spec="[]")), ("metadata.json", "env_spec")
-    ),
-    "malformed space": Case(
-        _metadata(lambda m: m.update(action_space='{"type": "Box"}')),
-        ("metadata.json", "action_space"),
-    ),
-    "too many episodes promised": Case(
-        _metadata(lambda m: m.update(total_episodes=5)), ("episode_3", "missing", "5")
-    ),
-    "absurdly many episodes promised": Case(
-        _metadata(lambda m: m.update(total_episodes=2**61)), ("episode_3", "missing")
-    ),
-    "too few episodes promised": Case(
-        _metadata(lambda m: m.update(total_episodes=1)), ("episode_1", "not counted")
-    ),
-    "no episodes promised": Case(
-        _metadata(lambda m: m.update(total_episodes=0)), ("episode_0", "not counted")
-    ),
-    "total_episodes a text": Case(
-        _metadata(lambda m: m.update(total_episodes="3")), ("metadata.json", "total_episodes")
-    ),
-    "too many steps promised": Case(
-        _metadata(lambda m: m.update(total_steps=10**17)), ("metadata.json", "total_steps")
-    ),
-    "too few steps promised": Case(
-        _metadata(lambda m: m.update(total_steps=59)), ("metadata.json", "59", "60")
-    ),
-    "an episode missing in the middle": Case(_drop("episode_1"), ("episode_1", "missing")),
+    "metadata nested deeply": _raw_metadata(lambda _: b"[" * 100_000, "JSON"),
+    "env_spec not JSON": _metadata(metadata(env_spec="{"), "env_spec"),
+    "env_spec a number": _metadata(metadata(env_spec=3), "env_spec"),
+    "env_spec a list": _metadata(metadata(env_spec="[]"), "env_spec"),
+    "malformed space": _metadata(metadata(action_space='{"type": "Box"}'), "action_space"),
+    "too many episodes promised": _at("episode_3", metadata(total_episodes=5), "missing", "5"),
+    "absurdly many episodes promised": _at("episode_3", metadata(total_episodes=2**61), "missing"),
+    "too few episodes promised": _at(_E1, metadata(total_episodes=1), "not counted"),
+    "no episodes promised": _at("episode_0", metadata(total_episodes=0), "not counted"),
+    "total_episodes a text": _metadata(metadata(total_episodes="3"), "total_episodes"),
+    "too many steps promised": _metadata(metadata(total_steps=10**17), "total_steps"),
+    "too few steps promised": _metadata(metadata(total_steps=59), "59", "60"),
+    "an episode missing in the middle": _at(_E1, drop(_E1), "missing"),
     "no episode at all": Case(
-        lambda folder, secret: (
-            _drop("episode_0", "episode_1", "episode_2")(folder, secret),
-            _metadata(lambda m: m.update(total_episodes=0, total_steps=0))(folder, secret),
-        )[0],
+        together(
+            drop("episode_0", "episode_1", "episode_2"), metadata(total_episodes=0, total_steps=0)
+        ),
         ("no episode",),
     ),
-    "a stray group": Case(
-        _hdf5(lambda file, _: file.create_group("stray\x1b[31m")), ("stray\\x1b[31m",)
+    "a stray group": _at(
+        "stray\\x1b[31m", hdf5(lambda file, _: file.create_group("stray\x1b[31m"))
     ),
-    "an episode with a leading zero": Case(
-        _hdf5(lambda file, _: file.create_group("episode_01")), ("episode_01",)
+    "an episode with a leading zero": _at(
+        "episode_01", hdf5(lambda file, _: file.create_group("episode_01"))
     ),
-    "an episode that is an array": Case(_put("episode_1", np.zeros(3)), ("episode_1",)),
-    "infos that is an array": Case(_put("episode_1/infos", np.zeros(3)), ("episode_1/infos",)),
-    "rewards that is a group": Case(
-        _hdf5(
-            lambda file, _: (
-                file.__delitem__("episode_1/rewards"),
-                file.create_group("episode_1/rewards"),
-            )[0]
+    "an episode that is an array": _array(_E1, np.zeros(3)),
+    "infos that is an array": _array("episode_1/infos", np.zeros(3)),
+    "rewards that is a group": _at(_REWARDS, hdf5(_reward_group)),
+    "a type among the arrays": _at(_X, hdf5(lambda file, _: file.__setitem__(_X, np.dtype("f8")))),
+    "3 actions beside 20 rewards": _array(
+        "episode_1/actions", np.zeros((3, 2), np.float32), "(3, 2)", "(20, 2)"
+    ),
+    "one observation too few": _array("episode_1/observations", np.zeros((20, 3)), "(21, 3)"),
+    "observations too wide": _array("episode_1/observations", np.zeros((21, 4)), "(21, 4)"),
+    "observations not as declared": _at(
+        "episode_0", metadata(observation_space=_BOX4), "3 observations", "4"
+    ),
+    "actions not as declared": _at("episode_0", metadata(action_space=_DISCRETE3), "Discrete(3)"),
+    "rewards of two dimensions": _array(_REWARDS, np.zeros((20, 1)), "(20, 1)"),
+    "no rewards": _array(_REWARDS, np.zeros(0), "(0,)"),
+    "rewards without values": _array(_REWARDS, h5py.Empty("f8"), "no values"),
+    "theta too short": _array(
+        "episode_1/infos/theta", np.zeros((2, 7), np.float32), "(2, 7)", "(2, 8)"
+    ),
+    "theta of one dimension": _array("episode_1/infos/theta", np.zeros(8, np.float32), "(8,)"),
+    "theta of float64": _array("episode_1/infos/theta", np.zeros((2, 8)), "float64"),
+    "rewards of complex numbers": _array(_REWARDS, np.zeros(20, np.complex128), "numbers"),
+    "rewards of fixed strings": _array(_REWARDS, np.array([b"abc"] * 20), "numbers"),
+    "an enumeration that is no boolean": _array(
+        _X, [0, 1], "numbers", dtype=h5py.enum_dtype({"a": 0, "b": 1}, "i1")
+    ),
+    "terminations of integers": _array("episode_1/terminations", np.zeros(20, np.int8), "int8"),
+    "observations of another dtype": _array(
+        "episode_1/observations", np.zeros((21, 3), np.float32), "float32", "float64"
+    ),
+    "actions of another dtype": _array(
+        "episode_1/actions", np.zeros((20, 2)), "float64", "float32"
+    ),
+    "a missing array": _at("episode_1/truncations", drop("episode_1/truncations"), "missing"),
+    "a missing tag": _at("episode_1/infos/segment", drop("episode_1/infos/segment"), "missing"),
+    "total_steps wrong": _at(_E1, attribute("total_steps", 19), "19", "20"),
+    "total_steps a text": _at(_E1, attribute("total_steps", np.bytes_(b"20")), "numbers"),
+    "total_steps an array": _at(_E1, attribute("total_steps", [20, 20]), "total_steps"),
+    "total_steps missing": _at(
+        _E1, hdf5(lambda file, _: file[_E1].attrs.__delitem__("total_steps")), "total_steps"
+    ),
+    "seed negative": _at(_E1, attribute("seed", -4), "-4"),
+    "segment out of range": _values("episode_1/infos/segment", 5, 2, "2 policies"),
+    "segment negative": _values("episode_1/infos/segment", 5, -1, "-1"),
+    "segment's last entry": _values("episode_1/infos/segment", -1, 0, "repeat"),
+    "a policy that never acted": _at(
+        "episode_1/infos/theta",
+        set_values("episode_1/infos/segment", slice(None), 0),
+        "never acts",
+    ),
+    "NaN observations": _values("episode_1/observations", (20, 0), np.nan, "NaN", "step 20"),
+    "infinite rewards": _values("episode_2/rewards", 0, np.inf, "infinite", "step 0"),
+    "NaN actions": _values("episode_1/actions", (0, 1), np.nan, "NaN"),
+    "actions out of bounds": _values("episode_1/actions", (3, 1), 2.5, "step 3", "outside"),
+    "NaN theta": _values("episode_2/infos/theta", (1, 0), np.nan, "NaN", "policy 1"),
+    "infinite mean": _values("episode_1/infos/obs_mean", (1, 0), np.inf, "NaN"),
+    "standard deviation of 0": _values("episode_1/infos/obs_std", (0, 0), 0.0, "not positive"),
+    "terminated in the middle": _values("episode_1/terminations", 4, True, "step 4", "before the"),
+    "truncated in the middle": _values("episode_1/truncations", 4, True, "step 4", "before the"),
+    "an episode without an end": _values("episode_1/truncations", -1, False, "neither"),
+    "a boolean of 7": _at("episode_1/terminations", hdf5(_raw_bool), "neither 0 nor 1"),
+    "cut, but not truncated": _at(
+        "episode_1/truncations",
+        together(tag(cut="budget"), set_values("episode_1/terminations", -1, True)),
+        "budget",
+    ),
+    "an unknown cut": _at("episode_1/infos/pbvf", tag(cut="maybe"), "maybe"),
+    "a policy tag without version": _at("episode_1/infos/pbvf", tag(version=None), "version"),
+    "a policy tag of text": _array("episode_1/infos/pbvf", np.zeros((2, 2), np.uint8), "(2, 2)"),
+    "two bad episodes": _at(
+        _REWARDS,
+        together(
+            set_values(_REWARDS, 0, np.nan), put("episode_2/actions", np.zeros((3, 2), np.float32))
         ),
-        ("episode_1/rewards",),
-    ),
-    "a type among the arrays": Case(
-        _hdf5(lambda file, _: file.__setitem__("episode_1/infos/x", np.dtype("f8"))),
-        ("episode_1/infos/x",),
-    ),
-    "3 actions beside 20 rewards": Case(
-        _put("episode_1/actions", np.zeros((3, 2), np.float32)),
-        ("episode_1/actions", "(3, 2)", "(20, 2)"),
-    ),
-    "one observation too few": Case(
-        _put("episode_1/observations", np.zeros((20, 3))), ("episode_1/observations", "(21, 3)")
-    ),
-    "observations too wide": Case(
-        _put("episode_1/observations", np.zeros((21, 4))), ("episode_1/observations", "(21, 4)")
-    ),
-    "observations not as declared": Case(
-        _metadata(
-            lambda m: m.update(
-                observation_space=json.dumps(
-                    {
-                        "type": "Box",
-                        "dtype": "float64",
-                        "shape": [4],
-                        "low": [0] * 4,
-                        "high": [1] * 4,
-                    }
-                )
-            )
-        ),
-        ("episode_0", "3 observations", "4"),
-    ),
-    "actions not as declared": Case(
-        _metadata(
-            lambda m: m.update(
-                action_space=json.dumps({"type": "Discrete", "dtype": "int64", "start": 0, "n": 3})
-            )
-        ),
-        ("episode_0", "Discrete(3)"),
-    ),
-    "rewards of two dimensions": Case(
-        _put("episode_1/rewards", np.zeros((20, 1))), ("episode_1/rewards", "(20, 1)")
-    ),
-    "no rewards": Case(_put("episode_1/rewards", np.zeros(0)), ("episode_1/rewards", "(0,)")),
-    "rewards without values": Case(
-        _put("episode_1/rewards", h5py.Empty("f8")), ("episode_1/rewards", "no values")
-    ),
-    "theta too short": Case(
-        _put("episode_1/infos/theta", np.zeros((2, 7), np.float32)),
-        ("episode_1/infos/theta", "(2, 7)", "(2, 8)"),
-    ),
-    "theta of one dimension": Case(
-        _put("episode_1/infos/theta", np.zeros(8, np.float32)), ("episode_1/infos/theta", "(8,)")
-    ),
-    "theta of float64": Case(
-        _put("episode_1/infos/theta", np.zeros((2, 8))), ("episode_1/infos/theta", "float64")
-    ),
-    "rewards of complex numbers": Case(
-        _put("episode_1/rewards", np.zeros(20, np.complex128)), ("episode_1/rewards", "numbers")
-    ),
-    "rewards of fixed strings": Case(
-        _put("episode_1/rewards", np.array([b"abc"] * 20)), ("episode_1/rewards", "numbers")
-    ),
-    "an enumeration that is no boolean": Case(
-        _put("episode_1/infos/x", [0, 1], dtype=h5py.enum_dtype({"a": 0, "b": 1}, "i1")),
-        ("episode_1/infos/x", "numbers"),
-    ),
-    "terminations of integers": Case(
-        _put("episode_1/terminations", np.zeros(20, np.int8)), ("episode_1/terminations", "int8")
-    ),
-    "observations of another dtype": Case(
-        _put("episode_1/observations", np.zeros((21, 3), np.float32)),
-        ("episode_1/observations", "float32", "float64"),
-    ),
-    "actions of another dtype": Case(
-        _put("episode_1/actions", np.zeros((20, 2))), ("episode_1/actions", "float64", "float32")
-    ),
-    "a missing array": Case(_drop("episode_1/truncations"), ("episode_1/truncations", "missing")),
-    "a missing tag": Case(_drop("episode_1/infos/segment"), ("episode_1/infos/segment", "missing")),
-    "total_steps wrong": Case(_attribute("total_steps", 19), ("episode_1", "19", "20")),
-    "total_steps a text": Case(
-        _attribute("total_steps", np.bytes_(b"20")), ("episode_1", "numbers")
-    ),
-    "total_steps an array": Case(_attribute("total_steps", [20, 20]), ("episode_1", "total_steps")),
-    "total_steps missing": Case(
-        _hdf5(lambda file, _: file["episode_1"].attrs.__delitem__("total_steps")),
-        ("episode_1", "total_steps"),
-    ),
-    "seed negative": Case(_attribute("seed", -4), ("episode_1", "-4")),
-    "segment out of range": Case(
-        _edit("episode_1/infos/segment", _set(5, 2)), ("episode_1/infos/segment", "2 policies")
-    ),
-    "segment negative": Case(
-        _edit("episode_1/infos/segment", _set(5, -1)), ("episode_1/infos/segment", "-1")
-    ),
-    "segment's last entry": Case(
-        _edit("episode_1/infos/segment", _set(-1, 0)), ("episode_1/infos/segment", "repeat")
-    ),
-    "a policy that never acted": Case(
-        _edit("episode_1/infos/segment", _set(slice(None), 0)),
-        ("episode_1/infos/theta", "never acts"),
-    ),
-    "NaN observations": Case(
-        _edit("episode_1/observations", _set((20, 0), np.nan)), ("episode_1/observations", "NaN")
-    ),
-    "infinite rewards": Case(
-        _edit("episode_2/rewards", _set(0, np.inf)), ("episode_2/rewards", "infinite")
-    ),
-    "NaN actions": Case(
-        _edit("episode_1/actions", _set((0, 1), np.nan)), ("episode_1/actions", "NaN")
-    ),
-    "actions out of bounds": Case(
-        _edit("episode_1/actions", _set((0, 1), 2.5)), ("episode_1/actions", "outside")
-    ),
-    "NaN theta": Case(
-        _edit("episode_2/infos/theta", _set((1, 0), np.nan)), ("episode_2/infos/theta", "NaN")
-    ),
-    "infinite mean": Case(
-        _edit("episode_1/infos/obs_mean", _set((1, 0), np.inf)), ("episode_1/infos/obs_mean", "NaN")
-    ),
-    "standard deviation of 0": Case(
-        _edit("episode_1/infos/obs_std", _set((0, 0), 0.0)),
-        ("episode_1/infos/obs_std", "not positive"),
-    ),
-    "terminated in the middle": Case(
-        _edit("episode_1/terminations", _set(4, True)),
-        ("episode_1/terminations", "before the last"),
-    ),
-    "truncated in the middle": Case(
-        _edit("episode_1/truncations", _set(4, True)), ("episode_1/truncations", "before the last")
-    ),
-    "an episode without an end": Case(
-        _edit("episode_1/truncations", _set(-1, False)), ("episode_1/truncations", "neither")
-    ),
-    "a boolean of 7": Case(_hdf5(_raw_bool), ("episode_1/terminations", "neither 0 nor 1")),
-    "cut, but not truncated": Case(
-        lambda folder, secret: (
-            _blob(cut="budget")(folder, secret),
-            _edit("episode_1/terminations", _set(-1, True))(folder, secret),
-        )[0],
-        ("episode_1/truncations", "budget"),
-    ),
-    "an unknown cut": Case(_blob(cut="maybe"), ("episode_1/infos/pbvf", "maybe")),
-    "a policy tag without version": Case(_blob(version=None), ("episode_1/infos/pbvf", "version")),
-    "a policy tag of text": Case(
-        _put("episode_1/infos/pbvf", np.zeros((2, 2), np.uint8)), ("episode_1/infos/pbvf", "(2, 2)")
-    ),
-    "two bad episodes": Case(
-        lambda folder, secret: (
-            _edit("episode_1/rewards", _set(0, np.nan))(folder, secret),
-            _put("episode_2/actions", np.zeros((3, 2), np.float32))(folder, secret),
-        )[0],
-        ("episode_1/rewards", "NaN"),
+        "NaN",
     ),
     "manifest of 0 bytes": Case(
-        _raw("manifest.json", lambda _: b""), ("manifest.json", "empty"), ("stale",)
+        raw(MANIFEST_FILE, lambda _: b""), ("manifest.json", "empty"), ("stale",)
     ),
-    "manifest of another kind": Case(
-        _manifest(lambda m: m.update(format="x")), ("manifest.json",), ("stale",)
-    ),
-    "manifest with another digest": Case(
-        _manifest(lambda m: m.update(digest="0" * 64)), ("manifest.json", "digest"), ("stale",)
-    ),
-    "manifest changed": Case(
-        _manifest(lambda m: m["provenance"].update(license="CC0-1.0")),
-        ("manifest.json", "digest"),
-        ("stale",),
-    ),
+    "manifest of another kind": _manifest(lambda m: m.update(format="x")),
+    "manifest with another digest": _manifest(lambda m: m.update(digest="0" * 64), "digest"),
+    "manifest changed": _manifest(lambda m: m["provenance"].update(license="CC0-1.0"), "digest"),
 }
 """Exit 3."""
 
 INCOMPATIBLE: dict[str, Case] = {
-    "a manifest of version 99": Case(
-        _manifest(lambda m: m.update(version=99)), ("manifest.json", "99", "upgrade"), ("stale",)
-    ),
-    "a policy tag of version 99": Case(
-        _blob(version=99), ("episode_1/infos/pbvf", "99", "upgrade")
-    ),
-    "Dict observations": Case(
-        _metadata(lambda m: m.update(observation_space='{"type": "Dict", "subspaces": {}}')),
-        ("metadata.json", "Dict"),
-    ),
-    "Text actions": Case(
-        _metadata(lambda m: m.update(action_space='{"type": "Text"}')), ("metadata.json", "Text")
-    ),
-    "images": Case(
-        _metadata(
-            lambda m: m.update(
-                observation_space='{"type": "Box", "dtype": "uint8", "shape": [64, 64, 3], '
-                '"low": [], "high": []}'
-            )
+    "a manifest of version 99": _manifest(lambda m: m.update(version=99), "99", "upgrade"),
+    "a policy tag of version 99": _at("episode_1/infos/pbvf", tag(version=99), "99", "upgrade"),
+    "Dict observations": _metadata(metadata(observation_space=_space(type="Dict")), "Dict"),
+    "Text actions": _metadata(metadata(action_space=_space(type="Text")), "Text"),
+    "images": _metadata(
+        metadata(
+            observation_space=_space(type="Box", dtype="uint8", shape=[64, 64, 3], low=[], high=[])
         ),
-        ("metadata.json", "[64, 64, 3]"),
+        "[64, 64, 3]",
     ),
-    "Discrete observations": Case(
-        _metadata(
-            lambda m: m.update(
-                observation_space='{"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}'
-            )
-        ),
-        ("metadata.json", "Discrete(3)"),
+    "Discrete observations": _metadata(metadata(observation_space=_DISCRETE3), "Discrete(3)"),
+    "Arrow storage": _metadata(metadata(data_format="arrow"), "arrow"),
+    "no policy tags": _at(
+        "episode_0", drop(*(f"episode_{i}/infos" for i in range(3))), "infos/theta"
     ),
-    "Arrow storage": Case(
-        _metadata(lambda m: m.update(data_format="arrow")), ("metadata.json", "arrow")
+    "two architectures": _at(
+        "episode_1/infos/pbvf",
+        tag(spec=PolicySpec(3, (5,), BOX_SPEC.actions).to_dict()),
+        "architecture",
+        "[5] against []",
     ),
-    "no policy tags": Case(
-        _drop(*(f"episode_{i}/infos" for i in range(3))), ("episode_0", "infos/theta")
-    ),
-    "two architectures": Case(
-        _blob(spec=PolicySpec(3, (5,), BOX_SPEC.actions).to_dict()),
-        ("episode_1/infos/pbvf", "architecture"),
-    ),
-    "survival bonus in some episodes": Case(
-        _put("episode_1/infos/reward_survive", np.zeros(21)),
-        ("episode_1/infos/reward_survive", "some"),
+    "survival bonus in some episodes": _array(
+        "episode_1/infos/reward_survive", np.zeros(21), "some"
     ),
 }
 """Exit 5."""
 
-
-# ------------------------------------------------------------------------------ watching
-
-
-class Watch:
-    """What was opened, by Python (an audit hook) or anybody (inotify)."""
-
-    def __init__(self) -> None:
-        self.opened: list[str] = []
-        self.imported: list[str] = []
-        self.touched: list[str] = []
-
-
-_active: list[Watch] = []
-_hooked = False
-
-
-def _audit(event: str, args: tuple[Any, ...]) -> None:
-    for watch in _active:
-        if event == "open" and isinstance(args[0], str | bytes):
-            watch.opened.append(os.fsdecode(args[0]))
-        elif event == "import":
-            watch.imported.append(args[0])
-
-
-@contextlib.contextmanager
-def watching(folder: Path) -> Iterator[Watch]:
-    """Record what Python opens and imports, and what anybody opens in ``folder``.
-
-    HDF5 opens files behind Python's back; inotify (Linux) sees that too.
-    """
-    global _hooked  # noqa: PLW0603
-    if not _hooked:
-        sys.addaudithook(_audit)
-        _hooked = True
-    watch = Watch()
-    descriptor = _inotify(folder)
-    _active.append(watch)
-    try:
-        yield watch
-    finally:
-        _active.remove(watch)
-        if descriptor is not None:
-            watch.touched = _events(descriptor)
-            os.close(descriptor)
-
-
-def _inotify(folder: Path) -> int | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    opened = 0x20
-    assert descriptor >= 0
-    assert libc.inotify_add_watch(descriptor, os.fsencode(folder), opened) >= 0
-    return int(descriptor)
-
-
-def _events(descriptor: int) -> list[str]:
-    names = []
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            data = os.read(descriptor, 65_536)
-            at = 0
-            while at < len(data):
-                length = struct.unpack_from("iIII", data, at)[3]
-                name = data[at + 16 : at + 16 + length].rstrip(b"\0")
-                names.append(os.fsdecode(name))
-                at += 16 + length
-    return names
+TABLE = [
+    (error, name, seal, case)
+    for error, cases in (
+        (UnsafeError, UNSAFE),
+        (DamagedError, DAMAGED),
+        (IncompatibleError, INCOMPATIBLE),
+    )
+    for name, case in cases.items()
+    for seal in case.seals
+]
+"""Every case with each of its manifests, and the error that it is."""

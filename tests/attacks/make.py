@@ -146,8 +146,8 @@ def _entry(text: str) -> Callable[[bytes], bytes]:
 
 
 def _env_spec(**changes: Any) -> Spoil:
-    spec = json.loads(hostile._EVIL_SPEC) | changes
-    return hostile._metadata(lambda metadata: metadata.update(env_spec=json.dumps(spec)))
+    spec = json.loads(hostile.EVIL_SPEC) | changes
+    return hostile.metadata(env_spec=json.dumps(spec))
 
 
 def _user_defined_link(folder: Path, secret: Path) -> None:
@@ -170,16 +170,16 @@ def _sparse(name: str, size: int) -> Spoil:
 
 
 def _blob(data: bytes) -> Spoil:
-    return hostile._put("episode_1/infos/pbvf", np.frombuffer(data, np.uint8))
+    return hostile.put("episode_1/infos/pbvf", np.frombuffer(data, np.uint8))
 
 
 def _spec(**changes: Any) -> Spoil:
-    return hostile._blob(spec=hostile.BOX_SPEC.to_dict() | changes)
+    return hostile.tag(spec=hostile.BOX_SPEC.to_dict() | changes)
 
 
 def _manifest_file(name: str) -> Spoil:
     entry = {"size": 1, "sha256": "0" * 64}
-    return hostile._manifest(lambda manifest: manifest["files"].update({name: entry}))
+    return hostile.manifest(lambda manifest: manifest["files"].update({name: entry}))
 
 
 def _pickled(name: str) -> Spoil:
@@ -192,22 +192,22 @@ def _pickled(name: str) -> Spoil:
 MORE_DATASETS: dict[str, tuple[Spoil, tuple[int, ...], str]] = {
     "a user-defined link": (_user_defined_link, UNSAFE, "resealed"),
     "total_steps of 800 kB": (
-        hostile._attribute("total_steps", np.zeros(100_000, np.int64)),
+        hostile.attribute("total_steps", np.zeros(100_000, np.int64)),
         DAMAGED,
         "resealed",
     ),
     "total_steps of variable length": (
-        hostile._attribute("total_steps", "20"),
+        hostile.attribute("total_steps", "20"),
         BAD,
         "resealed",
     ),
     "a compound type": (
-        hostile._put("episode_1/rewards", np.zeros(20, [("a", "f8"), ("b", "i4")])),
+        hostile.put("episode_1/rewards", np.zeros(20, [("a", "f8"), ("b", "i4")])),
         DAMAGED,
         "resealed",
     ),
     "an opaque type": (
-        hostile._put("episode_1/infos/x", np.zeros(20, "V8")),
+        hostile.put("episode_1/infos/x", np.zeros(20, "V8")),
         DAMAGED,
         "resealed",
     ),
@@ -239,31 +239,27 @@ MORE_DATASETS: dict[str, tuple[Spoil, tuple[int, ...], str]] = {
     "metadata that are a pickle": (_pickled(METADATA_FILE), DAMAGED, "bare"),
     "a data file that is a pickle": (_pickled(DATA_FILE), DAMAGED, "bare"),
     "more episodes than there are atoms": (
-        hostile._metadata(lambda m: m.update(total_episodes=2**61)),
+        hostile.metadata(total_episodes=2**61),
         DAMAGED,
         "resealed",
     ),
     "steps beyond 64 bits": (
-        hostile._metadata(lambda m: m.update(total_steps=10**400)),
+        hostile.metadata(total_steps=10**400),
         DAMAGED,
         "resealed",
     ),
     "a space of 10**9 dimensions": (
-        hostile._metadata(
-            lambda m: m.update(
-                observation_space='{"type":"Box","dtype":"float64","shape":[1000000000],'
-                '"low":[],"high":[]}'
-            )
+        hostile.metadata(
+            observation_space='{"type":"Box","dtype":"float64","shape":[1000000000],'
+            '"low":[],"high":[]}'
         ),
         REFUSED,
         "resealed",
     ),
     "a space with Python in its dtype": (
-        hostile._metadata(
-            lambda m: m.update(
-                action_space='{"type":"Box","dtype":"__import__(\'os\').getcwd()","shape":[2],'
-                '"low":[0,0],"high":[1,1]}'
-            )
+        hostile.metadata(
+            action_space='{"type":"Box","dtype":"__import__(\'os\').getcwd()","shape":[2],'
+            '"low":[0,0],"high":[1,1]}'
         ),
         REFUSED,
         "resealed",
@@ -301,10 +297,10 @@ ENVIRONMENTS: dict[str, Spoil] = {
 
 # Safe, and every digest fits; only what compares the data with themselves refuses those.
 LIES: dict[str, Spoil] = {
-    "actions that its policies never take": hostile._edit(
+    "actions that its policies never take": hostile.edit(
         "episode_1/actions", lambda actions: np.negative(actions, out=actions)
     ),
-    "statistics of other data": hostile._manifest(
+    "statistics of other data": hostile.manifest(
         lambda manifest: manifest["provenance"]["stats"].update(policies=5)
     ),
 }
@@ -737,7 +733,7 @@ def remotes(good: Good) -> Iterator[Attack]:
         yield put(f"a manifest that names {name!r}", _manifest_file(name), UNSAFE, None)
     yield put("a manifest without end", _text(MANIFEST_FILE, _bomb("[],")), UNSAFE, None)
     yield put("a manifest that is a pickle", _pickled(MANIFEST_FILE), DAMAGED, None)
-    yield put("no manifest", hostile._raw(MANIFEST_FILE, lambda _: b""), DAMAGED, None)
+    yield put("no manifest", hostile.raw(MANIFEST_FILE, lambda _: b""), DAMAGED, None)
 
     def sized(folder: Path, secret: Path) -> None:
         path = folder / MANIFEST_FILE

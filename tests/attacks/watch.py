@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import hostile
+import watching
 from pbvf_cli.__main__ import main
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -199,7 +199,7 @@ def run() -> None:
             "err": err,
             "seconds": time.perf_counter() - before,
             "memory": _memory("VmHWM") - idle,
-            "found": guard.found + [f"opened {name}" for name in hostile._events(stream)],
+            "found": guard.found + [f"opened {name}" for name in watching.events(stream)],
             "left": left,
         }
         print(json.dumps(result), file=sys.__stdout__, flush=True)

@@ -166,7 +166,7 @@ def test_verify_an_intact_dataset(folder: Path) -> None:
 
 def test_verify_a_damaged_dataset(folder: Path, tmp_path: Path) -> None:
     for name in ("episode_1/rewards", "episode_3/actions"):
-        hostile._flip(name)(folder, tmp_path)
+        hostile.flip(name)(folder, tmp_path)
     ran = pbvf("dataset", "verify", folder, "--json")
     assert ran.code == 3
     assert ran.err.count("\n") == 1
@@ -215,7 +215,7 @@ def test_verify_warns_of_an_edited_card(folder: Path) -> None:
 
 
 def test_verify_a_dataset_without_tags(folder: Path, tmp_path: Path) -> None:
-    hostile._drop(*(f"episode_{i}/infos" for i in range(4)))(folder, tmp_path)
+    hostile.drop(*(f"episode_{i}/infos" for i in range(4)))(folder, tmp_path)
     hostile.unseal(folder)
     ran = pbvf("dataset", "verify", folder, "--json", "--quiet")
     assert ran.code == 5

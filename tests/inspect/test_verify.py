@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ import torch
 
 import hostile
 import make_episodes
+import watching
 from libtools import box_spec, discrete_spec, make_file, make_policies
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
@@ -37,7 +37,6 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
-    PbvfError,
     ResourceError,
     UnsafeError,
     UsageError,
@@ -47,41 +46,16 @@ from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import encode_checkpoint
 from pbvf_offline.online.loop import start_training
 from pbvf_offline.online.settings import OnlineSettings
-from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.families.mlp import TANH_MLP
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
-STATUS = {UnsafeError: "unsafe", DamagedError: "damaged", IncompatibleError: "unverified"}
-
-TABLE = [
-    (name, seal, case, error)
-    for cases, error in (
-        (hostile.UNSAFE, UnsafeError),
-        (hostile.DAMAGED, DamagedError),
-        (hostile.INCOMPATIBLE, IncompatibleError),
-    )
-    for name, case in cases.items()
-    for seal in case.seals
-]
-
-
-def acted(i: int, spec: PolicySpec = hostile.BOX_SPEC, **changes: Any) -> Episode:
-    """A good little episode whose actions are those of its policies."""
-    found = hostile.episode(i, spec, **changes)
-    actors = [
-        Actor(spec, *parts)
-        for parts in zip(found.theta, found.obs_mean, found.obs_std, strict=True)
-    ]
-    steps = zip(found.segment, found.observations[:-1], strict=False)
-    return dataclasses.replace(found, actions=np.array([actors[k].act(o)[0] for k, o in steps]))
-
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return hostile.make(tmp_path_factory.mktemp("good"), episodes=[acted(i) for i in range(3)])
+    return hostile.make(tmp_path_factory.mktemp("good"))
 
 
 @pytest.fixture
@@ -145,46 +119,6 @@ def test_every_kind_of_policy_is_intact(spec: PolicySpec, tmp_path: Path) -> Non
     assert found.counts["policies"] == 12
 
 
-@pytest.mark.parametrize(
-    ("name", "seal", "case", "error"), TABLE, ids=[f"{row[0]}-{row[1]}" for row in TABLE]
-)
-def test_named_and_nothing_outside_opened(
-    name: str,
-    seal: str,
-    case: hostile.Case,
-    error: type[PbvfError],
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    secret = hostile.outside(tmp_path / "outside")
-    case.spoil(folder, secret)
-    hostile.SEALS[seal](folder)
-    (tmp_path / "evil_environment.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("an environment was built")
-
-    monkeypatch.setattr(gymnasium, "make", refuse)
-    with hostile.watching(secret) as watch:
-        found = verify(folder)
-    named = [p for p in found.problems if all(word in str(p) for word in case.words)]
-    assert named, texts(found)
-    assert any(isinstance(p, error) for p in named)
-    if seal == "stale" and error is IncompatibleError:
-        assert found.status in ("damaged", "unverified")
-    else:
-        assert found.status == STATUS[error]
-        assert type(found.error) is error
-    assert all(str(p).isprintable() and str(folder) in str(p) for p in found.problems)
-    assert found.safe_for_minari is not None
-    if error is UnsafeError:
-        assert found.safe_for_minari is False
-    assert watch.touched == []
-    assert "evil_environment" not in watch.imported
-
-
 def test_what_is_called_safe_stock_minari_opens_without_a_look_outside(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -195,12 +129,12 @@ def test_what_is_called_safe_stock_minari_opens_without_a_look_outside(
     found = verify(folder)
     assert (found.status, found.safe_for_minari) == ("damaged", True)
     secret = hostile.outside(tmp_path / "outside")
-    with hostile.watching(secret) as watch:
+    with watching.watching(secret) as watch:
         assert len(list(MinariDataset(folder / "data").iterate_episodes())) == 3
     assert watch.touched == []
 
 
-def test_where_a_look_ends_early_minari_is_not_called_safe(folder: Path) -> None:
+def test_where_a_check_ends_early_minari_is_not_called_safe(folder: Path) -> None:
     (folder / "manifest.json").write_bytes(b"{}")
     found = verify(folder)
     assert (found.status, found.safe_for_minari) == ("damaged", False)
@@ -210,7 +144,7 @@ def test_where_a_look_ends_early_minari_is_not_called_safe(folder: Path) -> None
 def test_the_reason_names_what_recover_environment_would_import(folder: Path) -> None:
     path = folder / METADATA_FILE
     metadata = json.loads(path.read_text())
-    path.write_text(json.dumps(metadata | {"env_spec": hostile._EVIL_SPEC}))
+    path.write_text(json.dumps(metadata | {"env_spec": hostile.EVIL_SPEC}))
     hostile.reseal(folder)
     found = verify(folder)
     assert found.status == "intact"
@@ -241,9 +175,9 @@ def test_attributes_that_minari_would_swallow(
 
 def test_all_problems_are_reported(folder: Path, tmp_path: Path) -> None:
     for name in ("episode_0/rewards", "episode_0/infos/theta", "episode_2/observations"):
-        hostile._flip(name)(folder, tmp_path)
-    hostile._edit("episode_1/rewards", hostile._set(3, np.nan))(folder, tmp_path)
-    hostile._edit("episode_1/infos/obs_mean", hostile._set((0, 0), np.inf))(folder, tmp_path)
+        hostile.flip(name)(folder, tmp_path)
+    hostile.set_values("episode_1/rewards", 3, np.nan)(folder, tmp_path)
+    hostile.set_values("episode_1/infos/obs_mean", (0, 0), np.inf)(folder, tmp_path)
     (folder / METADATA_FILE).write_bytes((folder / METADATA_FILE).read_bytes() + b" ")
     found = verify(folder)
     where = [(p.where or "").removeprefix(f"{folder}/") for p in found.problems]
@@ -263,8 +197,8 @@ def test_problems_come_in_the_order_of_episodes(
 ) -> None:
     monkeypatch.setattr(verify_dataset, "_LONG", long)
     for place in ("episode_0/actions", "episode_2/actions"):
-        hostile._edit(place, hostile._set((3, 0), 0.123))(folder, tmp_path)
-    hostile._edit("episode_1/rewards", hostile._set(3, np.nan))(folder, tmp_path)
+        hostile.set_values(place, (3, 0), 0.123)(folder, tmp_path)
+    hostile.set_values("episode_1/rewards", 3, np.nan)(folder, tmp_path)
     hostile.reseal(folder)
     where = [
         (p.where or "").removeprefix(f"{folder}/{DATA_FILE}: ") for p in verify(folder).problems
@@ -283,8 +217,8 @@ def test_a_failure_of_the_thread_is_not_lost(folder: Path, monkeypatch: pytest.M
 
 
 def test_the_worst_problem_is_the_error(folder: Path, tmp_path: Path) -> None:
-    hostile._flip("episode_0/rewards")(folder, tmp_path)
-    link = hostile._link("episode_2/infos/x", lambda _: h5py.SoftLink("/nowhere"))
+    hostile.flip("episode_0/rewards")(folder, tmp_path)
+    link = hostile.link("episode_2/infos/x", lambda _: h5py.SoftLink("/nowhere"))
     link(folder, tmp_path)
     found = verify(folder)
     assert found.status == "unsafe"
@@ -347,7 +281,7 @@ def test_damage_is_found_without_a_manifest_too(folder: Path) -> None:
             "episode_1/infos/mine", data=np.arange(9.0), chunks=(9,), fletcher32=True
         )
     assert verify(folder).status == "unverified"
-    hostile._flip("episode_1/infos/mine")(folder, folder)
+    hostile.flip("episode_1/infos/mine")(folder, folder)
     found = verify(folder)
     assert found.status == "damaged"
     assert "episode_1/infos/mine" in str(found.error)
@@ -383,7 +317,7 @@ def test_a_manifest_that_lies_about_the_data(
 
 
 def test_a_whole_episode_less_and_no_return(tmp_path: Path) -> None:
-    cut = [dataclasses.replace(acted(0), cut="budget")]
+    cut = [dataclasses.replace(hostile.episode(0), cut="budget")]
     found = verify(hostile.make(tmp_path, episodes=cut))
     assert found.status == "intact", texts(found)
 
@@ -427,7 +361,7 @@ def test_a_user_s_own_module_beside_the_id_is_fine(folder: Path) -> None:
 
 @pytest.mark.parametrize("seed", [2**63, 2**64 - 1])
 def test_a_seed_that_no_reset_takes_is_named(seed: int, folder: Path, tmp_path: Path) -> None:
-    hostile._attribute("seed", np.uint64(seed))(folder, tmp_path)
+    hostile.attribute("seed", np.uint64(seed))(folder, tmp_path)
     hostile.reseal(folder)
     for text in (str(verify(folder).error), str(refused(folder))):
         assert f"episode_1: its seed is {seed}" in text
@@ -450,7 +384,7 @@ def test_tags_of_another_episode_are_noticed(folder: Path, tmp_path: Path) -> No
 
 
 def test_a_policy_change_one_step_late_is_noticed(folder: Path, tmp_path: Path) -> None:
-    hostile._edit("episode_2/infos/segment", hostile._set(10, 0))(folder, tmp_path)
+    hostile.set_values("episode_2/infos/segment", 10, 0)(folder, tmp_path)
     hostile.reseal(folder)
     found = verify(folder)
     assert found.status == "damaged"
@@ -460,7 +394,7 @@ def test_a_policy_change_one_step_late_is_noticed(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["infos/obs_mean", "infos/obs_std", "observations"])
 def test_normaliser_and_observations_count(name: str, folder: Path, tmp_path: Path) -> None:
-    hostile._edit(f"episode_0/{name}", lambda values: values.__imul__(1.01))(folder, tmp_path)
+    hostile.edit(f"episode_0/{name}", lambda values: values.__imul__(1.01))(folder, tmp_path)
     hostile.reseal(folder)
     assert "episode_0/actions" in str(verify(folder).error)
 
@@ -609,7 +543,7 @@ def test_pre_actions_of_stochastic_policies_are_squashed_again(tmp_path: Path) -
     folder = hostile.make(
         tmp_path, spec=spec, episodes=[make_episodes.make_episode(spec, i) for i in range(2)]
     )
-    hostile._edit("episode_1/infos/pre_action", hostile._set((4, 0), 3.0))(folder, tmp_path)
+    hostile.set_values("episode_1/infos/pre_action", (4, 0), 3.0)(folder, tmp_path)
     hostile.reseal(folder)
     found = verify(folder)
     assert "episode_1/actions" in str(found.error)
@@ -628,7 +562,7 @@ def test_stochastic_policies_without_pre_actions_cannot_be_checked(tmp_path: Pat
 
 @pytest.mark.parametrize("spec", [hostile.BOX_SPEC, make_episodes.DISCRETE_SPEC])
 def test_pre_actions_do_not_excuse_a_deterministic_policy(spec: PolicySpec, tmp_path: Path) -> None:
-    folder = hostile.make(tmp_path, spec=spec, episodes=[acted(0, spec)])
+    folder = hostile.make(tmp_path, spec=spec, episodes=[hostile.episode(0, spec)])
     with h5py.File(folder / DATA_FILE, "r+", libver=("v110", "v110")) as file:
         actions = np.zeros_like(file["episode_0/actions"][()])
         file["episode_0/actions"][...] = actions + (0 if spec.is_continuous else 1)
@@ -689,7 +623,7 @@ def test_what_minari_combined_is_unverified_and_checked(
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     for k, name in enumerate(("lab/one-v0", "lab/two-v0")):
-        hostile.make(tmp_path, name, episodes=[acted(2 * k), acted(2 * k + 1)])
+        hostile.make(tmp_path, name, episodes=[hostile.episode(2 * k), hostile.episode(2 * k + 1)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = [minari.load_dataset(name) for name in ("lab/one-v0", "lab/two-v0")]
@@ -707,7 +641,7 @@ def test_an_untagged_dataset_can_still_be_called_safe(folder: Path, tmp_path: Pa
     assert (found.status, len(found.problems)) == ("unverified", 1)
     assert isinstance(found.error, IncompatibleError)
     assert found.safe_for_minari is True
-    hostile._edit("episode_2/rewards", hostile._set(0, np.nan))(folder, tmp_path)
+    hostile.set_values("episode_2/rewards", 0, np.nan)(folder, tmp_path)
     assert "episode_2/rewards" in str(verify(folder).error)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from cli_tools import content
 from faults import Killed, Saboteur
-from hostile import reseal, watching
+from hostile import reseal
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header, pack, unpack
 from pbvf_offline.errors import (
@@ -33,6 +33,7 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.lock import OutputLock
 from share_tools import NAME, licensed, rewrite_manifest
+from watching import watching
 
 DATA = "data/main_data.hdf5"
 

@@ -20,7 +20,7 @@ import pbvf_datasets.share.outgoing as outgoing_module
 import pbvf_datasets.share.transfer as remote_module
 from cli_tools import content
 from faults import Killed, Saboteur
-from hostile import reseal, watching
+from hostile import reseal
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
 from pbvf_datasets.share.arrival import Arrival
@@ -42,6 +42,7 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.lock import OutputLock
 from share_tools import NAME, SOMEBODY, licensed, rewrite_manifest, serving, without_pauses
+from watching import watching
 
 DATA = "data/main_data.hdf5"
 
