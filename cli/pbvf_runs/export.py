@@ -2,77 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pbvf_datasets.format.columns import image_to_columns, unpack_columns
 from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
 from pbvf_datasets.write.writer import DatasetWriter, peek
 from pbvf_offline.envs.make import close_env, make_env
-from pbvf_offline.errors import DamagedError, UsageError
-from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import MAX_SMALL, read_file, read_tensor_file
+from pbvf_offline.errors import UsageError
 from pbvf_offline.io.work_folder import refuse_difference, refuse_foreign
-from pbvf_offline.rollout.episodes import Episode
-from pbvf_runs.folder import BRING_BACK, missing_file, read_kept
+from pbvf_runs.episodes import stored_episodes
 from pbvf_runs.records import (
-    CHECKPOINT_FILE,
-    EPISODES_FOLDER,
-    PENDING_FILE,
-    RESULT_FILE,
-    TAIL_FILE,
     RunConfig,
     RunResult,
 )
-
-
-def stored_episodes(folder: Path) -> Iterator[Episode]:
-    """Yield a finished run's training episodes in order, a shard in memory at a time.
-
-    Raises:
-        DamagedError: A file is missing, or its bytes are not those that were written.
-    """
-    from pbvf_offline.io.tensor_file import decode
-    from pbvf_offline.online.checkpoint import KIND
-
-    def strayed(where: Path, beside: str) -> DamagedError:
-        return DamagedError(
-            f"does not belong to the {beside} beside it", where=where, remedy=BRING_BACK
-        )
-
-    path = folder / RESULT_FILE
-    result = parse_json(read_file(path, MAX_SMALL), str(path))
-    if not isinstance(result, dict):
-        raise DamagedError("is not a run's result", where=path, remedy="remove it and run again")
-    path = folder / CHECKPOINT_FILE
-    if path.exists():
-        content, _ = decode(KIND, read_tensor_file(path), str(path))
-        for name in content["extra"]["shards"]:
-            shard = folder / EPISODES_FOLDER / name
-            data = read_kept(shard)
-            if hashlib.sha256(data).hexdigest()[:16] not in name:
-                raise DamagedError(
-                    "its bytes do not match its name", where=shard, remedy=BRING_BACK
-                )
-            yield from unpack_columns(image_to_columns(data, shard)[0], shard)
-        digest = content["extra"]["pending"]
-        if digest is not None:
-            pending = folder / PENDING_FILE
-            data = read_kept(pending)
-            if hashlib.sha256(data).hexdigest() != digest:
-                raise strayed(pending, "checkpoint")
-            yield from unpack_columns(image_to_columns(data, pending)[0], pending)
-    elif result.get("episodes"):
-        raise missing_file(path)
-    digest = result.get("tail")
-    if digest is not None:
-        tail = folder / TAIL_FILE
-        data = read_kept(tail)
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise strayed(tail, "result")
-        yield from unpack_columns(image_to_columns(data, tail)[0], tail)
 
 
 def check_export(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
 from typing import Final
 
 from pbvf_offline.errors import ConflictError, DamagedError
-from pbvf_offline.io.durable import make_folders, remove_tree, write_durably
+from pbvf_offline.io.durable import make_folders, temporary_for, write_durably
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import MAX_SMALL, file_digest, read_file
-from pbvf_offline.io.work_folder import refuse_difference
+from pbvf_offline.io.work_folder import entries, refuse_difference
 from pbvf_runs.loggers import EVENTS_FOLDER, LOGS_FOLDER, METRICS_FILE
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
@@ -29,22 +30,17 @@ from pbvf_runs.records import (
 )
 
 OTHER_RUN: Final = "choose another --run, or start anew with --overwrite"
-BRING_BACK: Final = "bring it back, or start anew with --overwrite"
-_SNAPSHOT = re.compile(r"(critic|policy)-\d{7,}\.safetensors")
-_CUT_OFF = re.compile(r"\.(?:tmp-(.+)|(.+)\.tmp)")
-_OURS: Final = (
-    CONFIG_FILE,
-    PENDING_FILE,
-    TAIL_FILE,
-    EPISODES_FOLDER,
-    CRITIC_FILE,
-    POLICY_FILE,
-    METRICS_FILE,
-    EVENTS_FOLDER,
-    LOGS_FOLDER,
-    RESULT_FILE,
-    CHECKPOINT_FILE,  # removed from here backwards: what names other files goes before them
+SHARD_NAME: Final = r"shard-\d{6,}-[0-9a-f]{16}\.safetensors"
+_FILES: Final = (
+    *(CONFIG_FILE, PENDING_FILE, TAIL_FILE, CRITIC_FILE, POLICY_FILE, METRICS_FILE, RESULT_FILE),
+    CHECKPOINT_FILE,
 )
+_OWN: Final = re.compile(
+    "|".join(map(re.escape, _FILES))
+    + r"|(critic|policy)-\d{7,}\.safetensors"
+    + rf"|{EPISODES_FOLDER}/({SHARD_NAME})?|{EVENTS_FOLDER}/(events[^/]*)?|{LOGS_FOLDER}/.*"
+)
+"""Matches what a run writes in its folder; what else is there is its user's and stays."""
 
 
 def stored_run_seed(folder: Path) -> int | None:
@@ -85,6 +81,9 @@ def is_of(config: RunConfig, folder: Path) -> bool:
     there = parse_json(read_file(path, MAX_SMALL), str(path))
     if not isinstance(there, dict):
         raise DamagedError("is not a run's configuration", where=path)
+    # A setting that the version which wrote it did not have means its recorded default.
+    settings = type(config.settings).from_dict(there.get("settings"), str(path))
+    there["settings"] = settings.to_dict()
     refuse_difference(there, config.to_dict(), folder, OTHER_RUN)
     return True
 
@@ -103,30 +102,35 @@ def refuse_foreign(folder: Path) -> None:
 
 def _is_free(folder: Path) -> bool:
     """Return whether a folder is empty, or as a first call that was killed leaves it."""
-    if not folder.is_dir() or any(path.name != EPISODES_FOLDER for path in folder.iterdir()):
-        return False
-    episodes = folder / EPISODES_FOLDER
-    return not episodes.exists() or (episodes.is_dir() and not any(episodes.iterdir()))
+    return folder.is_dir() and all(path == folder / EPISODES_FOLDER for path in folder.rglob("*"))
 
 
 def sweep(folder: Path) -> None:
     """Remove what writes that were cut off left beside their targets."""
-    for path in folder.glob(".*"):
-        cut = _CUT_OFF.fullmatch(path.name)
-        name = None if cut is None else cut[1] or cut[2]
-        if name is not None and (name in _OURS or _SNAPSHOT.fullmatch(name)):
-            remove_tree(path)
+    for path in own_entries(folder):
+        if temporary_for(path.name) is not None and not path.is_dir():
+            path.unlink()
 
 
 def clear(folder: Path, *, keep_config: bool = False) -> None:
-    """Remove what a run left in its folder, and nothing else; the configuration goes last."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if _SNAPSHOT.fullmatch(path.name):
-                path.unlink()
-    for name in reversed(_OURS):
-        if name != CONFIG_FILE or not keep_config:
-            remove_tree(folder / name)
+    """Remove what a run left in its folder, and nothing else.
+
+    What names other files goes before them, and the configuration last.
+    """
+    ranks = {CHECKPOINT_FILE: 0, RESULT_FILE: 0, CONFIG_FILE: 2}
+    for path in sorted(own_entries(folder), key=lambda p: ranks.get(p.name, 1)):
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                path.rmdir()  # unless its user keeps something in there
+        elif path.name != CONFIG_FILE or not keep_config:
+            path.unlink()
+
+
+def own_entries(folder: Path) -> list[Path]:
+    """Return what a run wrote in its folder; what a folder holds comes before it."""
+    if not folder.is_dir():
+        return []
+    return [path for path, is_own in entries(folder, _OWN) if is_own]
 
 
 def finished_run(
@@ -176,21 +180,3 @@ def longer(folder: Path, done: int, steps: int) -> ConflictError:
         where=folder,
         remedy=OTHER_RUN,
     )
-
-
-def missing_file(path: Path) -> DamagedError:
-    """Return the complaint about a file that the run lost."""
-    return DamagedError(
-        "is missing, and another file of the run needs it", where=path, remedy=BRING_BACK
-    )
-
-
-def read_kept(path: Path) -> bytes:
-    """Read a file that another file of the run names.
-
-    Raises:
-        DamagedError: It is missing.
-    """
-    if not path.exists():
-        raise missing_file(path)
-    return read_file(path)

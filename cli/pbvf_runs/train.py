@@ -22,34 +22,26 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pbvf_datasets.format.columns import (
-    columns_to_image,
-    image_to_columns,
-    pack_columns,
-    unpack_columns,
-)
 from pbvf_offline.envs.make import close_env, make_env, time_limit
-from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.io.durable import remove_tree, resource_errors, write_durably
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.evaluation import evaluate_policies
+from pbvf_runs.episodes import RunEpisodes
 from pbvf_runs.folder import (
     claim,
     clear,
     finished_run,
     is_of,
     longer,
-    missing_file,
-    read_kept,
     refuse_foreign,
     sweep,
 )
@@ -58,8 +50,6 @@ from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
     CRITIC_FILE,
-    EPISODES_FOLDER,
-    PENDING_FILE,
     POLICY_FILE,
     RESULT_FILE,
     TAIL_FILE,
@@ -160,18 +150,6 @@ def train_run(
             raise
 
 
-@dataclass
-class _Kept:
-    """Episodes that are on disk, and those that wait for the next shard."""
-
-    shards: list[str] = field(default_factory=list)
-    waiting: list[Episode] = field(default_factory=list)
-
-    @property
-    def waiting_steps(self) -> int:
-        return sum(len(episode) for episode in self.waiting)
-
-
 class _Runner:
     """One call of :func:`train_run`.
 
@@ -216,7 +194,7 @@ class _Runner:
         self.keep = config.settings.normalization != "per-step"
         self.evaluations: dict[int, Evaluation] = {}
         self.returns: list[tuple[int, float]] = []
-        self.kept = _Kept()
+        self.kept = RunEpisodes(folder)
         self.last: bytes | None = None
         self.log: RunLog | None = None
         self.last_return: float | None = None
@@ -238,7 +216,7 @@ class _Runner:
             # First of all: a checkpoint must not outlive the episodes that it names.
             remove_tree(self.folder / CHECKPOINT_FILE)
             training = self._fresh()
-        self._tidy()
+        self._remove_stale()
         self.log = RunLog(self.folder, training.steps, self.loggers)
         hooks = Hooks(
             watch=self._watch,
@@ -254,7 +232,8 @@ class _Runner:
     def _fresh(self) -> Training:
         from pbvf_offline.online.loop import start_training
 
-        self.evaluations, self.returns, self.kept, self.last = {}, [], _Kept(), None
+        self.evaluations, self.returns, self.last = {}, [], None
+        self.kept = RunEpisodes(self.folder)
         return start_training(
             self.config.spec,
             self.config.settings,
@@ -296,37 +275,13 @@ class _Runner:
                 )
             return None
         self.returns = [(int(s), float(r)) for s, r in extra["training_returns"]]
-        self.kept = _Kept(list(extra["shards"]), self._pending(extra["pending"]))
-        for name in self.kept.shards:
-            if not (self.folder / EPISODES_FOLDER / name).exists():
-                raise missing_file(self.folder / EPISODES_FOLDER / name)
+        self.kept.resume(extra["shards"], extra["pending"])
         self.last = image
         return training
 
-    def _pending(self, digest: str | None) -> list[Episode]:
-        if digest is None:
-            return []
-        path = self.folder / PENDING_FILE
-        data = read_kept(path)
-        episodes = unpack_columns(image_to_columns(data, path)[0], path)
-        if hashlib.sha256(data).hexdigest() == digest:
-            return episodes
-        # A call that was killed before its checkpoint may have added episodes to these.
-        for count in range(len(episodes) - 1, 0, -1):
-            if hashlib.sha256(_episodes_image(episodes[:count])).hexdigest() == digest:
-                return episodes[:count]
-        raise DamagedError(
-            "does not belong to the checkpoint beside it",
-            where=path,
-            remedy="start anew with --overwrite",
-        )
-
-    def _tidy(self) -> None:
+    def _remove_stale(self) -> None:
         """Remove what an interrupted call or a shorter run left and this one makes again."""
-        known = set(self.kept.shards)
-        for path in sorted((self.folder / EPISODES_FOLDER).glob("*")):
-            if path.name not in known:
-                remove_tree(path)
+        self.kept.remove_others()
         for name in (RESULT_FILE, CRITIC_FILE, POLICY_FILE, TAIL_FILE):
             remove_tree(self.folder / name)
 
@@ -399,57 +354,36 @@ class _Runner:
             try:
                 self.stop_soon()
             except BaseException:
-                self._save_checkpoint(self._checkpoint_image(training))
+                self.kept.write_checkpoint(self._checkpoint_image(training))
                 raise
 
     def _shard(self, training: Training) -> None:
         """Put the waiting episodes on disk as one immutable shard, then the state after them."""
-        if self.kept.waiting:
-            index = len(self.kept.shards)
-            image = _episodes_image(self.kept.waiting)
-            digest = hashlib.sha256(image).hexdigest()[:16]
-            name = f"shard-{index:06d}-{digest}.safetensors"
-            write_durably(self.folder / EPISODES_FOLDER / name, image)
-            self.kept = _Kept([*self.kept.shards, name])
+        self.kept.write_shard()
         self.last = self._checkpoint_image(training)
-        self._save_checkpoint(self.last)
+        self.kept.write_checkpoint(self.last)
         if self.log is not None:
             self.log.flush()
 
     def _checkpoint_image(self, training: Training) -> bytes:
         from pbvf_offline.online.checkpoint import encode_checkpoint
 
-        waiting = self.kept.waiting
-        digest = hashlib.sha256(_episodes_image(waiting)).hexdigest() if waiting else None
         done = [s for s in self.evaluate_at if s <= training.steps]
         extra = {
             "evaluations": [self.evaluations[step].to_dict() for step in done],
             "training_returns": [[step, total] for step, total in self.returns],
             "shards": self.kept.shards,
-            "pending": digest,
+            "pending": self.kept.pending_digest,
         }
         return encode_checkpoint(training, extra)
-
-    def _save_checkpoint(self, image: bytes) -> None:
-        # The pending episodes first: a checkpoint that is there can be gone on from.
-        path = self.folder / PENDING_FILE
-        if self.kept.waiting:
-            write_durably(path, _episodes_image(self.kept.waiting))
-        write_durably(self.folder / CHECKPOINT_FILE, image)
-        if not self.kept.waiting:
-            remove_tree(path)
 
     # ------------------------------------------------------------------------- finishing
 
     def _complete(self, training: Training, tail: Episode | None, seconds: float) -> RunResult:
         """Leave the last checkpoint, the critic, the policy and the result."""
         if self.last is not None:
-            self._save_checkpoint(self.last)
-        tail_digest = None
-        if tail is not None:
-            image = _episodes_image([tail])
-            tail_digest = hashlib.sha256(image).hexdigest()
-            write_durably(self.folder / TAIL_FILE, image)
+            self.kept.write_checkpoint(self.last)
+        tail_digest = self.kept.write_tail(tail)
         images = {
             CRITIC_FILE: self._critic_image(training),
             POLICY_FILE: self._policy_image(training),
@@ -490,7 +424,3 @@ class _Runner:
     def _source(self, training: Training) -> str:
         text = f"{self.config.digest} {training.steps}"
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _episodes_image(episodes: Sequence[Episode]) -> bytes:
-    return columns_to_image(pack_columns(episodes), {"episodes": len(episodes)})

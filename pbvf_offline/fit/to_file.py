@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from pbvf_offline.critics import TrainingSet
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     ConflictError,
@@ -21,6 +21,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.fit.critic_file import (
+    KIND,
     CriticContext,
     CriticFile,
     finished_file,
@@ -29,10 +30,9 @@ from pbvf_offline.fit.critic_file import (
 )
 from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.io.durable import remove_file, temporary_path
-from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import refuse_other_kind
-from pbvf_offline.io.work_folder import refuse_difference
+from pbvf_offline.io.durable import remove_file
+from pbvf_offline.io.output_file import partial_path, writing
+from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.rollout.episodes import Trajectories
 
 CHECKPOINT_SECONDS = 20.0
@@ -62,19 +62,11 @@ def snapshot_path(out: Path, update: int) -> Path:
     return out.with_name(f"{out.stem}-{update:06d}{out.suffix}")
 
 
-def partial_path(out: Path) -> Path:
-    """Return where an unfinished fit is kept: a hidden file beside the output."""
-    return out.with_name(f".{out.name}.partial")
-
-
 def stored_seed(out: Path) -> int | None:
     """Return the seed of the critic, finished or not, that stands at ``out``."""
     for path in (partial_path(out), out):
-        if path.exists():
-            try:
-                return load_critic(path).fit.settings.seed
-            except PbvfError:
-                continue
+        with contextlib.suppress(PbvfError):
+            return load_critic(path).fit.settings.seed
     return None
 
 
@@ -123,63 +115,35 @@ def fit_to_file(
     wanted = sorted(set(snapshots))
     if wanted and not 1 <= wanted[0] <= wanted[-1] <= updates:
         raise UsageError(f"snapshots {wanted} are not in 1 … {updates}", where="--snapshots")
-    device = device or torch.device("cpu")
-    partial = partial_path(out)
-    files = [snapshot_path(out, u) for u in wanted]
-    with locked(out, look=True) as refusal:
-        for path in (out, *files):
-            refuse_other_kind(path, "critic", overwrite=overwrite)
-        if refusal is None:
-            for path in (out, partial, *files):
-                remove_file(temporary_path(path))  # a kill may have left it
-        replacing = overwrite or _replaces(partial, out, settings, dataset, device)
-        done = None if replacing else _finished(out, settings, updates, dataset, device)
-        missing = []
-        for u, path in zip(wanted, files, strict=True):
-            try:
-                there = not overwrite and _is_snapshot(path, u, settings, dataset, device)
-            except ConflictError:
-                if not replacing:
-                    raise
-                there = False
-            if not there:
-                missing.append(u)
+    there = _There(out, settings, dataset, device or torch.device("cpu"))
+    files = [snapshot_path(out, update) for update in wanted]
+    with writing(out, *files, kind=KIND, overwrite=overwrite) as refusal:
+        replacing = overwrite or there.is_replacement()
+        done = None if replacing else there.finished(updates)
+        missing = [
+            update
+            for update in wanted
+            if overwrite or not there.has_snapshot(update, replacing=replacing)
+        ]
         if done is not None and done.fit.updates == updates and not missing:
             if refusal is None:
                 with contextlib.suppress(ConflictError):  # not of this fit: it stays
-                    _unfinished(partial, settings, dataset, device)
-                    remove_file(partial)
+                    there.unfinished()
+                    remove_file(there.partial)
             return FitResult(done, 0.0, 0, files, already_complete=True)
         if refusal is not None:
             raise refusal
         if overwrite:
-            remove_file(partial)
-        left = _unfinished(partial, settings, dataset, device)
+            remove_file(there.partial)
         # A snapshot that was passed already: the way to it is gone over again.
-        found = _furthest((done, left), min([*missing, updates]))
-        fit, context = _begin(data, settings, environment, dataset, device, found)
-        prepared = training_set(fit, data, device)
-        keeper = _Keeper(partial, context, updates, progress)
+        found = there.furthest(done, most=min([*missing, updates]))
+        fit, context = _begin(data, settings, environment, there, found)
         started, first = time.perf_counter(), fit.updates
-        try:
-            for stop in sorted({*missing, updates}):
-                advance(fit, prepared, stop, after_update=keeper)
-                if stop in missing:
-                    finished_file(fit, data, context).save(snapshot_path(out, stop))
-            seconds = time.perf_counter() - started
-            result = finished_file(fit, data, context)
-            result.save(out)
-        except DivergedError:
-            raise
-        except PbvfError:  # a full disk: what still finds room is kept, and this is the news
-            with contextlib.suppress(PbvfError):
-                keeper.keep(fit)
-            raise
-        except BaseException:
-            if fit.whole:  # Ctrl-C, SIGTERM: every whole update is kept
-                keeper.keep(fit)
-            raise
-        remove_file(partial)
+        keeper = _Keeper(there.partial, context, updates, progress)
+        prepared = training_set(fit, data, there.device)
+        result = _advance(fit, data, prepared, out, keeper, missing)
+        seconds = time.perf_counter() - started
+        remove_file(there.partial)
     return FitResult(result, seconds, fit.updates - first, files, already_complete=False)
 
 
@@ -187,104 +151,137 @@ def _begin(
     data: Trajectories,
     settings: FitSettings,
     environment: EnvReference | None,
-    dataset: str,
-    device: torch.device,
+    there: _There,
     found: CriticFile | None,
 ) -> tuple[Fit, CriticContext]:
     if found is not None:
         return found.fit, found.context
-    fit = start_fit(data, settings, device)
+    fit = start_fit(data, settings, there.device)
+    dataset = there.dataset
     context = make_context(data, fit.normaliser, settings, environment=environment, dataset=dataset)
     return fit, context
 
 
-def _replaces(
-    partial: Path, out: Path, settings: FitSettings, dataset: str, device: torch.device
-) -> bool:
-    """Return whether this fit was begun with ``overwrite`` and has yet to replace another."""
+def _advance(
+    fit: Fit,
+    data: Trajectories,
+    prepared: TrainingSet,
+    out: Path,
+    keeper: _Keeper,
+    snapshots: Sequence[int],
+) -> CriticFile:
+    """Make the updates that are left, and write the critic and the snapshots."""
     try:
-        if not out.exists() or _unfinished(partial, settings, dataset, device) is None:
+        for stop in sorted({*snapshots, keeper.total}):
+            advance(fit, prepared, stop, after_update=keeper)
+            if stop in snapshots:
+                finished_file(fit, data, keeper.context).save(snapshot_path(out, stop))
+        result = finished_file(fit, data, keeper.context)
+        result.save(out)
+    except DivergedError:
+        raise
+    except PbvfError:  # a full disk: what still finds room is kept, and this is the news
+        with contextlib.suppress(PbvfError):
+            keeper.keep(fit)
+        raise
+    except BaseException:
+        if fit.whole:  # Ctrl-C, SIGTERM: every whole update is kept
+            keeper.keep(fit)
+        raise
+    return result
+
+
+@dataclass(frozen=True)
+class _There:
+    """The files of one fit as they are found."""
+
+    out: Path
+    settings: FitSettings
+    dataset: str
+    device: torch.device
+
+    @property
+    def partial(self) -> Path:
+        return partial_path(self.out)
+
+    def _load(self, path: Path) -> CriticFile:
+        """Load a file of this very fit.
+
+        Raises:
+            ConflictError: It was made with other settings or from other data.
+            PbvfError: It cannot be loaded.
+        """
+        file = load_critic(path, self.device)
+        theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset}
+        refuse_difference(theirs, {**self.settings.to_dict(), "dataset": self.dataset}, path)
+        return file
+
+    def finished(self, updates: int) -> CriticFile | None:
+        """Return the finished fit, if there is one.
+
+        Raises:
+            ConflictError: It was made otherwise, or has more updates than asked for.
+        """
+        if not self.out.exists():
+            return None
+        file = self._load(self.out)
+        if file.fit.updates > updates:
+            raise ConflictError(
+                f"exists with {file.fit.updates} updates, {updates} were asked for",
+                where=self.out,
+                remedy=START_ANEW,
+            )
+        return file
+
+    def unfinished(self) -> CriticFile | None:
+        """Return what an interrupted fit left, if it is of use.
+
+        Raises:
+            ConflictError: It was made otherwise.
+        """
+        try:
+            return self._load(self.partial)
+        except ConflictError:
+            raise
+        except PbvfError:
+            return None  # none, or damaged: only ever our own leftovers
+
+    def is_replacement(self) -> bool:
+        """Return whether this fit was begun with ``overwrite`` and has yet to replace another."""
+        try:
+            if not self.out.exists() or self.unfinished() is None:
+                return False
+        except ConflictError:
             return False
-    except ConflictError:
+        try:
+            self._load(self.out)
+        except ConflictError:
+            return True  # which only a fit with overwrite was let begin beside
+        except PbvfError:
+            pass
         return False
-    try:
-        _refuse_difference(load_critic(out, device), settings, dataset, out)
-    except ConflictError:
-        return True  # which only a fit with overwrite was let begin beside
-    except PbvfError:
-        pass
-    return False
 
+    def has_snapshot(self, update: int, *, replacing: bool) -> bool:
+        """Return whether the snapshot of an update of this very fit is there.
 
-def _finished(
-    out: Path, settings: FitSettings, updates: int, dataset: str, device: torch.device
-) -> CriticFile | None:
-    """Return the finished fit at ``out``, if there is one.
+        Raises:
+            ConflictError: One that was made with other settings is, and is not replaced.
+        """
+        path = snapshot_path(self.out, update)
+        try:
+            return path.exists() and self._load(path).fit.updates == update
+        except DamagedError:
+            return False
+        except ConflictError:
+            if not replacing:
+                raise
+            return False
 
-    Raises:
-        ConflictError: It was made otherwise, or has more updates than asked for.
-    """
-    if not out.exists():
-        return None
-    file = load_critic(out, device)
-    _refuse_difference(file, settings, dataset, out)
-    if file.fit.updates > updates:
-        raise ConflictError(
-            f"exists with {file.fit.updates} updates, {updates} were asked for",
-            where=out,
-            remedy="choose another --out, or start anew with --overwrite",
-        )
-    return file
-
-
-def _unfinished(
-    partial: Path, settings: FitSettings, dataset: str, device: torch.device
-) -> CriticFile | None:
-    """Return what an interrupted fit left, if it is of use.
-
-    Raises:
-        ConflictError: It was made otherwise.
-    """
-    try:
-        file = load_critic(partial, device)
-    except PbvfError:
-        return None  # none, or damaged: only ever our own leftovers
-    _refuse_difference(file, settings, dataset, partial)
-    return file
-
-
-def _furthest(files: Iterable[CriticFile | None], most: int) -> CriticFile | None:
-    """Return the fit with the most updates up to ``most``."""
-    usable = [file for file in files if file is not None and file.fit.updates <= most]
-    return max(usable, key=lambda file: file.fit.updates, default=None)
-
-
-def _is_snapshot(
-    path: Path, update: int, settings: FitSettings, dataset: str, device: torch.device
-) -> bool:
-    """Return whether a snapshot of this very fit stands at ``path``.
-
-    Raises:
-        ConflictError: A snapshot made with other settings stands there.
-    """
-    if not path.exists():
-        return False
-    try:
-        file = load_critic(path, device)
-    except DamagedError:
-        return False
-    _refuse_difference(file, settings, dataset, path)
-    return file.fit.updates == update
-
-
-def _refuse_difference(file: CriticFile, settings: FitSettings, dataset: str, path: Path) -> None:
-    theirs: dict[str, Any] = {
-        **file.fit.settings.to_dict(),
-        "dataset": file.context.dataset,
-        "model": None if file.imagined is None else file.imagined.model,
-    }
-    ours: dict[str, Any] = {**settings.to_dict(), "dataset": dataset, "model": None}
-    refuse_difference(theirs, ours, path)
+    def furthest(self, done: CriticFile | None, *, most: int) -> CriticFile | None:
+        """Return the finished or unfinished fit with the most updates up to ``most``."""
+        files = [file for file in (done, self.unfinished()) if file is not None]
+        usable = [file for file in files if file.fit.updates <= most]
+        return max(usable, key=lambda file: file.fit.updates, default=None)
 
 
 @dataclass

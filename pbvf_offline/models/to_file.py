@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
-from pbvf_offline.io.durable import remove_file, temporary_path
-from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import refuse_other_kind
+from pbvf_offline.io.durable import remove_file
+from pbvf_offline.io.output_file import partial_path, writing
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.models.check import check_model, held_out_episodes
 from pbvf_offline.models.choice import NOISES, Trial, choose_settings
@@ -82,11 +81,6 @@ class Hooks:
     update: Callable[[int, int, float], None] | None = None
 
 
-def partial_path(out: Path) -> Path:
-    """Return where an unfinished training is kept: a hidden file beside the output."""
-    return out.with_name(f".{out.name}.partial")
-
-
 def stored_model_seed(out: Path) -> int | None:
     """Return the seed of the model, finished or not, that stands at ``out``."""
     for path in (partial_path(out), out):
@@ -136,8 +130,7 @@ def fit_model_to_file(
     hooks = hooks or Hooks()
     partial = partial_path(out)
     held = held_out_episodes(data.episodes, request.validation, request.seed)
-    with locked(out, look=True) as refusal:
-        refuse_other_kind(out, "model", overwrite=overwrite)
+    with writing(out, kind="model", overwrite=overwrite) as refusal:
         done = None if overwrite else _finished(out, request, updates, dataset)
         if done is not None and done.fit.total == updates:
             if refusal is None:
@@ -145,8 +138,6 @@ def fit_model_to_file(
             return ModelResult(done, 0.0, 0, already_complete=True)
         if refusal is not None:
             raise refusal
-        for path in (out, partial):
-            remove_file(temporary_path(path))  # a kill may have left it
         if overwrite:
             remove_file(partial)
         started = time.perf_counter()

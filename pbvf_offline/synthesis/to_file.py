@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.errors import DamagedError
 from pbvf_offline.fit.critic_file import CriticFile
-from pbvf_offline.io.durable import remove_file, temporary_path
-from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import file_digest, refuse_other_kind
+from pbvf_offline.io.output_file import writing
+from pbvf_offline.io.tensor_file import file_digest
 from pbvf_offline.io.work_folder import refuse_difference
-from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
+from pbvf_offline.policies.files import KIND, PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesize
@@ -95,13 +96,13 @@ def synthesize_to_file(
         "settings": settings.to_dict(),
     }
     measured = None if evaluation is None else evaluation.to_dict()
-    with locked(out, look=True) as refusal:
-        refuse_other_kind(out, "policies", overwrite=overwrite)
-        if refusal is None:
-            remove_file(temporary_path(out))  # a kill may have left it
+    with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
             there = {name: existing.origin.get(name) for name in made_from}
+            with contextlib.suppress(DamagedError):  # a setting that it lacks means its default
+                stored = SynthesisSettings.from_dict(there["settings"], str(out))
+                there["settings"] = stored.to_dict()
             refuse_difference(there, made_from, out)
             result = existing.origin.get("result")
             if _is_result(result) and (

@@ -590,7 +590,7 @@ def test_leftovers_of_a_kill_do_not_stay(tmp_path: Path, finished: Any) -> None:
         train_run(TINY, folder, 60, tick=stop_at(40))
     for name in (".tmp-pending.safetensors", ".tmp-critic-0000009.safetensors"):
         (folder / name).write_bytes(b"half")
-    (folder / "episodes/.tmp-shard-000009-00.safetensors").write_bytes(b"half")
+    (folder / "episodes/.tmp-shard-000009-0123456789abcdef.safetensors").write_bytes(b"half")
     (tmp_path / ".run.lock").write_bytes(b"")
     train_run(TINY, folder, 60)
     assert content(folder) == finished(60, TINY)
@@ -814,6 +814,20 @@ def test_starting_anew_removes_a_run_and_nothing_else(tmp_path: Path, finished: 
     assert (folder / "notes.txt").read_text() == "mine"
     (folder / "notes.txt").unlink()
     assert content(folder) == finished(60)
+
+
+def test_a_users_files_inside_a_runs_folders_stay(tmp_path: Path, finished: Any) -> None:
+    folder = tmp_path / "run"
+    train_run(configuration(seed=3), folder, 30)
+    mine = [folder / name for name in ("episodes/a.mp4", "tensorboard/a.txt", ".notes.tmp")]
+    for path in mine:
+        path.write_text("mine")
+    train_run(CONFIG, folder, 60, overwrite=True)
+    train_run(CONFIG, folder, 90)
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    for path in mine:
+        path.unlink()
+    assert content(folder) == finished(90)
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:

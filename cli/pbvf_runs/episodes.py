@@ -1,0 +1,166 @@
+"""The training episodes of a run on disk: immutable shards, and what is not yet in one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pbvf_datasets.format.columns import (
+    columns_to_image,
+    image_to_columns,
+    pack_columns,
+    unpack_columns,
+)
+from pbvf_offline.errors import DamagedError
+from pbvf_offline.io.durable import remove_tree, write_durably
+from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.tensor_file import MAX_SMALL, decode, read_file, read_tensor_file
+from pbvf_offline.rollout.episodes import Episode
+from pbvf_runs.folder import own_entries
+from pbvf_runs.records import (
+    CHECKPOINT_FILE,
+    EPISODES_FOLDER,
+    PENDING_FILE,
+    RESULT_FILE,
+    TAIL_FILE,
+)
+
+BRING_BACK: Final = "bring it back, or start anew with --overwrite"
+
+
+class RunEpisodes:
+    """The finished episodes of a run: those in shards, and those that wait for the next one.
+
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.shards: list[str] = []
+        self.waiting: list[Episode] = []
+
+    def resume(self, shards: Sequence[str], pending: str | None) -> None:
+        """Take up what a checkpoint names.
+
+        Args:
+            shards: Names of the shards.
+            pending: Digest of the file of waiting episodes, or None.
+
+        Raises:
+            DamagedError: A file is missing or is not the one that the checkpoint names.
+        """
+        waiting = [] if pending is None else self._pending(pending)
+        for name in shards:
+            if not (self._folder / EPISODES_FOLDER / name).exists():
+                raise missing_file(self._folder / EPISODES_FOLDER / name)
+        self.shards, self.waiting = list(shards), waiting
+
+    def _pending(self, digest: str) -> list[Episode]:
+        path = self._folder / PENDING_FILE
+        data = _read_kept(path)
+        episodes = unpack_columns(image_to_columns(data, path)[0], path)
+        if hashlib.sha256(data).hexdigest() == digest:
+            return episodes
+        # A call that was killed before its checkpoint may have added episodes to these.
+        for count in range(len(episodes) - 1, 0, -1):
+            if hashlib.sha256(_image(episodes[:count])).hexdigest() == digest:
+                return episodes[:count]
+        raise DamagedError(
+            "does not belong to the checkpoint beside it",
+            where=path,
+            remedy="start anew with --overwrite",
+        )
+
+    @property
+    def pending_digest(self) -> str | None:
+        """Digest of the file of waiting episodes, or None when none waits."""
+        return hashlib.sha256(_image(self.waiting)).hexdigest() if self.waiting else None
+
+    def write_shard(self) -> None:
+        """Put the waiting episodes on disk as one immutable shard."""
+        if self.waiting:
+            image = _image(self.waiting)
+            digest = hashlib.sha256(image).hexdigest()[:16]
+            name = f"shard-{len(self.shards):06d}-{digest}.safetensors"
+            write_durably(self._folder / EPISODES_FOLDER / name, image)
+            self.shards, self.waiting = [*self.shards, name], []
+
+    def write_checkpoint(self, image: bytes) -> None:
+        """Write a checkpoint, after the waiting episodes: one that is there can be continued."""
+        path = self._folder / PENDING_FILE
+        if self.waiting:
+            write_durably(path, _image(self.waiting))
+        write_durably(self._folder / CHECKPOINT_FILE, image)
+        if not self.waiting:
+            remove_tree(path)
+
+    def write_tail(self, tail: Episode | None) -> str | None:
+        """Write the episode that the step budget cut, and return the file's digest."""
+        if tail is None:
+            return None
+        image = _image([tail])
+        write_durably(self._folder / TAIL_FILE, image)
+        return hashlib.sha256(image).hexdigest()
+
+    def remove_others(self) -> None:
+        """Remove shards that are made again."""
+        for path in own_entries(self._folder):
+            if path.parent == self._folder / EPISODES_FOLDER and path.name not in self.shards:
+                path.unlink()
+
+
+def stored_episodes(folder: Path) -> Iterator[Episode]:
+    """Yield a finished run's training episodes in order, a shard in memory at a time.
+
+    Raises:
+        DamagedError: A file is missing, or its bytes are not those that were written.
+    """
+    for path, digest, beside in _named_files(folder):
+        data = _read_kept(path)
+        if not hashlib.sha256(data).hexdigest().startswith(digest):
+            raise DamagedError(
+                f"does not belong to the {beside} beside it", where=path, remedy=BRING_BACK
+            )
+        yield from unpack_columns(image_to_columns(data, path)[0], path)
+
+
+def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yield each file of episodes, the start of its digest, and what names it."""
+    from pbvf_offline.online.checkpoint import KIND
+
+    path = folder / RESULT_FILE
+    result: Any = parse_json(read_file(path, MAX_SMALL), str(path))
+    if not isinstance(result, dict):
+        raise DamagedError("is not a run's result", where=path, remedy="remove it and run again")
+    path = folder / CHECKPOINT_FILE
+    if path.exists():
+        extra = decode(KIND, read_tensor_file(path), str(path))[0]["extra"]
+        for name in extra["shards"]:
+            digest = name.removesuffix(".safetensors").rpartition("-")[2]
+            yield folder / EPISODES_FOLDER / name, digest, "checkpoint"
+        if extra["pending"] is not None:
+            yield folder / PENDING_FILE, extra["pending"], "checkpoint"
+    elif result.get("episodes"):
+        raise missing_file(path)
+    if result.get("tail") is not None:
+        yield folder / TAIL_FILE, result["tail"], "result"
+
+
+def missing_file(path: Path) -> DamagedError:
+    """Return the complaint about a file that the run lost."""
+    return DamagedError(
+        "is missing, and another file of the run needs it", where=path, remedy=BRING_BACK
+    )
+
+
+def _read_kept(path: Path) -> bytes:
+    if not path.exists():
+        raise missing_file(path)
+    return read_file(path)
+
+
+def _image(episodes: Sequence[Episode]) -> bytes:
+    return columns_to_image(pack_columns(episodes), {"episodes": len(episodes)})
