@@ -212,20 +212,23 @@ def _horizon(
     members = imagined.returns[mark, usable, 0]
     predicted = members.mean(axis=1)
     varied = bool(np.ptp(stored) > 0 and np.ptp(predicted) > 0)
+    largest = max(float(np.abs(predicted).max()), float(np.abs(stored).max()), 1e-300)
+    scaled = predicted / largest, stored / largest  # squares of huge sums have no number
+    away = np.abs(predicted - stored)
     going_on = usable & (pieces.length >= steps)
     state_error = None
     if going_on.any():
         row = data.obs_index[pieces.first[going_on]] + steps
         true = ensemble.scales.normaliser.apply(data.observations[row])
-        away = imagined.states[mark, going_on, 0].astype(np.float64).mean(axis=1) - true
-        state_error = float(np.sqrt(np.square(away).mean()))
+        reached = imagined.states[mark, going_on, 0].astype(np.float64).mean(axis=1)
+        state_error = float(np.sqrt(np.square(reached - true).mean()))
     return HorizonCheck(
         steps=steps,
         pieces=int(usable.sum()),
-        correlation=float(np.corrcoef(predicted, stored)[0, 1]) if varied else None,
-        slope=float(np.polyfit(predicted, stored, 1)[0]) if varied else None,
-        error=float(np.abs(predicted - stored).mean()),
-        spread=float(stored.std()),
-        coverage=float((np.abs(predicted - stored) <= _NORMAL_90 * members.std(axis=1)).mean()),
+        correlation=float(np.corrcoef(*scaled)[0, 1]) if varied else None,
+        slope=float(np.polyfit(*scaled, 1)[0]) if varied else None,
+        error=float(away.mean()),
+        spread=float(scaled[1].std()) * largest,
+        coverage=float((away <= _NORMAL_90 * largest * (members / largest).std(axis=1)).mean()),
         state_error=state_error,
     )

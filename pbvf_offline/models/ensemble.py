@@ -136,7 +136,7 @@ class Ensemble(torch.nn.Module):
             action: (M, B, action inputs).
 
         Returns:
-            ``(next_obs (M, B, obs_dim), reward (M, B), ended (M, B))``: kept inside the box
+            ``(next_obs (M, B, obs_dim), reward (M, B) float64, ended (M, B))``: kept inside the box
             and the range of the data; ended where termination is more likely than not.
         """
         out = self.outputs(obs, action)
@@ -144,9 +144,8 @@ class Ensemble(torch.nn.Module):
         change = torch.addcmul(self.change_mean, out[..., :size], self.change_std)
         ahead = torch.clamp(obs + change, self.low, self.high)
         scales = self.scales
-        reward = (out[..., size] * scales.reward_std + scales.reward_mean).clamp(
-            scales.reward_low, scales.reward_high
-        )
+        reward = out[..., size].double() * scales.reward_std + scales.reward_mean
+        reward = reward.clamp(scales.reward_low, scales.reward_high)
         ended = (
             out[..., size + 1] > 0 if scales.ends else torch.zeros_like(reward, dtype=torch.bool)
         )

@@ -58,16 +58,18 @@ class Scales:
         obs = data.observations[row].astype(np.float64)
         after = data.observations[row + 1].astype(np.float64)
         mean, variance = column_moments(obs)
+        std = _spread(variance)
         change_mean, change_variance = column_moments(after - obs)
         actions = action_inputs(data.policies.spec, data.actions[step]).double().numpy()
         rewards = data.rewards[step]
+        largest = float(np.abs(rewards).max()) or 1.0  # squares of huge rewards have no number
         return cls(
-            normaliser=Normaliser(mean, _spread(variance)),
+            normaliser=Normaliser(mean, std),
             change_mean=change_mean,
-            change_std=_spread(change_variance),
+            change_std=np.maximum(np.sqrt(change_variance), MIN_STD * std),
             action_std=_spread(column_moments(actions)[1]),
             reward_mean=float(rewards.mean()),
-            reward_std=float(_spread(np.array([rewards.var()]))[0]),
+            reward_std=largest * max(float((rewards / largest).std()), MIN_STD),
             low=np.minimum(obs.min(axis=0), after.min(axis=0)),
             high=np.maximum(obs.max(axis=0), after.max(axis=0)),
             reward_low=float(rewards.min()),

@@ -133,3 +133,34 @@ def test_without_long_enough_pieces_there_is_no_verdict() -> None:
     assert check.horizons == ()
     assert check.score == float("inf")
     assert check.fit_for == ()
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e200])
+def test_the_unit_of_the_reward_does_not_matter(size: float) -> None:
+    spec = box_spec(1)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        ahead = 0.9 * obs + 0.1 * np.asarray(action, float)
+        return ahead, size * float(ahead[0]), False
+
+    starts = np.random.default_rng(5).uniform(-1, 1, (60, 1))
+    data = played(make_policies(spec, 60), step, starts, 15)
+    check = check_model(train(data, held_out(data), SETTINGS, 1_000), data, held_out(data), 0)
+    assert check.fit_for == ("10 steps", "search")
+    assert check.horizons[0].error < 0.2 * check.horizons[0].spread
+    assert check.horizons[0].spread == pytest.approx(size * 4.2, rel=0.5)
+
+
+def test_small_changes_of_far_spread_observations_are_learned() -> None:
+    """Positions differ by thousands, a step moves them by a thousandth."""
+    spec = box_spec(1)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        moved = 1e-3 * float(action[0])
+        return obs + moved, 1e3 * moved, False
+
+    starts = np.random.default_rng(6).uniform(-1e3, 1e3, (60, 1))
+    data = played(make_policies(spec, 60, std=[1e3]), step, starts, 15)
+    ensemble = train(data, held_out(data), SETTINGS, 1_000)
+    assert ensemble.scales.change_std[0] == pytest.approx(1e-3, rel=0.9)
+    assert check_model(ensemble, data, held_out(data), 0).fit_for == ("10 steps", "search")
