@@ -16,7 +16,8 @@ import numpy as np
 
 from alternate import alternate, options, write
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_runs.collection import CollectSettings, collect
+from pbvf_runs.collection import collect
+from pbvf_runs.settings import CollectSettings
 
 STEPS = 100_000
 FRAGMENT = 200

@@ -16,10 +16,11 @@ import torch
 
 from alternate import alternate, options, write
 from fit import data_for
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings, Steps
+from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.network import BatchedMLP, has_bfloat16
 from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import advance, start_training
 from pbvf_offline.rollout.episodes import Trajectories
 

@@ -13,7 +13,7 @@ from .fit.to_file import fit_to_file as fit_to_file
 from .models.environment import ImaginedVectorEnv as ImaginedVectorEnv
 from .models.model_file import ModelFile as ModelFile
 from .models.model_file import load_model as load_model
-from .models.to_file import ModelRequest as ModelRequest
+from .models.settings import ModelRequest as ModelRequest
 from .models.to_file import fit_model_to_file as fit_model_to_file
 from .online.loop import Hooks as Hooks
 from .online.loop import start_training as start_training

@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
@@ -46,6 +47,9 @@ from typing import (
 import msgspec
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+
+if TYPE_CHECKING:
+    from pbvf_offline.registry import Registry
 
 _ABOUT = "about"
 R = TypeVar("R", bound="Record")
@@ -64,7 +68,7 @@ class About:
         default: The default in words, where it depends on the environment or the algorithm.
         panel: The heading of the help under which the option stands.
         blank: What a user writes for None or for an empty tuple, such as ``episode``.
-        choices: Returns the names to choose from, where they are those of a registry.
+        choices: The registry whose names a value is one of.
     """
 
     help: str
@@ -74,7 +78,7 @@ class About:
     default: str | None = None
     panel: str | None = None
     blank: str | None = None
-    choices: Callable[[], Iterable[str]] | None = None
+    choices: Registry[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,8 +167,8 @@ class Field:
             shown = self.text(value)[:40] or "nothing"
             raise UsageError(f"{shown} is not {self.expected}", where=where)
         choices = None if self.about is None else self.about.choices
-        if choices is not None and value not in (names := tuple(choices())):
-            raise UsageError(f"{str(value)[:40]} is not one of {', '.join(names)}", where=where)
+        if choices is not None and value not in choices:
+            choices.choose(value, where=where)
 
 
 def _base(hint: Any) -> Any:
@@ -244,7 +248,7 @@ def setting(
     default: str | None = None,
     panel: str | None = None,
     blank: str | None = None,
-    choices: Callable[[], Iterable[str]] | None = None,
+    choices: Registry[Any] | None = None,
 ) -> msgspec.Meta:
     """Declare a setting: its range for the check, and what people read about it.
 
@@ -262,7 +266,7 @@ def setting(
         default: The default in words, where it depends on the environment or the algorithm.
         panel: The heading of the help under which the option stands.
         blank: What a user writes for None or for an empty tuple.
-        choices: Returns the names to choose from, where they are those of a registry.
+        choices: The registry whose names a value is one of.
     """
     about = About(help, symbol, option, metavar, default, panel, blank, choices)
     bounds: dict[str, Any] = {

@@ -11,6 +11,8 @@ from pbvf_offline.records import setting
 MAX_SEED: Final = 2**32 - 1
 MOST: Final = 10**12
 """Most steps, episodes or updates of anything; the dataset format has the same limit."""
+RARE: Final = "Seldom needed"
+"""Heading of the options that few need."""
 
 Activation = Literal["relu", "tanh"]
 """What lies between the layers of a critic."""
@@ -53,5 +55,8 @@ Gamma = Annotated[
 ]
 Reward = Annotated[
     RewardChoice,
-    setting("Which reward the critic adds up.", default="raw; pssvf on Hopper without-survival"),
+    setting(
+        "Which reward the critic adds up: raw, or without-survival.",
+        default="raw; pssvf on Hopper without-survival",
+    ),
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.models.check import held_out_episodes
-from pbvf_offline.models.ensemble import ModelSettings
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 

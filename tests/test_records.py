@@ -12,6 +12,9 @@ import pytest
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.records import Record, fields, setting
+from pbvf_offline.registry import Registry
+
+THINGS: Registry[int] = Registry("thing", "tests.none", {"a": 1, "b": 2})
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,9 @@ class Example(Record):
     lr: Annotated[float, setting("Learning rate.", gt=0)] = 0.5
     limit: Annotated[int, setting("Limit.", ge=1)] | None = None
     inner: Inner | None = None
-    name: Annotated[str, setting("Which.", choices=lambda: ("a", "b"))] = "a"
+    name: Annotated[str, setting("Which.", choices=Registry("thing", "none", {"a": 1, "b": 2}))] = (
+        "a"
+    )
     activation: str = "relu"
 
 
@@ -65,7 +70,7 @@ def test_a_missing_field_takes_its_recorded_default() -> None:
         ({"gamma": 1, "hidden": (3, 0)}, "--hidden: 3,0 is not whole numbers from 1 or linear"),
         ({"gamma": 1, "reward": "x"}, "--which: x is not one of raw, other"),
         ({"gamma": 1, "limit": 0}, "--limit: 0 is not a whole number from 1"),
-        ({"gamma": 1, "name": "c"}, "--name: c is not one of a, b"),
+        ({"gamma": 1, "name": "c"}, "--name: there is no thing 'c'; choose one of a, b"),
         ({"gamma": 1, "activation": 3}, "activation: 3 is not a text"),
     ],
 )

@@ -29,7 +29,8 @@ from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_f
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
 from pbvf_offline.io.tensor_file import file_digest
 from pbvf_offline.models.network import has_bfloat16
-from pbvf_offline.models.to_file import ModelRequest, fit_model_to_file
+from pbvf_offline.models.settings import ModelRequest
+from pbvf_offline.models.to_file import fit_model_to_file
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.rollout.evaluation import evaluate_policies
@@ -41,7 +42,8 @@ from pbvf_offline.synthesis.settings import (
     default_synthesis_settings,
 )
 from pbvf_offline.synthesis.to_file import synthesize_to_file
-from pbvf_runs.collection import CollectSettings, collect
+from pbvf_runs.collection import collect
+from pbvf_runs.settings import CollectSettings
 
 Note = Callable[[str], None]
 _MODEL = ModelRequest(seed=0)

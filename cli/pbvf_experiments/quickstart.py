@@ -19,7 +19,8 @@ from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.settings import EvaluationSettings, default_synthesis_settings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
-from pbvf_runs.collection import CollectSettings, collect
+from pbvf_runs.collection import collect
+from pbvf_runs.settings import CollectSettings
 
 ENV = "Swimmer-v5"
 DATASET = "quickstart/swimmer-fragments-v0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from pbvf_datasets.format.environment import env_spec_text
-from pbvf_datasets.format.schema import check_dataset_id
 from pbvf_datasets.write.writer import DatasetWriter, peek
-from pbvf_offline.envs.make import close_env, make_env, time_limit
-from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.envs.make import Env, close_env, make_env, time_limit
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.files import PoliciesFile
@@ -30,120 +27,75 @@ from pbvf_offline.rollout.evaluation import require_end, warm_up
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule, Schedule
-from pbvf_offline.seeding import Stream, check_seed, generator
-from pbvf_offline.setting_types import Squash
+from pbvf_offline.seeding import Stream, generator
+from pbvf_runs.settings import CollectSettings
 
 Progress = Callable[[int, int | None, int], None]
 _ENDLESS_WARMUP_STEPS = 1_000
-_MOST = 10**12
 _ROW_OVERHEAD = 64  # bytes a step beside its observation and action
 
 
 @dataclass(frozen=True)
-class CollectSettings:
-    """What to collect; equal settings give equal bytes, whatever the number of workers.
+class _Given:
+    """Policies that are given: one to perturb, or some to roll out unperturbed."""
 
-    Attributes:
-        env: The environment.
-        dataset: The dataset's id, ``namespace/name-vN``.
-        steps: Steps in all; the last episode is cut to fit. Or:
-        episodes: Whole episodes.
-        perturb_every: Steps between perturbations (counted from each reset); None: episode.
-        sigma: Standard deviation of the parameter noise.
-        schedule: How the noise is drawn, a name in
-            :data:`pbvf_offline.rollout.schedule_kinds.SCHEDULES`.
-        hidden: Hidden sizes of a fresh policy.
-        family: Family of a fresh policy, a name in
-            :data:`pbvf_offline.policies.families.FAMILIES`.
-        stochastic: Whether a fresh policy is stochastic.
-        squash: How a fresh policy's output becomes an action.
-        base: Perturb this one policy, in its own normaliser, in place of a fresh one.
-        policies: Roll these policies out unperturbed, one an episode, in turn.
-        normalize: Whether a fresh policy sees normalised observations.
-        warmup_episodes: Episodes run for the normaliser and not stored.
-        seed: Seed of everything.
-        license: SPDX identifier of the data's licence.
-        authors: Names.
-        command: A command that makes the same dataset, for its card.
-    """
+    base: PoliciesFile | None
+    policies: PoliciesFile | None
 
-    env: EnvConfig
-    dataset: str
-    steps: int | None = None
-    episodes: int | None = None
-    perturb_every: int | None = None
-    sigma: float = 0.5
-    schedule: str = INDEPENDENT
-    hidden: tuple[int, ...] = ()
-    family: str = DEFAULT_FAMILY
-    stochastic: bool = False
-    squash: Squash = "tanh"
-    base: PoliciesFile | None = None
-    policies: PoliciesFile | None = None
-    normalize: bool = True
-    warmup_episodes: int = 10
-    seed: int = 0
-    license: str | None = None
-    authors: tuple[str, ...] = ()
-    command: str | None = None
+    @property
+    def file(self) -> PoliciesFile | None:
+        """The file that holds them; None where a fresh policy is perturbed."""
+        return self.base or self.policies
 
-    def __post_init__(self) -> None:
-        check_dataset_id(self.dataset)
-        check_seed(self.seed)
-        if (self.steps is None) == (self.episodes is None):
-            raise UsageError("give either --steps or --episodes")
-        for name, value in (
-            ("--steps", self.steps),
-            ("--episodes", self.episodes),
-            ("--perturb-every", self.perturb_every),
-        ):
-            if value is not None and not 1 <= value <= _MOST:
-                raise UsageError(f"{value} is not in 1 … {_MOST:,}", where=name)
-        if not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise UsageError(f"{self.sigma} is not a finite number from 0", where="--sigma")
-        if self.warmup_episodes < 0:
-            raise UsageError(f"{self.warmup_episodes} is not 0 or more", where="--warmup-episodes")
-        SCHEDULES.choose(self.schedule, where="--schedule")
+    def check(self, settings: CollectSettings) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            UsageError: Something does not.
+        """
         if self.base is not None and self.policies is not None:
-            raise UsageError("give either --base or --policies")
+            raise UsageError(
+                "give either --base (perturbed) or --policies (as they are)", where="--policies"
+            )
         if self.base is not None and len(self.base.policies) != 1:
             raise UsageError(
                 f"the file holds {len(self.base.policies)} policies; one is perturbed",
                 where="--base",
                 remedy="use --policies to roll all of them out unperturbed",
             )
-        if self.policies is not None and self.perturb_every is not None:
+        if self.policies is not None and settings.perturb_every is not None:
             raise UsageError(
                 "given policies are rolled out unperturbed, for whole episodes",
                 where="--perturb-every",
                 remedy="leave it out, or use --base",
             )
 
-    def identity(self) -> dict[str, Any]:
-        """Return all that must be equal for the same dataset, in JSON form."""
-        given = self.base or self.policies
-        fresh = given is None
-        # Only where they are others: datasets made before there was a choice keep their bytes.
-        chosen = {} if self.schedule == INDEPENDENT else {"schedule": self.schedule}
-        if fresh and self.family != DEFAULT_FAMILY:
-            chosen["family"] = self.family
-        return {
-            "env": self.env.reference().to_dict(),
-            # Arguments that name paths stay out of the file; their digest tells them apart.
-            "env_kwargs": _digest(repr(sorted(self.env.kwargs.items())).encode()),
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "perturb_every": None if self.policies else self.perturb_every or "episode",
-            "sigma": None if self.policies else float(self.sigma),
-            "policy": list(self.hidden) if fresh else None,
-            "stochastic": self.stochastic if fresh else None,
-            "squash": self.squash if fresh else None,
-            "base": None if self.base is None else _digest(self.base.encode()),
-            "policies": None if self.policies is None else _digest(self.policies.encode()),
-            "normalize": self.normalize if fresh else None,
-            "warmup_episodes": self.warmup_episodes if fresh and self.normalize else 0,
-            **chosen,
-        }
+
+def _identity(settings: CollectSettings, given: _Given) -> dict[str, Any]:
+    """Return all that must be equal for the same dataset, in JSON form."""
+    fresh, perturbed = given.file is None, given.policies is None
+    policy = settings.policy
+    # Only where they are others: datasets made before there was a choice keep their bytes.
+    chosen = {} if settings.schedule == INDEPENDENT else {"schedule": settings.schedule}
+    if fresh and policy.family != DEFAULT_FAMILY:
+        chosen["family"] = policy.family
+    return {
+        "env": settings.env.reference().to_dict(),
+        # Arguments that name paths stay out of the file; their digest tells them apart.
+        "env_kwargs": _digest(repr(sorted(settings.env.kwargs.items())).encode()),
+        "steps": settings.steps,
+        "episodes": settings.episodes,
+        "perturb_every": settings.perturb_every or "episode" if perturbed else None,
+        "sigma": float(settings.sigma) if perturbed else None,
+        "policy": list(policy.hidden) if fresh else None,
+        "stochastic": policy.stochastic if fresh else None,
+        "squash": policy.squash if fresh else None,
+        "base": None if given.base is None else _digest(given.base.encode()),
+        "policies": None if given.policies is None else _digest(given.policies.encode()),
+        "normalize": settings.normalize if fresh else None,
+        "warmup_episodes": settings.warmup_episodes if fresh and settings.normalize else 0,
+        **chosen,
+    }
 
 
 @dataclass(frozen=True)
@@ -189,6 +141,8 @@ def stored_seed(dataset: str, root: Path | None = None) -> int | None:
 def collect(
     settings: CollectSettings,
     *,
+    base: PoliciesFile | None = None,
+    policies: PoliciesFile | None = None,
     root: Path | None = None,
     overwrite: bool = False,
     workers: int = 1,
@@ -198,13 +152,16 @@ def collect(
 
     Args:
         settings: What to collect.
+        base: Perturb this one policy, in its own normaliser, in place of a fresh one.
+        policies: Roll these policies out unperturbed, one an episode, in turn.
         root: Folder of datasets; Minari's when None.
         overwrite: Start anew whatever is there.
         workers: Number of processes; does not change the result.
         progress: Called with steps done, steps wanted (None: unknown) and episodes done.
 
     Raises:
-        UsageError: Unknown environment, unsupported spaces, an environment without an end.
+        UsageError: Unknown environment, unsupported spaces, an environment without an end, or
+            policies that do not go with the settings.
         ConflictError: The dataset exists with other settings, or another process writes it.
         DivergedError: NaN or infinite values from the environment.
         ResourceError: The disk or a permission refuses; finished episodes are safe.
@@ -212,16 +169,11 @@ def collect(
     """
     if workers < 1:
         raise UsageError(f"{workers} is not at least 1", where="--workers")
+    given = _Given(base, policies)
+    given.check(settings)
     env = make_env(settings.env)
     try:
-        wanted = spec_for_env(
-            env,
-            settings.hidden,
-            squash=settings.squash,
-            stochastic=settings.stochastic,
-            family=settings.family,
-        )
-        spec = _spec(settings, wanted)
+        spec = _spec(env, settings, given)
         endless = time_limit(env) is None
         if settings.episodes is not None:
             require_end(settings.env, settings.env.max_episode_steps)
@@ -237,7 +189,7 @@ def collect(
         action_space=action_space,
         environment=settings.env.reference().to_dict(),
         env_spec_json=env_spec,
-        settings=settings.identity(),
+        settings=_identity(settings, given),
         seed=settings.seed,
         license=settings.license,
         authors=settings.authors,
@@ -248,7 +200,7 @@ def collect(
     ) as writer:
         if writer.manifest is not None:
             return _result(settings, writer.manifest, writer.path, 0.0, None)
-        schedule = _schedule(settings, spec, writer, workers, endless=endless)
+        schedule = _schedule(settings, given, spec, writer, workers, endless=endless)
         started, before = time.perf_counter(), writer.steps_done
         limit = settings.steps if endless else None
         _run(settings, EpisodeJob(settings.env, schedule, limit), writer, workers, progress)
@@ -290,22 +242,24 @@ def _run(
                 return
 
 
-def _spec(settings: CollectSettings, wanted: PolicySpec) -> PolicySpec:
+def _spec(env: Env, settings: CollectSettings, given: _Given) -> PolicySpec:
     """Return the spec of the policies that will act.
 
     Raises:
         IncompatibleError: Given policies do not fit the environment.
     """
-    given = settings.base or settings.policies
-    if given is None:
-        return wanted
-    spec = given.policies.spec
-    check_spaces_fit(spec, wanted, settings.env.name)
+    policy = settings.policy
+    fresh = spec_for_env(env, **policy.architecture)
+    if given.file is None:
+        return fresh
+    spec = given.file.policies.spec
+    check_spaces_fit(spec, fresh, settings.env.name)
     return spec
 
 
 def _schedule(
     settings: CollectSettings,
+    given: _Given,
     spec: PolicySpec,
     writer: DatasetWriter,
     workers: int,
@@ -313,16 +267,16 @@ def _schedule(
     endless: bool,
 ) -> Schedule:
     """Return the schedule of the stored episodes; runs the warm-up unless an earlier run did."""
-    if settings.policies is not None:
-        return GivenSchedule(settings.policies.policies, settings.seed)
+    if given.policies is not None:
+        return GivenSchedule(given.policies.policies, settings.seed)
 
     def perturbed(base: Policies, *, warmup: bool = False) -> PerturbationSchedule:
         return SCHEDULES[settings.schedule](
             base, settings.sigma, settings.perturb_every, settings.seed, warmup
         )
 
-    if settings.base is not None:
-        return perturbed(settings.base.policies)
+    if given.base is not None:
+        return perturbed(given.base.policies)
     theta = init_theta(spec, generator(settings.seed, Stream.BASE_POLICY))[None]
     state = writer.state
     if state is None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import UsageError
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_runs.settings import RunEvaluation
 
 if TYPE_CHECKING:
     from pbvf_offline.online.settings import OnlineSettings
@@ -46,12 +46,12 @@ class RunConfig:
     evaluation_episodes: int = 10
 
     def __post_init__(self) -> None:
-        if not 0 <= self.evaluations <= 1_000_000:
-            raise UsageError(f"{self.evaluations} is not 0 or more", where="--evaluations")
-        if self.evaluation_episodes < 1:
-            raise UsageError(
-                f"{self.evaluation_episodes} is not at least 1", where="--evaluation-episodes"
-            )
+        _ = self.evaluation  # checks the ranges
+
+    @property
+    def evaluation(self) -> RunEvaluation:
+        """How the learned policy is measured."""
+        return RunEvaluation(self.evaluations, self.evaluation_episodes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, as ``config.json`` holds it."""

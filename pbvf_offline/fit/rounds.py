@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from pbvf_offline.records import Record, setting
 from pbvf_offline.setting_types import CriticHidden, Seed
+
+IMAGINED: Final = "Imagined returns"
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,20 @@ class RoundSettings(Record):
 
     seed: Seed
     lr: Annotated[float, setting("Learning rate of a climb.", gt=0)]
-    rounds: Annotated[int, setting("Rounds of ascent and imagination.", ge=1, le=10_000)] = 30
-    tries: Annotated[int, setting("Tries, of which the best goes on.", ge=1, le=100)] = 1
+    rounds: Annotated[
+        int,
+        setting("Rounds of ascent and imagination.", ge=1, le=10_000, default="30", panel=IMAGINED),
+    ] = 30
+    tries: Annotated[
+        int,
+        setting(
+            "Tries of 8 rounds, of which the best goes on.",
+            ge=1,
+            le=100,
+            default="1",
+            panel=IMAGINED,
+        ),
+    ] = 1
     first_rounds: Annotated[int, setting("Rounds of each try before the choice.", ge=1)] = 8
     fresh: Annotated[int, setting("Fresh policies of a round.", ge=4, le=10_000)] = 32
     known: Annotated[int, setting("Dataset policies played at first.", ge=0, le=100_000)] = 500
@@ -47,7 +61,17 @@ class RoundSettings(Record):
     radius: Annotated[float, setting("Size of the trust region.", gt=0)] = 1.0
     updates: Annotated[int, setting("The critic's gradient steps in a round.", ge=1)] = 400
     hidden: CriticHidden = (256, 256)
-    caution: Annotated[float, setting("Standard deviations taken off.", ge=0, le=100)] = 2.0
+    caution: Annotated[
+        float,
+        setting(
+            "Standard deviations of the networks' returns that are taken off.",
+            ge=0,
+            le=100,
+            metavar="C",
+            default="2",
+            panel=IMAGINED,
+        ),
+    ] = 2.0
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.models.check import ModelCheck, check_model
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings, Steps
+from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import advance, start_training
 from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories

@@ -7,62 +7,19 @@ its weights, Adam's moments and the number of updates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.models.network import BatchedMLP
 from pbvf_offline.models.scales import Scales, action_inputs, action_width
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.records import Record, setting
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
-
-
-@dataclass(frozen=True)
-class ModelShape(Record):
-    """Size and training of an ensemble.
-
-    Attributes:
-        seed: Seed of initial weights and batches.
-        members: Number M of networks.
-        hidden: Sizes of their hidden layers.
-        lr: Largest learning rate of Adam.
-        batch_size: Steps that each network draws for an update, uniformly with replacement.
-        bfloat16: Multiply between hidden layers in bfloat16, see :func:`has_bfloat16`.
-    """
-
-    seed: int
-    members: Annotated[int, setting("Networks of the ensemble.", ge=1, le=64)] = 4
-    hidden: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=8192)], ...],
-        Meta(min_length=1, max_length=16),
-        setting("Sizes of the networks' hidden layers."),
-    ] = (256, 256, 256)
-    lr: Annotated[float, setting("Largest learning rate of Adam.", gt=0)] = 2e-3
-    batch_size: Annotated[
-        int, setting("Steps that each network draws for an update.", ge=1, le=65_536)
-    ] = 256
-    bfloat16: bool = False
-
-
-@dataclass(frozen=True)
-class ModelSettings(ModelShape):
-    """Everything that decides an ensemble, apart from the data and the number of updates.
-
-    Attributes:
-        noise: Standard deviation of the largest noise on the observations that networks
-            see in training, in units of the spread of a step's change. The target still
-            ends at the true next observation, so networks learn to come back. 0: none.
-        angles: Show sine and cosine of the raw observations too.
-    """
-
-    noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] = 0.0
-    angles: bool = False
 
 
 class Ensemble(torch.nn.Module):

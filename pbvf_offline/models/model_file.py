@@ -19,8 +19,9 @@ from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
 from pbvf_offline.models.check import ModelCheck
 from pbvf_offline.models.choice import Trial
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings
+from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.scales import Scales, action_width
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import ModelFit, Snapshot, start_training
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,35 +19,16 @@ from pbvf_offline.io.output_file import partial_path, writing
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.models.check import check_model, held_out_episodes
 from pbvf_offline.models.choice import NOISES, Trial, choose_settings
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings, ModelShape, Steps
+from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
 from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelRequest, ModelSettings, ModelShape
 from pbvf_offline.models.training import ModelFit, advance, start_training
-from pbvf_offline.records import fields, setting
+from pbvf_offline.records import fields
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
 
 CHECKPOINT_SECONDS = 20.0
-
-
-@dataclass(frozen=True)
-class ModelRequest(ModelShape):
-    """What is asked of a learned environment; what is None is chosen by the held-out check.
-
-    Attributes:
-        validation: Share of the episodes held out for the check.
-        noise: Largest noise on the inputs, in units of the spread of a step's change.
-        angles: Show sine and cosine of the raw observations too.
-        trial_updates: Updates of each short training that a choice takes.
-    """
-
-    validation: Annotated[
-        float,
-        setting("Share of held-out episodes.", gt=0, lt=1, option="--validation-episodes"),
-    ] = 0.1
-    noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] | None = None
-    angles: bool | None = None
-    trial_updates: Annotated[int, setting("Updates of a short training.", ge=1)] = 3_000
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from pbvf_offline.errors import DivergedError, UsageError
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings, Steps
+from pbvf_offline.models.ensemble import Ensemble, Steps
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.seeding import Stream, generator
 
 RECORD_EVERY = 100

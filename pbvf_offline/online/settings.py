@@ -28,7 +28,7 @@ from pbvf_offline.presets.paper import (
     paper_choice,
 )
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import MOST, Activation, CriticHidden, Gamma, Reward, Seed
+from pbvf_offline.setting_types import MOST, RARE, Activation, CriticHidden, Gamma, Reward, Seed
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
@@ -39,8 +39,6 @@ Preset = Literal["paper-avg", "paper-last"]
 
 ACTOR_STATES = 128
 """States an actor update averages over: the paper's text. The authors' code draws 10,000."""
-
-RARE = "Seldom needed"
 
 
 @dataclass(frozen=True)
@@ -162,8 +160,8 @@ class OnlineSettings(Record):
     normalization: Annotated[
         Normalization,
         setting(
-            "Statistics of observations: frozen within each episode, the authors' step-by-step "
-            "rule, or none.",
+            "Statistics that observations are normalised with. episode: frozen within each "
+            "episode; per-step: the authors' rule; or none.",
             default="episode; none for the LQR",
         ),
     ] = "episode"
@@ -307,13 +305,19 @@ def _tuned(
         )
 
     of_papers_family = spec.family == DEFAULT_FAMILY
+    if of_papers_family and of_paper(has_paper_choice):
+        return of_paper(paper_choice), f"paper-{metric} for {family}"
     if preset is not None and not of_papers_family:
         raise UsageError(
             f"the paper has no policies of the family {spec.family}",
+            where="--preset",
             remedy=f"use {DEFAULT_FAMILY}, or no preset",
         )
-    if preset is not None or (of_papers_family and of_paper(has_paper_choice)):
-        return of_paper(paper_choice), f"paper-{metric} for {family}"
+    if preset is not None:
+        try:
+            of_paper(paper_choice)
+        except UsageError as error:
+            raise UsageError(error.what, where="--preset", remedy=error.remedy) from None
     if family == "LQR" and kind in _LQR:
         return _LQR[kind], _PAPER_LQR
     if kind == "pavf" and spec.stochastic:

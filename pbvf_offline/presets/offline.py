@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pbvf_offline.critics import CRITICS
+from pbvf_offline.policies.settings import NewPolicy
 from pbvf_offline.presets.paper import PBVFS, TODAY, env_family
+from pbvf_offline.records import Defaults
 from pbvf_offline.setting_types import RewardChoice, Squash
 
 
@@ -102,6 +104,12 @@ def env_source(name: str, env_id: str | None) -> str:
     """
     family = "" if env_id is None else env_family(env_id)
     return f"paper default for {family}" if family in _IN_PAPER[name] else "default"
+
+
+def policy_defaults(env_id: str | None) -> Defaults[NewPolicy]:
+    """Return the architecture of a fresh policy, and where each value comes from."""
+    settings = NewPolicy(squash=env_preset(env_id).squash)
+    return Defaults(settings, {"squash": env_source("squash", env_id)})
 
 
 def critic_sources(kind: str, env_id: str | None) -> dict[str, str]:

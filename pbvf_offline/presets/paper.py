@@ -348,6 +348,12 @@ def paper_steps(env_id: str) -> int:
     return 1_000_000 if env_family(env_id) in _LONG else 100_000
 
 
+def steps_source(env_id: str) -> str:
+    """Return where :func:`paper_steps` is from."""
+    family = env_family(env_id)
+    return f"paper default for {family}" if family in TODAY else "default"
+
+
 def paper_choice(
     kind: str,
     env_id: str,

@@ -64,9 +64,9 @@ def test_settings_go_to_stderr_and_the_table_to_stdout(root):
 def test_defaults_come_from_the_paper():
     ran = pbvf("collect", "LQR-v0", "--dataset", ID, "--episodes", 2)
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in ran.err.splitlines()[3:]}
-    assert rows["squash"] == "none paper default for LQR-v0"
-    assert rows["normalize"] == "no paper default for LQR-v0"
-    assert rows["sigma"] == "0.5 paper default for LQR-v0"
+    assert rows["squash"] == "none paper default for LQR"
+    assert rows["normalize"] == "no paper default for LQR"
+    assert rows["sigma"] == "0.5 paper default for LQR"
     assert load().spec.squash == "none"
 
 

@@ -181,6 +181,9 @@ def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypat
     assert reached == ["echo"]
 
 
+COLLECT = ("collect", "X", "--dataset", "lab/x-v0")
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -188,9 +191,10 @@ def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypat
         (["colect"], ["Did you mean 'collect'"]),
         (["collect", "X", "--foo"], ["--foo", "pbvf collect --help"]),
         (["collect"], ["ENV"]),
-        (["collect", "X", "--steps", "0"], ["--steps", "1"]),
-        (["collect", "X", "--steps", "many"], ["--steps"]),
-        (["collect", "X", "--sigma", "wide"], ["--sigma"]),
+        (["collect", "X"], ["--dataset"]),
+        ([*COLLECT, "--steps", "0"], ["--steps", "1"]),
+        ([*COLLECT, "--steps", "many"], ["--steps"]),
+        ([*COLLECT, "--sigma", "wide"], ["--sigma"]),
         (["collect", "X", "--workers", "0"], ["--workers"]),
         (["fit-critic", "X", "--critic", "qvf", "--out", "c"], ["--critic", "pssvf"]),
         (["fit-critic", "X", "--critic", "psvf"], ["--out"]),

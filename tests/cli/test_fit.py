@@ -243,7 +243,7 @@ def test_a_pickle_at_the_output_is_not_opened(here):
         (["lab/toy-v0", "--lr", "0"], "--lr"),
         (["lab/toy-v0", "--lr", "nan"], "--lr"),
         (["lab/toy-v0", "--hidden", "a"], "--hidden"),
-        (["lab/toy-v0", "--hidden", "linear"], "--hidden: a critic"),
+        (["lab/toy-v0", "--hidden", "linear"], "--hidden: 'linear' is not 1 to 16 whole numbers"),
         (["lab/toy-v0", "--snapshots", "0"], "--snapshots"),
         (["lab/toy-v0", "--snapshots", "50", "--updates", "10"], "--snapshots"),
         (["lab/toy-v0", "--updates", "0"], "--updates"),

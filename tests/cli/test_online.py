@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from cli_tools import content, pbvf, start
-from pbvf_cli.shared import progress, values
+from pbvf_cli.shared import progress
 from pbvf_datasets import load_dataset
-from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.rollout.workers import ordered_map
@@ -503,7 +502,7 @@ def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_pa
         (2, "LQR-v0", "pssvf", ("--seed", 0, "--seeds", "0-1"), "--seed or --seeds"),
         (2, "LQR-v0", "pssvf", ("--seeds", "2-1"), "--seeds"),
         (2, "LQR-v0", "pssvf", ("--seeds", "4294967296"), "out of range"),
-        (2, "LQR-v0", "pssvf", ("--seed", -1), "out of range"),
+        (2, "LQR-v0", "pssvf", ("--seed", -1), "--seed: -1 is not a whole number from 0"),
         (2, "LQR-v0", "pssvf", ("--update-every", "0"), "--update-every"),
         (2, "LQR-v0", "pssvf", ("--gamma", 1.5), "--gamma"),
         (2, "LQR-v0", "pssvf", ("--sigma", -1), "--sigma"),
@@ -516,7 +515,7 @@ def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_pa
         (2, "LQR-v0", "pssvf", ("--license", "MIT"), "--export-dataset"),
         (2, "LQR-v0", "pssvf", ("--author", "A"), "--export-dataset"),
         (2, "LQR-v0", "pssvf", ("--export-dataset", "lab/b-v0", "--license", ""), "--license: ''"),
-        (2, "LQR-v0", "pssvf", ("--hidden", "linear"), "--hidden: a critic has"),
+        (2, "LQR-v0", "pssvf", ("--hidden", "linear"), "--hidden: 'linear' is not 1 to 16"),
         (2, "LQR-v0", "pssvf", ("--export-dataset", "../x-v0"), "../x-v0"),
         (2, "LQR-v0", "pssvf", ("--export-dataset", "lab/b-v0", "--seeds", "0-1"), "seed-N"),
         (
@@ -704,14 +703,6 @@ def test_critic_and_policy_serve_the_other_commands(tmp_path, datasets, critic):
         assert ran.code == 0, ran.err
         assert np.shape(ran.json["returns"]) == (1, 2)
         assert np.isfinite(ran.json["predicted"]).all()
-
-
-def test_steps_or_episode():
-    assert values.steps_or_episode("episode", "--x") is None
-    assert values.steps_or_episode("12", "--x") == 12
-    for text in ("0", "-3", "1.5", "", "Episode"):
-        with pytest.raises(UsageError, match="--x"):
-            values.steps_or_episode(text, "--x")
 
 
 # ------------------------------------------------------------------- nothing is lost

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
+import typer
 
-from cli_tools import pbvf
+from cli_tools import pbvf, run_process, start
+from pbvf_cli.app import COMMANDS
 from pbvf_cli.shared import devices, values
-from pbvf_cli.shared.form import Form, Setting, paper_source
+from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
+from pbvf_offline.records import Defaults, Record, setting
+from pbvf_offline.setting_types import Seed
 
 
 def test_numbers_are_sorted_and_unique():
@@ -25,54 +32,9 @@ def test_other_lists_are_refused(text):
         values.parse_numbers(text, "--snapshots")
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
-def test_fractions_outside_are_refused(value):
-    with pytest.raises(UsageError, match=r"--gamma.*\[0, 1\]"):
-        values.fraction(value, "--gamma")
-
-
-def test_fraction_may_exclude_one():
-    assert values.fraction(1.0, "--gamma") == 1.0
-    with pytest.raises(UsageError, match=r"\[0, 1\)"):
-        values.fraction(1.0, "--validation-policies", below_one=True)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_positive(value):
-    with pytest.raises(UsageError, match="--lr"):
-        values.positive(value, "--lr")
-
-
-def test_sizes():
-    assert values.parse_sizes("64,32", "--hidden") == (64, 32)
-    assert values.parse_sizes("linear", "--policy") == ()
-    with pytest.raises(UsageError, match=r"--hidden.*'64,x'"):
-        values.parse_sizes("64,x", "--hidden")
-
-
-def test_a_critic_has_a_hidden_layer():
-    assert values.parse_hidden("64,32") == (64, 32)
-    assert values.parse_hidden(None) is None
-    with pytest.raises(UsageError, match=r"^--hidden: .*hidden layer"):
-        values.parse_hidden("linear")
-
-
-@pytest.mark.parametrize(("number", "least"), [(0, 1), (-1, 0), (10**12 + 1, 1), (10**30, 0)])
-def test_counts_have_a_range(number, least):
-    with pytest.raises(UsageError, match=rf"^--steps: {number} is not in {least} … 1,000,000,"):
-        values.count(number, "--steps", least=least)
-    assert values.count(10**12, "--steps") == 10**12
-    assert values.count(None, "--steps") is None
-    assert values.count(10**30, "--n-step", most=None) == 10**30
-    with pytest.raises(UsageError, match="--n-step: 0 is not at least 1"):
-        values.count(0, "--n-step", most=None)
-
-
-def test_numbers_and_steps_of_absurd_size_are_refused():
+def test_numbers_of_absurd_size_are_refused():
     with pytest.raises(UsageError, match="--snapshots"):
         values.parse_numbers(f"5,{2**53}", "--snapshots")
-    with pytest.raises(UsageError, match="--perturb-every"):
-        values.steps_or_episode(str(2**53), "--perturb-every")
 
 
 @pytest.mark.parametrize("text", ["", "  ", "MIT\nevil", "a\x1b[2J", "x\udcffy", "x" * 201])
@@ -82,25 +44,8 @@ def test_a_licence_is_one_short_printable_line(text):
     assert values.licence("LicenseRef-ours é", "--license") == "LicenseRef-ours é"
 
 
-def test_a_dataset_to_make_needs_an_id():
-    assert values.target_dataset("lab/x-v0") == "lab/x-v0"
-    with pytest.raises(UsageError, match="--dataset: is missing"):
-        values.target_dataset(None)
-
-
-def test_options_with_a_default_in_the_signature():
-    form = Form()
-    form.option("workers", 1, 1)
-    form.option("workers", 2, 1)
-    form.option("license", None, None, "the inputs'")
-    form.rights("MIT", ("Ada",))
-    assert [s.source for s in form.settings] == [
-        "default", "given", "the inputs'", "given", "given",
-    ]  # fmt: skip
-
-
 def test_an_environment_is_shown_with_its_arguments():
-    form = Form()
+    form = SettingsTable()
     form.environment(values.env_config("LQR-v0", None, None))
     form.environment(values.env_config("LQR-v0", '{"a": 1}', 5))
     assert [(s.name, s.shown) for s in form.settings] == [
@@ -182,35 +127,130 @@ def test_other_kwargs_are_refused(text):
         values.parse_kwargs(text)
 
 
-def test_form_remembers_where_values_come_from():
-    form = Form()
-    assert form.choose("sigma", 2.0, 0.5, "paper default") == 2.0
-    assert form.choose("steps", None, lambda: 7, "paper default") == 7
-    form.show("workers", 1, "default")
-    assert form.settings == [
-        Setting("sigma", 2.0, "given"),
-        Setting("steps", 7, "paper default"),
-        Setting("workers", 1, "default"),
+@dataclass(frozen=True)
+class Example(Record):
+    gamma: Annotated[float, setting("Discount.", ge=0, le=1)]
+    every: Annotated[int, setting("Steps.", ge=1, blank="episode")] | None = None
+    hidden: Annotated[tuple[int, ...], setting("Sizes.", blank="linear")] = (8,)
+    check: Annotated[bool, setting("Whether.", option="--check/--no-check")] = True
+    seed: Seed = 0
+    activation: str = "relu"
+
+
+def shown(argv: list[str]) -> tuple[Example, dict[str, tuple[str, str]]]:
+    """Return the record that options make, and the rows that people read."""
+    found: list[Any] = []
+    table = SettingsTable()
+
+    @command("pbvf example")
+    def example(*, given: Given[Example], sink: Sink) -> None:
+        del sink
+        defaults = Defaults(Example(0.9), {"gamma": "paper default"})
+        found.append(table.fill(given, defaults, stored_seed=lambda: 5))
+
+    app = typer.Typer()
+    app.command()(example)
+    typer.main.get_command(app).main(argv, standalone_mode=False)
+    return found[0], {s.name: (s.shown, s.source) for s in table.settings}
+
+
+def test_what_is_not_given_is_the_default_with_its_source():
+    record, rows = shown([])
+    assert record == Example(0.9, seed=5)
+    assert rows == {
+        "gamma": ("0.9", "paper default"),
+        "every": ("episode", "default"),
+        "hidden": ("8", "default"),
+        "check": ("yes", "default"),
+        "seed": ("5", "stored in the output"),
+    }
+
+
+def test_what_is_given_is_given_also_where_it_equals_the_default():
+    argv = ["--gamma", "0.9", "--every", "episode", "--hidden", "8", "--check", "--seed", "5"]
+    record, rows = shown(argv)
+    assert record == Example(0.9, seed=5)
+    assert {source for _, source in rows.values()} == {"given"}
+
+
+def test_texts_become_values():
+    record, rows = shown(["--every", "3", "--hidden", "linear", "--no-check", "--seed", "0"])
+    assert record == Example(0.9, 3, (), check=False)
+    assert rows["hidden"] == ("linear", "given")
+    assert rows["check"] == ("no", "given")
+    assert record.words() == [
+        *("--gamma", "0.9", "--every", "3", "--hidden", "linear", "--no-check", "--seed", "0"),
     ]
 
 
-def test_seed_is_given_or_stored_or_drawn():
-    form = Form()
-    assert form.seed(0, lambda: 5) == 0
-    assert form.seed(None, lambda: 5) == 5
-    assert 0 <= form.seed(None, lambda: None) < 2**32
-    assert [s.source for s in form.settings] == ["given", "stored in the output", "drawn"]
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--gamma", "2"], "--gamma: 2.0 is not a number in [0, 1]"),
+        (["--gamma", "x"], "--gamma: 'x' is not a number in [0, 1]"),
+        (["--every", "0"], "--every: 0 is not a whole number from 1 or episode"),
+        (["--every", "1.5"], "--every: '1.5' is not a whole number from 1 or episode"),
+        (["--hidden", "8,"], "--hidden: '8,' is not whole numbers or linear"),
+        (["--seed", "-1"], "--seed: -1 is not a whole number from 0 to 4,294,967,295"),
+    ],
+)
+def test_other_texts_are_refused_and_the_message_names_the_option(argv, message):
+    with pytest.raises(UsageError) as caught:
+        shown(argv)
+    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_seed_out_of_range(seed):
-    with pytest.raises(UsageError, match="--seed"):
-        Form().seed(seed)
+def test_a_drawn_seed_is_a_seed():
+    table = SettingsTable()
+    assert 0 <= table.seed(None, lambda: None) < 2**32
+    assert table.settings[0].source == "drawn"
 
 
-def test_paper_source_names_only_environments_of_the_paper():
-    assert paper_source("Swimmer-v5") == "paper default for Swimmer-v5"
-    assert paper_source("Mine-v0") == paper_source(None) == "paper default"
+def test_every_command_can_be_imported_and_its_summary_begins_its_help():
+    for name, (_, summary) in COMMANDS.items():
+        ran = pbvf(*name.split(), "--help")
+        assert ran.code == 0
+        text = " ".join(ran.out.replace("│", " ").split())
+        assert summary.split(";")[0].split("(")[0].strip() in text, name
+
+
+def test_an_unknown_command_and_an_unknown_option_are_exit_2():
+    assert "No such command 'colect'. Did you mean 'collect'" in pbvf("colect").error
+    assert "No such command 'shw'" in pbvf("dataset", "shw").error
+    ran = pbvf("collect", "LQR-v0", "--dataset", "lab/x-v0", "--sgima", 1)
+    assert ran.code == 2
+    assert "--sgima" in ran.error
+
+
+def test_help_and_completion_import_only_what_they_need():
+    code = (
+        "import sys; from pbvf_cli.__main__ import main; main({!r}); "
+        "print([m for m in ('torch', 'numpy', 'gymnasium', 'h5py') if m in sys.modules], "
+        "file=sys.stderr)"
+    )
+    for argv in (["--help"], ["collect", "--help"], ["fit-critic", "--help"]):
+        process = start(code=code.format(argv))
+        assert process.communicate()[1].strip() == "[]", argv
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("pbvf col", {"collect"}),
+        ("pbvf dataset ", {"merge", "filter", "split", "verify"}),
+        ("pbvf collect LQR-v0 --sq", {"--squash"}),
+        ("pbvf collect LQR-v0 --squash ", {"tanh", "none"}),
+        ("pbvf fit-critic x --critic ", {"pssvf", "psvf", "pavf"}),
+    ],
+)
+def test_shell_completion(typed, expected):
+    variables = {
+        "_PBVF_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split(" ")) - 1),
+    }
+    ran = run_process(env=variables)
+    assert expected <= set(ran.out.split()), ran
 
 
 def test_output_may_not_be_a_folder(tmp_path):

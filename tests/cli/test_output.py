@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cli_tools import start
-from pbvf_cli.shared.form import Setting
 from pbvf_cli.shared.output import Sink, number, plain, return_range, time_taken
 from pbvf_cli.shared.progress import Bar, duration
+from pbvf_cli.shared.settings import Setting
 
 
 def test_plain_turns_numpy_and_paths_into_json_and_nan_into_null():

@@ -122,7 +122,7 @@ def test_import_says_what_it_took_and_assumed() -> None:
     assert ran.code == 0
     rows = {line.split()[0]: line.split()[1:] for line in ran.err.splitlines() if line.strip()}
     assert rows["activation"][0] == "tanh"
-    assert rows["squash"] == ["tanh", "paper", "default"]
+    assert rows["squash"] == ["tanh", "default"]
     assert "tanh between the layers is assumed" in ran.err
     assert "left out: log_std" in ran.err
     assert "tensor obs_mean" in ran.out

@@ -55,7 +55,7 @@ def test_push_and_pull(made: Path, root: Path, tmp_path: Path) -> None:
         "sent": size,
         "already_complete": False,
     }
-    ran = pbvf("dataset", "pull", there, "lab/mine-v0", "--json", "--device", "cpu")
+    ran = pbvf("dataset", "pull", there, "lab/mine-v0", "--json")
     assert ran.code == 0
     assert ran.err.startswith(
         f"note: its files call it {NAME}; stock Minari loads it as lab/mine-v0"

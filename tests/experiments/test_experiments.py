@@ -14,7 +14,7 @@ from pbvf_experiments.quickstart import run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.fit.rounds import RoundSettings
-from pbvf_offline.models.to_file import ModelRequest
+from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.presets.offline import SynthesisPreset, env_preset
 from pbvf_runs.seeds import parse_seeds
 
@@ -118,7 +118,7 @@ def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
 
 def test_quickstart_draws_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pbvf_experiments import quickstart
-    from pbvf_offline.synthesis import ascent as synthesis
+    from pbvf_offline.synthesis import settings as synthesis
 
     short = SynthesisPreset(steps=1, radius=1.0, states=10, restarts=1)
     monkeypatch.setattr(quickstart, "SYNTHESIS", short)

@@ -208,7 +208,7 @@ SMALL = ZeroShotSettings(policies=2, plain_steps=4, evaluate_every=2, episodes=1
 
 def test_zero_shot_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pbvf_offline.presets.offline import SynthesisPreset
-    from pbvf_offline.synthesis import ascent as synthesis
+    from pbvf_offline.synthesis import settings as synthesis
 
     short = SynthesisPreset(steps=2, radius=1.0, states=10, restarts=1)
     monkeypatch.setattr(synthesis, "SYNTHESIS", short)

@@ -10,9 +10,10 @@ import torch
 
 from libtools import box_spec, discrete_spec, make_episode, make_policies
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings, Steps
+from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import action_noise, imagine
 from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import (
     advance,
     batches,

@@ -24,9 +24,9 @@ from pbvf_offline.errors import (
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile, load_model
+from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import (
     Hooks,
-    ModelRequest,
     fit_model_to_file,
     partial_path,
     stored_model_seed,

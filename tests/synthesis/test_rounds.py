@@ -19,10 +19,11 @@ from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
 from pbvf_offline.fit.settings import fit_defaults
 from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.models.choice import train
-from pbvf_offline.models.ensemble import Ensemble, ModelSettings
+from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories

@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pbvf_cli.shared import options, values
-from pbvf_cli.shared.form import Form
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.command import command
 from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_datasets.write.edit import EditResult, FilterSettings
-
-MERGE_EXAMPLES = """Examples:
-
-pbvf dataset merge lab/a-v0 lab/b-v0 --dataset lab/all-v0
-
-pbvf dataset merge downloads/theirs lab/ours-v0 --dataset lab/all-v0 --license CC-BY-4.0"""
-FILTER_EXAMPLES = """Examples:
-
-pbvf dataset filter lab/a-v0 --dataset lab/best-v0 --top 0.1
-
-pbvf dataset filter lab/a-v0 --dataset lab/first-v0 --episodes 0-99,200 --no-cut"""
-SPLIT_EXAMPLES = """Examples:
-
-pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.8,0.2 --seed 0
-
-pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.5,0.5 --names one,two --by policy"""
+    from pbvf_datasets.write.edit import EditResult
 
 
-class SplitBy(StrEnum):
-    """What is never in two parts."""
-
-    EPISODE = "episode"
-    POLICY = "policy"
-
-
-def register(sub: typer.Typer) -> None:
-    """Add the commands to ``pbvf dataset``."""
-    sub.command("merge", epilog=MERGE_EXAMPLES)(merge)
-    sub.command("filter", epilog=FILTER_EXAMPLES)(filter_)
-    sub.command("split", epilog=SPLIT_EXAMPLES)(split)
-
-
+@command(
+    "pbvf dataset merge lab/a-v0 lab/b-v0 --dataset lab/all-v0",
+    "pbvf dataset merge downloads/theirs lab/ours-v0 --dataset lab/all-v0 --license CC-BY-4.0",
+)
 def merge(
     datasets: Annotated[
         list[str], typer.Argument(metavar="DATASET", help="Ids or folders, in order.")
     ],
-    dataset: options.DatasetId = None,
+    *,
+    dataset: options.DatasetId,
     license_id: Annotated[
         str | None,
         typer.Option(
@@ -71,10 +45,7 @@ def merge(
     ] = False,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Make one dataset of the episodes of several.
 
@@ -83,36 +54,38 @@ def merge(
     keeps where everything is from. Inputs of other environments, spaces or
     architectures are refused. An episode that two inputs share is taken once.
     """
-    del debug, device  # the error boundary looks for the one; nothing needs the other
-    sink = Sink(json_only=json_only, quiet=quiet)
-    target = values.target_dataset(dataset)
-    form = Form()
-    form.show("inputs", datasets)
-    form.show("dataset", target)
-    form.option("license", license_id, None, "the inputs'")
-    form.option("keep-duplicates", keep_duplicates, False)
+    values.check_dataset(dataset)
+    table = SettingsTable()
+    table.show("inputs", datasets)
+    table.show("dataset", dataset)
+    table.show("license", license_id, "the inputs'" if license_id is None else "given")
+    table.flag("keep-duplicates", keep_duplicates)
 
     from pbvf_datasets.write.edit import merge as merge_datasets
 
-    sink.settings("pbvf dataset merge", form.settings)
+    sink.settings("pbvf dataset merge", table.settings)
     with Bar("merging", "episodes", sink=sink) as bar:
         result = merge_datasets(
             datasets,
-            target,
+            dataset,
             license=license_id,
             keep_duplicates=keep_duplicates,
             require_manifest=require_manifest,
             overwrite=overwrite,
             progress=bar.update,
         )
-    _tell(sink, result)
     # Each input that repeats another's episodes would weigh them twice in a fit.
-    _print(sink, result, {"duplicates": result.left_out}, ("duplicates left out", result.left_out))
+    _print(sink, result, "duplicates", ("duplicates left out", result.left_out))
 
 
+@command(
+    "pbvf dataset filter lab/a-v0 --dataset lab/best-v0 --top 0.1",
+    "pbvf dataset filter lab/a-v0 --dataset lab/first-v0 --episodes 0-99,200 --no-cut",
+)
 def filter_(
     source: options.Dataset,
-    dataset: options.DatasetId = None,
+    *,
+    dataset: options.DatasetId,
     min_return: Annotated[
         float | None, typer.Option("--min-return", metavar="R", help="Least return.")
     ] = None,
@@ -148,19 +121,14 @@ def filter_(
     ] = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Make a dataset of those episodes that pass every criterion given.
 
     Returns are undiscounted. Episodes cut short by a step budget have none:
     any criterion on returns leaves them out.
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-    target = values.target_dataset(dataset)
+    values.check_dataset(dataset)
     if terminated and truncated:
         raise UsageError(
             "give either --terminated or --truncated, not both",
@@ -180,27 +148,38 @@ def filter_(
         episodes=None if episodes is None else parse_ranges(episodes, "--episodes"),
         seeds=None if seeds is None else parse_ranges(seeds, "--seeds"),
     )
-    sink.settings("pbvf dataset filter", _filter_form(source, target, settings).settings)
+    table = SettingsTable()
+    table.show("input", source)
+    table.show("dataset", dataset)
+    for name, value in settings.to_dict().items():
+        if value is not None and (value is not False or name == "terminated"):
+            table.show(name.replace("_", "-"), value)
+    sink.settings("pbvf dataset filter", table.settings)
     with Bar("copying", "episodes", sink=sink) as bar:
         result = filter_dataset(
             source,
-            target,
+            dataset,
             settings,
             require_manifest=require_manifest,
             overwrite=overwrite,
             progress=bar.update,
         )
-    _tell(sink, result)
-    _print(sink, result, {"left_out": result.left_out}, ("episodes left out", result.left_out))
+    _print(sink, result, "left_out", ("episodes left out", result.left_out))
 
 
+@command(
+    "pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.8,0.2 --seed 0",
+    "pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.5,0.5 --names one,two "
+    "--by policy",
+)
 def split(
     source: options.Dataset,
-    dataset: options.DatasetId = None,
+    *,
+    dataset: options.DatasetId,
     fractions: Annotated[
-        str | None,
+        str,
         typer.Option("--fractions", metavar="0.8,0.2", help="Share of each part; they sum to 1."),
-    ] = None,
+    ],
     names: Annotated[
         str | None,
         typer.Option(
@@ -211,92 +190,81 @@ def split(
         ),
     ] = None,
     by: Annotated[
-        SplitBy,
+        Literal["episode", "policy"] | None,
         typer.Option(
-            "--by", help="policy: episodes that share a policy stay in one part, all of them."
+            "--by",
+            help="policy: episodes that share a policy stay in one part, all of them.",
+            show_default="episode",
         ),
-    ] = SplitBy.EPISODE,
+    ] = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     seed: options.Seed = None,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Split a dataset into several by whole episodes, drawn by the seed.
 
     ``--dataset lab/x-v0`` makes lab/x-train-v0, lab/x-test-v0, and so on.
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-    target = values.target_dataset(dataset)
-    if fractions is None:
-        raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
+    values.check_dataset(dataset)
 
     from pbvf_datasets.format.identity import peek
     from pbvf_datasets.write.edit import SplitSettings
     from pbvf_datasets.write.edit import split as split_dataset
 
+    table = SettingsTable()
     parts = () if names is None else tuple(name.strip() for name in names.split(","))
-    settings = SplitSettings(_fractions(fractions), parts, by.value)
-    first = settings.dataset_ids(target)[0]
+    settings = SplitSettings(_fractions(fractions), parts, by or "episode")
+    first = settings.dataset_ids(dataset)[0]
 
     def stored() -> int | None:
         found = peek(first)
         given = None if found is None else found["seed"]
         return given if type(given) is int else None
 
-    form = Form()
-    form.show("input", source)
-    form.show("dataset", target)
-    form.show("fractions", settings.fractions)
-    form.show("names", settings.names, "default" if names is None else "given")
-    form.option("by", by.value, SplitBy.EPISODE)
-    seed = form.seed(seed, None if overwrite else stored)
-    sink.settings("pbvf dataset split", form.settings)
-    settings = SplitSettings(settings.fractions, settings.names, by.value, seed)
+    table.show("input", source)
+    table.show("dataset", dataset)
+    table.show("fractions", settings.fractions)
+    table.show("names", settings.names, "default" if names is None else "given")
+    table.show("by", settings.by, "default" if by is None else "given")
+    seed = table.seed(seed, None if overwrite else stored)
+    sink.settings("pbvf dataset split", table.settings)
+    settings = SplitSettings(settings.fractions, settings.names, settings.by, seed)
     with Bar("copying", "episodes", sink=sink) as bar:
         results = split_dataset(
             source,
-            target,
+            dataset,
             settings,
             require_manifest=require_manifest,
             overwrite=overwrite,
             progress=bar.update,
         )
-    complete = all(result.already_complete for result in results)
-    if complete:
-        sink.note("already complete: " + ", ".join(result.dataset for result in results))
+    named = zip(settings.names, settings.fractions, results, strict=True)
+    payload = {
+        "dataset": dataset,
+        "parts": [
+            {"name": name, "fraction": share, **_payload(result)} for name, share, result in named
+        ],
+        "by": settings.by,
+        "seed": seed,
+        "seconds": sum(result.seconds for result in results),
+        "already_complete": all(result.already_complete for result in results),
+    }
+    header = ("part", "episodes", "steps", "policies", "return", "path")
+    lines = [
+        (
+            result.dataset,
+            *(f"{count:,}" for count in (result.episodes, result.steps, result.policies)),
+            return_range(result.returns),
+            str(result.path),
+        )
+        for result in results
+    ]
     sink.result(
-        {
-            "dataset": target,
-            "parts": [
-                {"name": name, "fraction": share, **_payload(result)}
-                for name, share, result in zip(
-                    settings.names, settings.fractions, results, strict=True
-                )
-            ],
-            "by": by.value,
-            "seed": seed,
-            "seconds": sum(result.seconds for result in results),
-            "already_complete": complete,
-        },
-        [("seed", str(seed)), ("by", by.value)],
-        table=(
-            ("part", "episodes", "steps", "policies", "return", "path"),
-            [
-                (
-                    result.dataset,
-                    f"{result.episodes:,}",
-                    f"{result.steps:,}",
-                    f"{result.policies:,}",
-                    return_range(result.returns),
-                    str(result.path),
-                )
-                for result in results
-            ],
-        ),
+        payload,
+        [("seed", str(seed)), ("by", settings.by)],
+        table=(header, lines),
+        place=", ".join(result.dataset for result in results),
     )
 
 
@@ -307,25 +275,6 @@ def _fractions(text: str) -> tuple[float, ...]:
         raise UsageError(
             f"{text!r} are not numbers", where="--fractions", remedy="give shares such as 0.8,0.2"
         ) from error
-
-
-def _filter_form(source: str, target: str, settings: FilterSettings) -> Form:
-    form = Form()
-    form.show("input", source)
-    form.show("dataset", target)
-    for name, value in settings.to_dict().items():
-        if value is not None and value is not False:
-            form.show(name.replace("_", "-"), value)
-    if settings.terminated is False:
-        form.show("terminated", False)
-    return form
-
-
-def _tell(sink: Sink, result: EditResult) -> None:
-    if result.already_complete:
-        sink.note(f"already complete: {result.path}")
-    for note in result.notes:
-        sink.note(f"note: {note}")
 
 
 def _payload(result: EditResult) -> dict[str, Any]:
@@ -355,18 +304,20 @@ def _payload(result: EditResult) -> dict[str, Any]:
     }
 
 
-def _print(sink: Sink, result: EditResult, more: dict[str, Any], row: tuple[str, int]) -> None:
-    sink.result(
-        {**_payload(result), **more},
-        [
-            ("dataset", result.dataset),
-            ("path", str(result.path)),
-            ("episodes", f"{result.episodes:,} ({result.cut:,} cut short by a step budget)"),
-            (row[0], f"{row[1]:,}"),
-            ("steps", f"{result.steps:,}"),
-            ("policies", f"{result.policies:,}"),
-            ("return", return_range(result.returns)),
-            ("license", result.license or "none"),
-            ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
-        ],
-    )
+def _print(sink: Sink, result: EditResult, key: str, left_out: tuple[str, int]) -> None:
+    """Print what an edit came to; ``key`` and ``left_out`` say how many episodes are not in it."""
+    for note in result.notes:
+        sink.note(f"note: {note}")
+    label, count = left_out
+    rows = [
+        ("dataset", result.dataset),
+        ("path", str(result.path)),
+        ("episodes", f"{result.episodes:,} ({result.cut:,} cut short by a step budget)"),
+        (label, f"{count:,}"),
+        ("steps", f"{result.steps:,}"),
+        ("policies", f"{result.policies:,}"),
+        ("return", return_range(result.returns)),
+        ("license", result.license or "none"),
+        ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
+    ]
+    sink.result({**_payload(result), key: count}, rows, place=result.path)

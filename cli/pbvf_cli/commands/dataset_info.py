@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared import options
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.command import command
 from pbvf_cli.shared.output import Sink, number
 
 if TYPE_CHECKING:
@@ -17,44 +15,19 @@ if TYPE_CHECKING:
 
     from pbvf_datasets.inspect.describe import Description, Histogram
 
-LIST_EXAMPLES = """Examples:
-
-pbvf dataset list
-
-MINARI_DATASETS_PATH=/data/minari pbvf dataset list --json"""
-
-INFO_EXAMPLES = """Examples:
-
-pbvf dataset info lab/swimmer-v0
-
-pbvf dataset info ./downloaded-v0 --json"""
-
 _BARS = ("return from", "to", "episodes", "")
 _BAR = 40
 _SHOWN = 12  # numbers of a normaliser; the rest is for --json
 _PREFIXES = ("B", "kB", "MB", "GB", "TB")
 
 
-def register(sub: typer.Typer) -> None:
-    """Add the commands to ``pbvf dataset``."""
-    sub.command("list", epilog=LIST_EXAMPLES)(list_all)
-    sub.command("info", epilog=INFO_EXAMPLES)(info)
-
-
-def list_all(
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@command("pbvf dataset list", "MINARI_DATASETS_PATH=/data/minari pbvf dataset list --json")
+def list_all(*, sink: Sink) -> None:
     """List the datasets under MINARI_DATASETS_PATH (else Minari's own folder).
 
     Those of other programs are marked foreign, those begun and not finished unfinished. Only
     small files are read; 'pbvf dataset verify' checks a dataset.
     """
-    del debug, device  # the error boundary looks for one; nothing is computed
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.format.schema import datasets_root
     from pbvf_datasets.inspect.listing import list_datasets
 
@@ -78,23 +51,17 @@ def list_all(
     sink.result(payload, rows, table=(header, lines) if lines else None)
 
 
+@command("pbvf dataset info lab/swimmer-v0", "pbvf dataset info ./downloaded-v0 --json")
 def info(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="An id, or the folder of a dataset.")
-    ],
+    dataset: options.Dataset,
+    *,
     require_manifest: options.RequireManifest = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Show what is in a dataset and where it came from.
 
     Digests and the form of everything are checked, values are not: see 'pbvf dataset verify'.
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.inspect.describe import describe
 
     found = describe(dataset, require_manifest=require_manifest)

@@ -1,4 +1,4 @@
-"""``pbvf dataset push``, ``pull``, ``pack`` and ``unpack``, and signatures of datasets."""
+"""``pbvf dataset push``, ``pull``, ``pack`` and ``unpack``."""
 
 from __future__ import annotations
 
@@ -11,42 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pbvf_cli.shared import options
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.command import command
 from pbvf_cli.shared.output import Sink, time_taken
 from pbvf_cli.shared.progress import Bar
-from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
     from pbvf_datasets.share.arrival import Progress
-    from pbvf_datasets.share.signing import Signed
     from pbvf_datasets.share.transfer import Arrived
 
-PUSH_EXAMPLES = """Examples:
-
-pbvf dataset push lab/swimmer-v0 /mnt/share/swimmer-v0
-
-pbvf dataset push lab/swimmer-v0 s3://bucket/datasets/swimmer-v0
-
-pbvf dataset push lab/swimmer-v0 hf://datasets/lab/swimmer-v0"""
-PULL_EXAMPLES = """Examples:
-
-pbvf dataset pull https://example.org/data/swimmer-v0 lab/swimmer-v0
-
-pbvf dataset pull s3://bucket/datasets/swimmer-v0 lab/swimmer-v0 --public-key lab.pub"""
-PACK_EXAMPLE = "Example: pbvf dataset pack lab/swimmer-v0 swimmer.tar"
-UNPACK_EXAMPLE = "Example: pbvf dataset unpack swimmer.tar lab/swimmer-v0"
-SIGN_EXAMPLES = """Examples:
-
-pbvf dataset keygen lab.key
-
-pbvf dataset sign lab/swimmer-v0 --key lab.key
-
-pbvf dataset check-signature lab/swimmer-v0 --key lab.key.pub"""
-
-Source = Annotated[str, typer.Argument(metavar="DATASET", help="An id or a folder.")]
-Replace = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what stands at the output, if that differs.")
-]
 PublicKey = Annotated[
     Path | None,
     typer.Option(
@@ -55,19 +27,13 @@ PublicKey = Annotated[
 ]
 
 
-def register(sub: typer.Typer) -> None:
-    """Add the commands to ``pbvf dataset``."""
-    sub.command("push", epilog=PUSH_EXAMPLES)(push)
-    sub.command("pull", epilog=PULL_EXAMPLES)(pull)
-    sub.command("pack", epilog=PACK_EXAMPLE)(pack)
-    sub.command("unpack", epilog=UNPACK_EXAMPLE)(unpack)
-    sub.command("keygen", epilog=SIGN_EXAMPLES)(keygen)
-    sub.command("sign", epilog=SIGN_EXAMPLES)(sign)
-    sub.command("check-signature", epilog=SIGN_EXAMPLES)(check_signature)
-
-
+@command(
+    "pbvf dataset push lab/swimmer-v0 /mnt/share/swimmer-v0",
+    "pbvf dataset push lab/swimmer-v0 s3://bucket/datasets/swimmer-v0",
+    "pbvf dataset push lab/swimmer-v0 hf://datasets/lab/swimmer-v0",
+)
 def push(
-    dataset: Source,
+    dataset: options.Dataset,
     remote: Annotated[
         str,
         typer.Argument(
@@ -76,6 +42,7 @@ def push(
             "else fsspec writes to.",
         ),
     ],
+    *,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,20 +51,14 @@ def push(
             help="A path, user or host name that may go out; may be repeated.",
         ),
     ] = None,
-    overwrite: Replace = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    overwrite: options.Replace = False,
+    sink: Sink,
 ) -> None:
     """Send a dataset to another place, manifest last; the same command continues.
 
     It needs a licence, and its texts must not hold absolute paths, user or host names. It is
     verified first, as by 'pbvf dataset verify'; a damaged one is not sent (3, 4, 5).
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.share.transfer import push as push_dataset
 
     start = time.perf_counter()
@@ -110,29 +71,30 @@ def push(
             verifying=verifying,
             progress=sending,
         )
-    seconds = time.perf_counter() - start
-    sink.result(
-        {
-            "dataset": pushed.dataset,
-            "remote": pushed.remote,
-            "digest": pushed.digest,
-            "files": pushed.files,
-            "bytes": sum(pushed.files.values()),
-            "sent": pushed.sent,
-            "already_complete": pushed.already_complete,
-            "seconds": seconds,
-        },
-        [
-            ("dataset", pushed.dataset),
-            ("remote", pushed.remote),
-            ("digest", pushed.digest),
-            ("files", f"{len(pushed.files)}, {_size(sum(pushed.files.values()))}"),
-            ("sent", _moved(pushed.sent, already=pushed.already_complete)),
-            ("time", "nothing to do" if pushed.already_complete else f"{seconds:.1f} s"),
-        ],
-    )
+    seconds, size = time.perf_counter() - start, sum(pushed.files.values())
+    payload = {
+        "dataset": pushed.dataset,
+        "remote": pushed.remote,
+        "digest": pushed.digest,
+        "files": pushed.files,
+        "bytes": size,
+        "sent": pushed.sent,
+        "already_complete": pushed.already_complete,
+        "seconds": seconds,
+    }
+    rows = [
+        *_named(payload, "dataset", "remote", "digest"),
+        ("files", f"{len(pushed.files)}, {_size(size)}"),
+        ("sent", _moved(pushed.sent, already=pushed.already_complete)),
+        ("time", "nothing to do" if pushed.already_complete else f"{seconds:.1f} s"),
+    ]
+    sink.result(payload, rows)
 
 
+@command(
+    "pbvf dataset pull https://example.org/data/swimmer-v0 lab/swimmer-v0",
+    "pbvf dataset pull s3://bucket/datasets/swimmer-v0 lab/swimmer-v0 --public-key lab.pub",
+)
 def pull(
     remote: Annotated[
         str,
@@ -145,21 +107,16 @@ def pull(
     dataset: Annotated[
         str, typer.Argument(metavar="ID", help="What to call it here, such as lab/swimmer-v0.")
     ],
+    *,
     public_key: PublicKey = None,
-    overwrite: Replace = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    overwrite: options.Replace = False,
+    sink: Sink,
 ) -> None:
     """Fetch a dataset from another place; the same command continues.
 
     The manifest comes first. Nothing stands under the dataset's name before every byte fits it
     and the files were found safe.
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.share.transfer import pull as pull_dataset
 
     start = time.perf_counter()
@@ -170,22 +127,18 @@ def pull(
     _print_arrived(sink, arrived, time.perf_counter() - start, "remote", "fetched")
 
 
+@command("pbvf dataset pack lab/swimmer-v0 swimmer.tar")
 def pack(
-    dataset: Source,
+    dataset: options.Dataset,
     file: Annotated[Path, typer.Argument(metavar="FILE.tar", help="The archive to write.")],
-    overwrite: Replace = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    *,
+    overwrite: options.Replace = False,
+    sink: Sink,
 ) -> None:
     """Put a dataset into one tar file, for mail or a USB stick; equal datasets, equal bytes.
 
     It is verified first, as by 'pbvf dataset verify'; a damaged one is not packed (3, 4, 5).
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.share.archive import pack as pack_dataset
 
     start = time.perf_counter()
@@ -194,25 +147,23 @@ def pack(
             dataset, file, overwrite=overwrite, verifying=verifying, progress=packing
         )
     seconds = time.perf_counter() - start
-    sink.result(
-        {
-            "dataset": packed.dataset,
-            "file": packed.file,
-            "digest": packed.digest,
-            "bytes": packed.size,
-            "already_complete": packed.already_complete,
-            "seconds": seconds,
-        },
-        [
-            ("dataset", packed.dataset),
-            ("file", str(packed.file)),
-            ("digest", packed.digest),
-            ("size", _moved(packed.size, already=packed.already_complete)),
-            ("time", "nothing to do" if packed.already_complete else f"{seconds:.1f} s"),
-        ],
-    )
+    payload = {
+        "dataset": packed.dataset,
+        "file": packed.file,
+        "digest": packed.digest,
+        "bytes": packed.size,
+        "already_complete": packed.already_complete,
+        "seconds": seconds,
+    }
+    rows = [
+        *_named(payload, "dataset", "file", "digest"),
+        ("size", _moved(packed.size, already=packed.already_complete)),
+        ("time", "nothing to do" if packed.already_complete else f"{seconds:.1f} s"),
+    ]
+    sink.result(payload, rows)
 
 
+@command("pbvf dataset unpack swimmer.tar lab/swimmer-v0")
 def unpack(
     file: Annotated[Path, typer.Argument(metavar="FILE.tar", help="An archive made by pack.")],
     dataset: Annotated[
@@ -221,17 +172,12 @@ def unpack(
             metavar="[ID]", help="What to call it here; as it calls itself when left out."
         ),
     ] = None,
+    *,
     public_key: PublicKey = None,
-    overwrite: Replace = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    overwrite: options.Replace = False,
+    sink: Sink,
 ) -> None:
     """Take a dataset out of a tar file made by pack, after a check of every byte."""
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.share.archive import unpack as unpack_dataset
 
     start = time.perf_counter()
@@ -240,76 +186,6 @@ def unpack(
             file, dataset, overwrite=overwrite, public_key=public_key, progress=bar.update
         )
     _print_arrived(sink, arrived, time.perf_counter() - start, "file", "read")
-
-
-def keygen(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The private key; the public one is FILE.pub.")
-    ],
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
-    """Make a pair of Ed25519 keys to sign datasets with; no file is ever overwritten.
-
-    Whoever has the private key can sign in your name: it stays with you, readable by its owner
-    alone and without a passphrase. Give the public key to others by a way that they trust.
-    """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
-    from pbvf_datasets.share.signing import make_keys
-
-    keys = make_keys(file)
-    sink.result(
-        {"private_key": keys.private, "public_key": keys.public, "fingerprint": keys.fingerprint},
-        [
-            ("private key", str(keys.private)),
-            ("public key", str(keys.public)),
-            ("fingerprint", keys.fingerprint),
-        ],
-    )
-
-
-def sign(
-    dataset: Source,
-    key: Annotated[
-        Path | None, typer.Option("--key", metavar="FILE", help="Your private key.")
-    ] = None,
-    overwrite: Replace = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
-    """Sign a dataset's manifest: put manifest.json.sig beside it."""
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
-    from pbvf_datasets.share.signing import sign_dataset
-
-    _print_signed(sink, sign_dataset(dataset, _given(key), overwrite=overwrite), "signed by")
-
-
-def check_signature(
-    dataset: Source,
-    key: Annotated[
-        Path | None,
-        typer.Option("--key", metavar="FILE", help="The author's public key, got from the author."),
-    ] = None,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
-    """Check that a dataset is whole and that the owner of a key signed it; 4 when not signed."""
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
-    from pbvf_datasets.share.signing import check_signature as check
-
-    _print_signed(sink, check(dataset, _given(key)), "signed by")
 
 
 @contextlib.contextmanager
@@ -325,25 +201,12 @@ def _bars(what: str, sink: Sink) -> Iterator[tuple[Progress, Progress]]:
         yield steps.update, move
 
 
-def _given(key: Path | None) -> Path:
-    if key is None:
-        raise UsageError("is missing", where="--key", remedy="give the file of the key")
-    return key
-
-
-def _print_signed(sink: Sink, signed: Signed, label: str) -> None:
-    payload: dict[str, Any] = {
-        "path": signed.path,
-        "digest": signed.digest,
-        "fingerprint": signed.fingerprint,
-        "already_complete": signed.already_complete,
-    }
-    rows = [("path", str(signed.path)), ("digest", signed.digest), (label, signed.fingerprint)]
-    sink.result(payload, rows)
+def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
+    return [(name, str(payload[name])) for name in names]
 
 
 def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, moved: str) -> None:
-    payload: dict[str, Any] = {
+    payload = {
         "dataset": arrived.dataset,
         "path": arrived.path,
         source: arrived.source,
@@ -354,17 +217,15 @@ def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, mo
         "already_complete": arrived.already_complete,
         "seconds": seconds,
     }
-    rows = [
-        ("dataset", arrived.dataset),
-        ("path", str(arrived.path)),
-        (source, arrived.source),
-        ("digest", arrived.digest),
+    rows = _named(payload, "dataset", "path", source, "digest")
+    if arrived.signed_by is not None:
+        rows.append(("signed by", arrived.signed_by))
+    rate = arrived.fetched / 1e6 / seconds if arrived.fetched and seconds > 0 else None
+    rows += [
         ("size", _size(arrived.size)),
         (moved, _moved(arrived.fetched, already=arrived.already_complete)),
-        ("time", _time(seconds, arrived.fetched)),
+        ("time", time_taken(seconds, rate, "MB")),
     ]
-    if arrived.signed_by is not None:
-        rows.insert(4, ("signed by", arrived.signed_by))
     own = _own_id(arrived.path)
     if own != arrived.dataset:  # its files stay as they were sent, so that their digests fit
         sink.note(
@@ -386,10 +247,6 @@ def _own_id(folder: Path) -> str:
 
 def _moved(size: int, *, already: bool) -> str:
     return "already complete" if already else _size(size)
-
-
-def _time(seconds: float, size: int) -> str:
-    return time_taken(seconds, size / 1e6 / seconds if size and seconds > 0 else None, "MB")
 
 
 def _size(size: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pbvf_cli.shared import options
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.command import command
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_offline.errors import PbvfError, UnsafeError
@@ -15,20 +15,12 @@ from pbvf_offline.errors import PbvfError, UnsafeError
 if TYPE_CHECKING:
     from pbvf_datasets.inspect.verify import Verification
 
-EXAMPLES = """Examples:
 
-pbvf dataset verify lab/swimmer-v0
-
-pbvf dataset verify ./downloaded-v0 --require-manifest --json
-
-pbvf dataset verify critic.safetensors"""
-
-
-def register(sub: typer.Typer) -> None:
-    """Add the command to ``pbvf dataset``."""
-    sub.command("verify", epilog=EXAMPLES)(verify_path)
-
-
+@command(
+    "pbvf dataset verify lab/swimmer-v0",
+    "pbvf dataset verify ./downloaded-v0 --require-manifest --json",
+    "pbvf dataset verify critic.safetensors",
+)
 def verify_path(
     path: Annotated[
         str,
@@ -37,11 +29,9 @@ def verify_path(
             help="An id or folder of a dataset, or a critic, policies, model or checkpoint file.",
         ),
     ],
+    *,
     require_manifest: options.RequireManifest = False,
-    device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Check that a file is whole, true to itself and safe; report all that is wrong.
 
@@ -49,9 +39,6 @@ def verify_path(
     policies that every stored action is the one that its policy gives. Ends with 0 when it is
     intact or only unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked.
     """
-    del debug, device
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_datasets.inspect.verify import verify
 
     with Bar("verifying", "steps", sink=sink) as bar:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pbvf_cli.shared import devices, options
-from pbvf_cli.shared.form import Form, paper_source
+from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.records import Defaults, Record, setting
+from pbvf_offline.setting_types import MOST, Seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,31 +25,45 @@ if TYPE_CHECKING:
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.policy import Policies
 
-EXAMPLES = """Examples:
 
-pbvf evaluate policies.safetensors
+@dataclass(frozen=True)
+class Measurement(Record):
+    """How policies are measured.
 
-pbvf evaluate policies.safetensors --episodes 20 --critic critic.safetensors --workers 2 --json
+    Attributes:
+        episodes: Whole episodes of each policy.
+        gamma: Discount factor of the discounted returns.
+        seed: Seed of resets and of action noise.
+    """
 
-pbvf evaluate policies.safetensors --env Swimmer-v5 --video swimmer.mp4"""
+    episodes: Annotated[int, setting("Whole episodes of each policy.", ge=1, le=MOST, default="10")]
+    gamma: Annotated[
+        float,
+        setting(
+            "Discount factor of the discounted returns.",
+            ge=0,
+            le=1,
+            symbol="γ",
+            metavar="G",
+            default="the critic's, else the paper's for the environment",
+        ),
+    ]
+    seed: Seed
 
-_EPISODES = 10
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command("evaluate", epilog=EXAMPLES)(evaluate)
-
-
+@command(
+    "pbvf evaluate policies.safetensors",
+    "pbvf evaluate policies.safetensors --episodes 20 --critic critic.safetensors --json",
+    "pbvf evaluate policies.safetensors --env Swimmer-v5 --video swimmer.mp4",
+)
 def evaluate(
     policies: Annotated[Path, typer.Argument(metavar="POLICIES", help="A policies file.")],
+    *,
     env: Annotated[
         str | None,
         typer.Option("--env", metavar="ENV", help="Where to run; the policies' own by default."),
     ] = None,
-    episodes: Annotated[
-        int, options.counting("--episodes", "Whole episodes of each policy.")
-    ] = _EPISODES,
+    given: Given[Measurement],
     critic: Annotated[
         Path | None,
         typer.Option("--critic", metavar="CRITIC", help="Compare with this critic's predictions."),
@@ -58,36 +76,19 @@ def evaluate(
             help="Film the first policy's first episode: .mp4 or .gif.",
         ),
     ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(
-            "--gamma",
-            callback=options.fraction,
-            metavar="G",
-            help="Discount factor of the discounted returns.",
-            show_default="the critic's, else the paper's for the environment",
-        ),
-    ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
-    workers: options.Workers = 1,
+    workers: options.Workers = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the video.")] = False,
-    seed: options.Seed = None,
     device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Run each policy for exactly so many whole episodes, from the same starts.
 
     With --critic the rank correlation is between its predictions and the mean discounted returns.
     """
-    del debug  # the error boundary looks for it
-    sink = Sink(json_only=json_only, quiet=quiet)
-
     from pbvf_cli.shared import environments
     from pbvf_offline.policies.files import load_policies
-    from pbvf_offline.presets.offline import env_preset
     from pbvf_offline.rollout.evaluation import evaluate_policies, require_end
 
     environments.silence_gymnasium()
@@ -110,32 +111,25 @@ def evaluate(
     require_end(config, None)
     environments.warn_if_other(config, references)
 
-    form = Form()
-    form.show("policies", policies)
-    form.show("env", config.name, "given" if env else "stored in the file")
-    form.option("episodes", episodes, _EPISODES)
-    if judge is None:
-        gamma = form.choose(
-            "gamma", gamma, env_preset(config.name).gamma, paper_source(config.name)
-        )
-    else:
-        gamma = form.choose("gamma", gamma, judge.critic.config.gamma, "stored in the critic")
-    seed = form.seed(seed)
-    form.option("workers", workers, 1)
-    sink.settings("pbvf evaluate", form.settings)
+    table = SettingsTable()
+    table.show("policies", policies)
+    table.show("env", config.name, "given" if env else "stored in the file")
+    chosen = table.fill(given, _defaults(config.name, judge))
+    workers = table.choose("workers", workers, 1)
+    sink.settings("pbvf evaluate", table.settings)
 
     frames = None
     if video is not None:
         from pbvf_cli.shared.video import film
 
-        frames = film(config, loaded.policies, video, seed=seed, episodes=episodes)
+        frames = film(config, loaded.policies, video, seed=chosen.seed, episodes=chosen.episodes)
     with Bar("evaluating", "episodes", sink=sink) as bar:
         returns, discounted = evaluate_policies(
             config,
             loaded.policies,
-            episodes=episodes,
-            seed=seed,
-            gamma=gamma,
+            episodes=chosen.episodes,
+            seed=chosen.seed,
+            gamma=chosen.gamma,
             without_survival=judge is not None and judge.critic.config.reward == "without-survival",
             workers=workers,
             progress=bar.update,
@@ -147,23 +141,37 @@ def evaluate(
         "discounted_returns": discounted,
         "mean": returns.mean(),
         "means": returns.mean(axis=1),
-        "gamma": gamma,
-        "episodes": episodes,
-        "seed": seed,
+        **chosen.to_dict(),
     }
     if video is not None:
         payload |= {"video": video, "frames": frames}
-    predicted = None
     if judge is not None:
-        from pbvf_offline.fit.validation import rank_correlation
+        payload |= _compare(judge, loaded.policies, discounted)
+    _print(sink, payload, returns, discounted)
 
-        normaliser = judge.normaliser
-        predicted = judge.predict(loaded.policies.in_normaliser(normaliser.mean, normaliser.std))
-        payload |= {
-            "predicted": predicted,
-            "rank_correlation": rank_correlation(predicted, discounted.mean(axis=1)),
-        }
-    _print(sink, payload, returns, discounted, predicted)
+
+def _defaults(env_id: str, judge: CriticFile | None) -> Defaults[Measurement]:
+    """Return how policies are measured where nothing was chosen."""
+    from pbvf_offline.presets.offline import env_preset, env_source
+
+    gamma, source = env_preset(env_id).gamma, env_source("gamma", env_id)
+    if judge is not None:
+        gamma, source = judge.critic.config.gamma, "stored in the critic"
+    return Defaults(Measurement(10, gamma, seed=0), {"gamma": source})
+
+
+def _compare(
+    judge: CriticFile, policies: Policies, discounted: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Return what a critic predicts, and how well it ranks."""
+    from pbvf_offline.fit.validation import rank_correlation
+
+    normaliser = judge.normaliser
+    predicted = judge.predict(policies.in_normaliser(normaliser.mean, normaliser.std))
+    return {
+        "predicted": predicted,
+        "rank_correlation": rank_correlation(predicted, discounted.mean(axis=1)),
+    }
 
 
 def _check_spec(policies: Policies, judge: CriticFile, path: Path) -> None:
@@ -185,7 +193,6 @@ def _print(
     payload: dict[str, Any],
     returns: NDArray[np.float64],
     discounted: NDArray[np.float64],
-    predicted: NDArray[np.float64] | None,
 ) -> None:
     rows = [
         ("environment", payload["env"]),
@@ -205,8 +212,8 @@ def _print(
         [number(v) for v in returns.max(axis=1)],
         [number(v) for v in discounted.mean(axis=1)],
     ]
-    if predicted is not None:
+    if "predicted" in payload:
         header.append("predicted")
-        columns.append([number(v) for v in predicted])
+        columns.append([number(v) for v in payload["predicted"]])
         rows.append(("rank correlation", number(payload["rank_correlation"], 3)))
     sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))))

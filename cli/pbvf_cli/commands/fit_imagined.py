@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared import devices
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
+from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.records import Defaults
 
 if TYPE_CHECKING:
+    from pbvf_cli.shared.command import Given
     from pbvf_cli.shared.options import DeviceName
     from pbvf_datasets.read.dataset import Dataset
     from pbvf_offline.envs.reference import EnvReference
@@ -23,52 +25,39 @@ if TYPE_CHECKING:
 
 
 def refuse_others(
-    critic: str,
-    model: Path | None,
-    fit: Mapping[str, Any],
-    rounds: Mapping[str, Any],
-    *,
-    force: bool,
+    critic: str, model: Path | None, beside: Sequence[str], without: Sequence[str]
 ) -> None:
     """Refuse options that have no meaning with ``--model``, or without it.
 
     Args:
         critic: The kind of critic.
         model: The model file, if given.
-        fit: Options of the ordinary fit by name, None where not given.
-        rounds: Settings of the rounds by name, likewise.
-        force: Whether ``--force`` was given.
+        beside: Options that were given and mean nothing with it.
+        without: Options that were given and mean nothing without it.
 
     Raises:
         UsageError: There is such an option, or the critic is no PSSVF.
     """
-    if model is None:
-        alone = {**rounds, "hidden": None, "force": force or None}
-    elif critic == "pssvf":
-        alone = dict(fit)
-    else:
+    if model is not None and critic != "pssvf":
         raise UsageError(
             f"whole imagined episodes give returns for a pssvf, not for a {critic}",
             where="--critic",
             remedy="use --critic pssvf, or leave --model out",
         )
-    word = "without" if model is None else "beside"
-    for name, value in alone.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"has no meaning {word} --model", where=option)
+    word, options = ("without", without) if model is None else ("beside", beside)
+    for option in options:
+        raise UsageError(f"has no meaning {word} --model", where=option)
 
 
 def fit_imagined(
     sink: Sink,
-    name: str,
+    table: SettingsTable,
     data: Dataset,
     environment: EnvReference | None,
     model: Path,
     out: Path,
-    given: Mapping[str, Any],
+    given: Given[RoundSettings],
     *,
-    seed: int | None,
     overwrite: bool,
     force: bool,
     device: DeviceName,
@@ -77,14 +66,13 @@ def fit_imagined(
 
     Args:
         sink: Where the command's words go.
-        name: The dataset as the user named it.
+        table: The settings so far.
         data: The dataset.
         environment: Its environment.
         model: The model file.
         out: The critic file.
-        given: Settings of the rounds by name, None where not given.
-        seed: The seed, if given.
-        overwrite: Start anew, whatever stands at the output.
+        given: Settings of the rounds.
+        overwrite: Replace the output, also one of other settings.
         force: Use the model though its check failed.
         device: Where tensors should live; this runs on the CPU.
 
@@ -92,7 +80,6 @@ def fit_imagined(
         IncompatibleError: The model does not fit the dataset, or its check failed.
     """
     with signals.held():  # an exception raised while torch loads would abort the process
-        from pbvf_offline.fit.rounds import RoundSettings
         from pbvf_offline.io.tensor_file import file_digest
         from pbvf_offline.models.model_file import load_model
         from pbvf_offline.presets.offline import env_preset
@@ -106,17 +93,13 @@ def fit_imagined(
     file = load_model(model)
     refuse_unfit(file, force=force)
     env_id = None if environment is None else environment.id
-    usual = RoundSettings(seed=0, lr=env_preset(env_id).synthesis_lr)
-    form = Form()
-    form.show("dataset", name)
-    form.show("environment", env_id, "stored in the dataset")
-    form.show("critic", "pssvf")
-    form.show("model", model)
-    form.show("out", out)
-    chosen = {key: form.choose(key, value, getattr(usual, key)) for key, value in given.items()}
-    chosen["seed"] = form.seed(seed, None if overwrite else lambda: stored_rounds_seed(out))
-    settings = RoundSettings(**{**asdict(usual), **chosen})
-    sink.settings("pbvf fit-critic", form.settings)
+    table.show("model", model)
+    settings = table.fill(
+        given,
+        Defaults(RoundSettings(seed=0, lr=env_preset(env_id).synthesis_lr), {}),
+        stored_seed=None if overwrite else lambda: stored_rounds_seed(out),
+    )
+    sink.settings("pbvf fit-critic", table.settings)
     if file.dataset != data.digest:
         sink.note("note: the model was learned from another dataset")
     total = settings.rounds
@@ -143,8 +126,6 @@ def fit_imagined(
             overwrite=overwrite,
             after_round=told,
         )
-    if result.already_complete:
-        sink.note(f"already complete: {out}")
     _print(sink, out, result)
 
 
@@ -181,4 +162,4 @@ def _print(sink: Sink, out: Path, result: RoundsResult) -> None:
         ("seed", str(settings.seed)),
         ("time", time_taken(result.seconds, rate, "rounds")),
     ]
-    sink.result(payload, rows)
+    sink.result(payload, rows, place=out)

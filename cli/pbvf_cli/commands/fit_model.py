@@ -8,130 +8,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pbvf_cli.shared import devices, options, values
+from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.form import Form
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.settings import SettingsTable
+from pbvf_offline.models.settings import MODEL_SOURCES, ModelRequest
+from pbvf_offline.records import Defaults
 
 if TYPE_CHECKING:
     from pbvf_offline.models.choice import Trial
     from pbvf_offline.models.to_file import ModelResult
 
-EXAMPLES = """Examples:
-
-pbvf fit-model lab/swimmer-v0 --out model.safetensors
-
-pbvf fit-model lab/swimmer-v0 --members 8 --updates 40000 --out model.safetensors
-
-pbvf fit-model lab/swimmer-v0 --noise 0 --no-angles --out model.safetensors"""
-
+_UPDATES = 20_000
 _MOST_UPDATES = 2**31 - 1
 _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage")
-_CHOSEN = "the held-out check chooses"
-_OWN = "What the model decides itself, where it is not given"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command("fit-model", epilog=EXAMPLES)(fit_model)
-
-
+@command(
+    "pbvf fit-model lab/swimmer-v0 --out model.safetensors",
+    "pbvf fit-model lab/swimmer-v0 --members 8 --updates 40000 --out model.safetensors",
+    "pbvf fit-model lab/swimmer-v0 --noise 0 --no-angles --out model.safetensors",
+)
 def fit_model(
     dataset: options.Dataset,
+    *,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the model is written.")],
     updates: Annotated[
-        int,
+        int | None,
         options.counting(
             "--updates",
             "Gradient steps in all; more of them extend a finished model.",
             most=_MOST_UPDATES,
-        ),
-    ] = 20_000,
-    members: Annotated[
-        int, options.counting("--members", "Networks of the ensemble.", most=64)
-    ] = 4,
-    hidden: Annotated[
-        str | None,
-        typer.Option(
-            "--hidden",
-            metavar="SIZES",
-            help="The networks' hidden sizes.",
-            show_default="256,256,256",
+            show_default=str(_UPDATES),
         ),
     ] = None,
-    lr: Annotated[
-        float,
-        typer.Option("--lr", callback=options.positive, help="Largest learning rate."),
-    ] = 2e-3,
-    batch_size: Annotated[
-        int,
-        options.counting(
-            "--batch-size", "Steps that each network draws for an update.", most=65_536
-        ),
-    ] = 256,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            "--noise",
-            metavar="SIZE",
-            help="Largest noise on the observations shown in training, in units of the spread "
-            "of a step's change; the networks learn to come back.",
-            show_default=_CHOSEN,
-            rich_help_panel=_OWN,
-        ),
-    ] = None,
-    angles: Annotated[
-        bool | None,
-        typer.Option(
-            "--angles/--no-angles",
-            help="Show sine and cosine of the observations too.",
-            show_default=_CHOSEN,
-            rich_help_panel=_OWN,
-        ),
-    ] = None,
-    bfloat16: Annotated[
-        bool | None,
-        typer.Option(
-            "--bfloat16/--no-bfloat16",
-            help="Multiply between hidden layers in bfloat16: half the time, the same checks.",
-            show_default="where the processor has instructions for it",
-            rich_help_panel=_OWN,
-        ),
-    ] = None,
-    trial_updates: Annotated[
-        int,
-        options.counting(
-            "--trial-updates",
-            "Gradient steps of each short training of a choice.",
-            rich_help_panel=_OWN,
-        ),
-    ] = 3_000,
-    validation_episodes: Annotated[
-        float,
-        typer.Option(
-            "--validation-episodes",
-            callback=options.fraction_below_one,
-            metavar="FRACTION",
-            help="Share of the episodes held out for the check, at least one.",
-        ),
-    ] = 0.1,
+    given: Given[ModelRequest],
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
-    seed: options.Seed = None,
     device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Learn a dataset's environment: an ensemble that predicts what a step leads to.
 
     It checks itself on episodes held out, and says what it may be used for. The same command
     continues an interrupted training, and finds a finished one complete.
     """
-    del debug  # the error boundary looks for it
-    sink = Sink(json_only=json_only, quiet=quiet)
-    sizes = values.parse_hidden(hidden)
     values.output_file(out)
 
     from pbvf_datasets import load_dataset
@@ -140,12 +63,7 @@ def fit_model(
 
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.models.network import has_bfloat16
-        from pbvf_offline.models.to_file import (
-            Hooks,
-            ModelRequest,
-            fit_model_to_file,
-            stored_model_seed,
-        )
+        from pbvf_offline.models.to_file import Hooks, fit_model_to_file, stored_model_seed
 
     devices.runs_on_cpu(device, sink)
     path = resolve_dataset(dataset)
@@ -153,32 +71,18 @@ def fit_model(
     environment = (
         None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
     )
-    form = Form()
-    form.show("dataset", dataset)
+    table = SettingsTable()
+    table.show("dataset", dataset)
     env_id = None if environment is None else environment.id
-    form.show("environment", env_id, "stored in the dataset")
-    form.show("out", out)
-    form.option("updates", updates, 20_000)
-    form.option("members", members, 4)
-    form.option("lr", lr, 2e-3)
-    form.option("batch-size", batch_size, 256)
-    form.show("noise", noise, _CHOSEN if noise is None else "given")
-    form.show("angles", angles, _CHOSEN if angles is None else "given")
-    form.option("trial-updates", trial_updates, 3_000)
-    form.option("validation-episodes", validation_episodes, 0.1)
-    request = ModelRequest(
-        members=members,
-        hidden=form.choose("hidden", sizes, (256, 256, 256)),
-        lr=lr,
-        batch_size=batch_size,
-        bfloat16=form.choose("bfloat16", bfloat16, has_bfloat16, "what this processor has"),
-        noise=noise,
-        angles=angles,
-        trial_updates=trial_updates,
-        validation=validation_episodes,
-        seed=form.seed(seed, None if overwrite else lambda: stored_model_seed(out)),
+    table.show("environment", env_id, "stored in the dataset")
+    table.show("out", out)
+    updates = table.choose("updates", updates, _UPDATES)
+    request = table.fill(
+        given,
+        Defaults(ModelRequest(seed=0, bfloat16=has_bfloat16()), MODEL_SOURCES),
+        stored_seed=None if overwrite else lambda: stored_model_seed(out),
     )
-    sink.settings("pbvf fit-model", form.settings)
+    sink.settings("pbvf fit-model", table.settings)
 
     def tried(trial: Trial) -> None:
         signals.check()
@@ -204,8 +108,6 @@ def fit_model(
             overwrite=overwrite,
             hooks=Hooks(trial=tried, update=told),
         )
-    if result.already_complete:
-        sink.note(f"already complete: {out}")
     _print(sink, out, result)
 
 
@@ -259,4 +161,4 @@ def _print(sink: Sink, out: Path, result: ModelResult) -> None:
         )
         for horizon in horizons
     ]
-    sink.result(payload, rows, table=(header, lines))
+    sink.result(payload, rows, table=(header, lines), place=out)

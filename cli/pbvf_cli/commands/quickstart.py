@@ -8,16 +8,11 @@ from typing import Annotated
 import typer
 
 from pbvf_cli.shared import devices, options
-from pbvf_cli.shared.form import Form
+from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
-
-EXAMPLES = """Examples:
-
-pbvf quickstart
-
-pbvf quickstart --out swimmer --seed 3 --workers 4"""
+from pbvf_cli.shared.settings import SettingsTable
 
 _UNITS = {
     "collect": ("collecting", "steps"),
@@ -27,12 +22,12 @@ _UNITS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command("quickstart", epilog=EXAMPLES)(quickstart)
-
-
+@command(
+    "pbvf quickstart",
+    "pbvf quickstart --out swimmer --seed 3 --workers 4",
+)
 def quickstart(
+    *,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of everything that is made.")
     ] = Path("quickstart-out"),
@@ -49,26 +44,26 @@ def quickstart(
             show_default="3000",
         ),
     ] = None,
-    workers: options.Workers = 2,
+    workers: Annotated[
+        int,
+        options.counting(
+            "--workers", "Processes at once; results do not change.", most=options.MOST_WORKERS
+        ),
+    ] = 2,
     seed: options.Seed = 0,
     device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Collect, fit a PSVF, synthesize and evaluate on Swimmer-v5, each stage resumable.
 
     Prints the command that each stage stands for, then a table, and draws a figure.
     """
-    del debug  # the error boundary looks for it
-    sink = Sink(json_only=json_only, quiet=quiet)
     devices.runs_on_cpu(device, sink)
 
     from pbvf_experiments.quickstart import run_quickstart
     from pbvf_offline.critics import CRITICS
 
-    form = Form()
-    chosen = form.seed(seed)
+    chosen = SettingsTable().seed(seed)
     bars: dict[str, Bar] = {}
 
     def told(stage: str, done: int, total: int | None) -> None:

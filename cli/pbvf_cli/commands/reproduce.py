@@ -9,19 +9,10 @@ from typing import Annotated
 import typer
 
 from pbvf_cli.shared import devices, options
+from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number
 from pbvf_offline.errors import ConflictError
-
-EXAMPLES = """Examples:
-
-pbvf reproduce fig-offline --seeds 0-9 --out docs/results/fig-offline
-
-pbvf reproduce fig-zero-shot --workers 2 --out docs/results/fig-zero-shot
-
-pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 --out docs/results/table
-
-pbvf reproduce table --no-run --out docs/results/table"""
 
 _OF_RESULTS = {"raw", "work", "table.md"}
 
@@ -38,15 +29,18 @@ class Name(StrEnum):
     TABLE = "table"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command("reproduce", epilog=EXAMPLES)(reproduce)
-
-
+@command(
+    "pbvf reproduce fig-offline --seeds 0-9 --out docs/results/fig-offline",
+    "pbvf reproduce fig-zero-shot --workers 2 --out docs/results/fig-zero-shot",
+    "pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 "
+    "--out docs/results/table",
+    "pbvf reproduce table --no-run --out docs/results/table",
+)
 def reproduce(
     name: Annotated[
         Name, typer.Argument(metavar="NAME", help=f"One of {', '.join(n.value for n in Name)}.")
     ],
+    *,
     out: Annotated[
         Path,
         typer.Option(
@@ -88,16 +82,12 @@ def reproduce(
         ),
     ] = 1,
     device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Run an experiment cell by cell; finished cells are read back, others continue.
 
     Every random number of a cell comes from its seed.
     """
-    del debug  # the error boundary looks for it
-    sink = Sink(json_only=json_only, quiet=quiet)
     devices.runs_on_cpu(device, sink)
     if not run:
         _check_results(out)

@@ -2,159 +2,328 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pbvf_cli.commands.online import options as online_options
-from pbvf_cli.commands.online.export import chosen_export
-from pbvf_cli.commands.online.report import print_run, print_seeds
-from pbvf_cli.commands.online.seeds import parse_run_seeds, train
-from pbvf_cli.commands.online.settings import Flags, plan_training
 from pbvf_cli.shared import devices, options, values
-from pbvf_cli.shared.form import Form
+from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName
-from pbvf_cli.shared.output import Sink
-from pbvf_cli.shared.registered import Critic, Family, Loggers
-from pbvf_offline.errors import UsageError
+from pbvf_cli.shared.output import Sink, number
+from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import Critic, Loggers
+from pbvf_cli.shared.settings import SettingsTable
+from pbvf_offline.errors import ConflictError, UsageError
+from pbvf_offline.online.settings import OnlineSettings, Preset, online_defaults
+from pbvf_offline.policies.settings import NewPolicy
+from pbvf_offline.records import Defaults
+from pbvf_runs.settings import RunEvaluation
 
-EXAMPLES = """Examples:
-
-pbvf train-online Swimmer-v5 --critic pssvf --run runs/swimmer
-
-pbvf train-online Hopper-v5 --critic psvf --policy 64,64 --preset paper-last --run runs/hopper
-
-pbvf train-online InvertedPendulum-v5 --critic pavf --seeds 0-4 --workers 2 --run runs/pendulum
-
-pbvf train-online Swimmer-v5 --critic pssvf --run runs/tagged --export-dataset lab/swimmer-v0"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command("train-online", epilog=EXAMPLES)(train_online)
+if TYPE_CHECKING:
+    from pbvf_offline.envs.reference import EnvConfig
+    from pbvf_offline.policies.spec import PolicySpec
+    from pbvf_runs.records import RunConfig, RunResult
+    from pbvf_runs.seeds import SeedJob, SeedRun
 
 
+@command(
+    "pbvf train-online Swimmer-v5 --critic pssvf --run runs/swimmer",
+    "pbvf train-online Hopper-v5 --critic psvf --policy 64,64 --preset paper-last "
+    "--run runs/hopper",
+    "pbvf train-online InvertedPendulum-v5 --critic pavf --seeds 0-4 --workers 2 "
+    "--run runs/pendulum",
+    "pbvf train-online Swimmer-v5 --critic pssvf --run runs/tagged --export-dataset lab/swimmer-v0",
+)
 def train_online(
     env: options.Environment,
+    *,
     critic: Critic,
-    run: online_options.Run,
-    policy: online_options.Policy = None,
-    family: Family = None,
-    stochastic: online_options.Stochastic = False,
-    biased: online_options.Biased = False,
-    steps: online_options.Steps = None,
-    preset: online_options.Preset = None,
-    seeds: online_options.Seeds = None,
-    workers: online_options.Workers = 1,
-    gamma: options.Gamma = None,
-    sigma: online_options.Sigma = None,
-    hidden: options.Hidden = None,
-    lr_policy: online_options.LrPolicy = None,
-    lr_critic: online_options.LrCritic = None,
-    normalization: online_options.Normalization = None,
-    reward: options.Reward = None,
-    snapshots: online_options.Snapshots = None,
+    run: Annotated[
+        Path, typer.Option("--run", metavar="DIR", help="The run's folder; with --seeds, of runs.")
+    ],
+    policy: Given[NewPolicy],
+    steps: Annotated[
+        int | None,
+        options.counting(
+            "--steps",
+            "Environment steps in all; more of them extend a finished run.",
+            show_default="100000; Swimmer and Hopper 1000000",
+        ),
+    ] = None,
+    preset: Annotated[
+        Preset | None,
+        typer.Option(
+            "--preset",
+            metavar="NAME",
+            help="Insist on the paper's values: paper-avg, best for the average return, or "
+            "paper-last, best for the last.",
+            show_default="paper-avg where the paper has it, else this project's values",
+        ),
+    ] = None,
+    given: Given[OnlineSettings],
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds", metavar="0-4", help="Several runs, in the folders seed-0, … of --run."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        options.counting(
+            "--workers",
+            "Processes that train, each one seed at a time; results do not change.",
+            most=options.MOST_WORKERS,
+            show_default="1",
+        ),
+    ] = None,
+    evaluation: Given[RunEvaluation],
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshots",
+            metavar="100000,…",
+            help="Steps at which critic-0100000.safetensors and policy-0100000.safetensors, … "
+            "are kept too.",
+        ),
+    ] = None,
     logger: Loggers = None,
-    export_dataset: online_options.ExportDataset = None,
+    export_dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--export-dataset",
+            metavar="ID",
+            help="Make a dataset of all training episodes too, such as lab/swimmer-v0.",
+        ),
+    ] = None,
     license_id: options.License = None,
     author: options.Authors = None,
-    evaluations: online_options.Evaluations = None,
-    evaluation_episodes: online_options.EvaluationEpisodes = None,
-    update_every: online_options.UpdateEvery = None,
-    critic_updates: online_options.CriticUpdates = None,
-    actor_updates: online_options.ActorUpdates = None,
-    batch_size: online_options.BatchSize = None,
-    actor_states: online_options.ActorStates = None,
-    buffer_size: online_options.BufferSize = None,
-    squash: online_options.Squash = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
     overwrite: options.Overwrite = False,
-    seed: options.Seed = None,
     device: options.Device = DeviceName.AUTO,
-    json_only: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    sink: Sink,
 ) -> None:
     """Train policy and critic together in an environment: the paper's Algorithms 1 to 4.
 
     The same command continues an interrupted run, and finds a finished one complete.
     """
-    del debug  # the error boundary looks for it
-    sink = Sink(json_only=json_only, quiet=quiet)
     run = values.output_folder(run)
-    flags = Flags(
-        env=values.env_config(env, env_kwargs, max_episode_steps),
-        critic=critic,
-        run=run,
-        policy=policy,
-        family=family,
-        stochastic=stochastic,
-        biased=biased,
-        steps=steps,
-        preset=preset and preset.value,
-        gamma=gamma,
-        sigma=sigma,
-        hidden=values.parse_hidden(hidden),
-        lr_policy=lr_policy,
-        lr_critic=lr_critic,
-        normalization=normalization and normalization.value,
-        reward=reward and reward.value,
-        evaluations=evaluations,
-        evaluation_episodes=evaluation_episodes,
-        update_every=update_every,
-        critic_updates=critic_updates,
-        actor_updates=actor_updates,
-        batch_size=batch_size,
-        actor_states=actor_states,
-        buffer_size=buffer_size,
-        squash=squash and squash.value,
-    )
     wanted = values.parse_numbers(snapshots, "--snapshots")
-    if seed is not None and seeds is not None:
+    config = values.env_config(env, env_kwargs, max_episode_steps)
+    if seeds is not None and "seed" in given.values:
         raise UsageError("give either --seed or --seeds, not both")
-    export = chosen_export(export_dataset, license_id, tuple(author or ()), seeds=seeds, run=run)
+    export = _chosen_export(export_dataset, license_id, tuple(author or ()), seeds=seeds, run=run)
 
     from pbvf_cli.shared.environments import silence_gymnasium
+    from pbvf_cli.shared.run_report import print_run, print_seeds
+    from pbvf_offline.presets.paper import paper_steps, steps_source
     from pbvf_runs.folder import stored_run_seed
     from pbvf_runs.loggers import DEFAULT
-    from pbvf_runs.seeds import SeedJob, SeedRun
+    from pbvf_runs.records import RunConfig
+    from pbvf_runs.seeds import SeedJob
 
     silence_gymnasium()
     torch_device = devices.torch_device(device)
-    several = None if seeds is None else parse_run_seeds(seeds, run)
-
-    form = Form()
-    plan = plan_training(flags, form)
+    several = None if seeds is None else _parse_run_seeds(seeds, run)
+    table = SettingsTable()
+    table.environment(config)
+    table.show("critic", critic)
+    table.show("run", run)
+    steps = table.choose("steps", steps, paper_steps(env), steps_source(env))
+    spec = _spec(table, config, policy)
+    usual = online_defaults(
+        critic, env, spec, seed=0, biased=given.get("biased", False), preset=preset
+    )
+    table.show("preset", usual.source, "default" if preset is None else "given")
+    settings = table.fill(
+        given,
+        usual,
+        stored_seed=None if overwrite else lambda: stored_run_seed(run),
+        hidden=() if several is None else ("seed",),
+    )
+    table.show("activation", settings.activation, usual.source_of("activation"))
+    measured = table.fill(evaluation, Defaults(RunEvaluation(), {}))
     if wanted:
-        form.show("snapshots", wanted)
-    if several is None:
-        one = form.seed(seed, None if overwrite else lambda: stored_run_seed(run))
-        runs = [SeedRun(plan.with_seed(one), run)]
-    else:
-        form.show("seeds", several)
-        runs = [SeedRun(plan.with_seed(each), run / f"seed-{each}") for each in several]
-    if export is not None:
-        export.show(form)
-    loggers = tuple(form.choose("logger", logger, DEFAULT))
-    form.option("workers", workers, 1)
-    form.show("device", str(torch_device), "default" if device is DeviceName.AUTO else "given")
-    sink.settings("pbvf train-online", form.settings)
-    if workers > 1 and len(runs) == 1:
-        sink.note("note: one run takes one process; --workers is for several --seeds")
-
-    if export is not None:
-        export.check(runs[0].config, plan.steps, overwrite=overwrite)
-    started = time.perf_counter()
-    job = SeedJob(plan.steps, wanted or (), torch_device, overwrite, loggers)
-    results = train(job, runs, workers=workers, name_seeds=several is not None, sink=sink)
-    seconds = time.perf_counter() - started
-    if all(result.already_complete for result in results):
-        sink.note(f"already complete: {run}")
+        table.show("snapshots", wanted)
+    whole = RunConfig(config, spec, settings, measured.evaluations, measured.evaluation_episodes)
+    runs = _runs(whole, run, several)
     if several is not None:
-        print_seeds(sink, run, results, plan.source, seconds)
+        table.show("seeds", several)
+    if export is not None:
+        export.show(table)
+    loggers = tuple(table.choose("logger", logger, DEFAULT))
+    workers = table.choose("workers", workers, 1)
+    table.show("device", str(torch_device), devices.source(device))
+    sink.settings("pbvf train-online", table.settings)
+    if export is not None:
+        export.check(whole, steps, overwrite=overwrite)
+    job = SeedJob(steps, wanted or (), torch_device, overwrite, loggers)
+    results, seconds = _train(job, runs, workers=workers, name_seeds=several is not None, sink=sink)
+    if several is not None:
+        print_seeds(sink, run, results, usual.source, seconds)
         return
     (result,) = results
     if export is not None:
         result = export.write(result, overwrite=overwrite)
-    print_run(sink, result, plan.source)
+    print_run(sink, result, usual.source)
+
+
+def _spec(table: SettingsTable, config: EnvConfig, policy: Given[NewPolicy]) -> PolicySpec:
+    """Return the architecture of the policy: what was given, and the environment's spaces."""
+    from pbvf_offline.envs.make import close_env, make_env
+    from pbvf_offline.policies.spaces import spec_for_env
+    from pbvf_offline.presets.offline import policy_defaults
+
+    fresh = table.fill(policy, policy_defaults(config.name))
+    env = make_env(config)
+    spec = spec_for_env(env, **fresh.architecture)
+    close_env(env)
+    return spec
+
+
+def _runs(config: RunConfig, folder: Path, seeds: Sequence[int] | None) -> list[SeedRun]:
+    """Return the runs: that of the configuration, or one for each of several seeds."""
+    from pbvf_runs.seeds import SeedRun
+
+    if seeds is None:
+        return [SeedRun(config, folder)]
+    runs = []
+    for seed in seeds:
+        settings = dataclasses.replace(config.settings, seed=seed)
+        each = dataclasses.replace(config, settings=settings)
+        runs.append(SeedRun(each, folder / f"seed-{seed}"))
+    return runs
+
+
+def _parse_run_seeds(text: str, run: Path) -> list[int]:
+    """Read ``--seeds``, whose runs go into one folder.
+
+    Raises:
+        UsageError: The seeds are malformed or out of range.
+        ConflictError: The folder is that of a single run.
+    """
+    from pbvf_offline.seeding import check_seed
+    from pbvf_runs.records import CONFIG_FILE
+    from pbvf_runs.seeds import parse_seeds
+
+    seeds = [check_seed(seed) for seed in parse_seeds(text)]
+    if (run / CONFIG_FILE).exists():
+        raise ConflictError(
+            "is the folder of a single run", where=run, remedy="choose another --run for --seeds"
+        )
+    return seeds
+
+
+def _train(
+    job: SeedJob, runs: Sequence[SeedRun], *, workers: int, name_seeds: bool, sink: Sink
+) -> tuple[list[RunResult], float]:
+    """Train runs with progress and clean interrupts; return their results and the seconds taken.
+
+    Raises:
+        PbvfError: A run failed, after all others were finished.
+    """
+    from pbvf_runs.seeds import train_seeds
+
+    if workers > 1 and len(runs) == 1:
+        sink.note("note: one run takes one process; --workers is for several --seeds")
+    started = time.perf_counter()
+    alone = workers == 1 or len(runs) == 1
+    with (
+        Bar("training", "steps" if alone else "runs", sink=sink) as bar,
+        # Workers are stopped at once and go on from their last checkpoints.
+        signals.held() if alone else contextlib.nullcontext(),
+    ):
+
+        def told(done: int, total: int, seed: int | None, last: float | None) -> None:
+            words = [f"seed {seed}"] if name_seeds and alone else []
+            words += [] if last is None else [f"last evaluation {number(last, 4)}"]
+            bar.update(done, total, ", ".join(words))
+
+        results = train_seeds(
+            job,
+            runs,
+            workers=workers,
+            progress=told,
+            stop_soon=signals.check,  # between episodes, so that what is kept is whole
+            note=sink.note,
+        )
+        return results, time.perf_counter() - started
+
+
+@dataclasses.dataclass(frozen=True)
+class _Export:
+    """The dataset to make of a run: its id, its licence and its authors' names."""
+
+    dataset: str
+    license: str | None
+    authors: tuple[str, ...]
+
+    def show(self, table: SettingsTable) -> None:
+        """Add it to the table of settings."""
+        table.show("export-dataset", self.dataset)
+        table.rights(self.license, self.authors)
+
+    def check(self, config: RunConfig, steps: int, *, overwrite: bool) -> None:
+        """Refuse, before a run, what the export would come up against; see ``check_export``."""
+        from pbvf_runs.export import check_export
+
+        check_export(
+            config,
+            steps,
+            self.dataset,
+            license=self.license,
+            authors=self.authors,
+            overwrite=overwrite,
+        )
+
+    def write(self, result: RunResult, *, overwrite: bool) -> RunResult:
+        """Make the dataset of a finished run; returns the result with the dataset's folder."""
+        from pbvf_cli.shared.card_commands import train_online_command
+        from pbvf_runs.export import export_dataset
+
+        path = export_dataset(
+            result,
+            self.dataset,
+            license=self.license,
+            authors=self.authors,
+            command=train_online_command(result, self.dataset, self.license, self.authors),
+            overwrite=overwrite,
+        )
+        return dataclasses.replace(result, exported=path)
+
+
+def _chosen_export(
+    dataset: str | None,
+    license_id: str | None,
+    authors: tuple[str, ...],
+    *,
+    seeds: str | None,
+    run: Path,
+) -> _Export | None:
+    """Return the export that was asked for by ``--export-dataset``, if any.
+
+    Raises:
+        UsageError: Something does not go with ``--export-dataset``, or without it.
+    """
+    if dataset is None:
+        for option, value in (("--license", license_id), ("--author", authors)):
+            if value:
+                raise UsageError(
+                    "is about a dataset", where=option, remedy="give --export-dataset too"
+                )
+        return None
+    if seeds is not None:
+        raise UsageError(
+            "makes a dataset of one run, and --seeds trains several",
+            where="--export-dataset",
+            remedy=f"train first, then export one of them: --run {run}/seed-N --seed N "
+            "in place of --seeds",
+        )
+    values.check_dataset(dataset)
+    return _Export(dataset, license_id, authors)

@@ -31,6 +31,11 @@ def torch_device(device: DeviceName) -> torch.device:
     return torch.device("cpu" if device is DeviceName.CPU or not available else "cuda")
 
 
+def source(device: DeviceName) -> str:
+    """Return where the choice of a device comes from."""
+    return "default" if device is DeviceName.AUTO else "given"
+
+
 def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
     """Say that a command which runs on the CPU alone has no use for another device."""
     if device is DeviceName.CUDA:

@@ -173,9 +173,14 @@ def describe(error: BaseException) -> tuple[str | None, int]:
         # Without arguments the help was printed already, and there is nothing to add.
         return message + _help_hint(error) if message else None, error.exit_code
     if isinstance(error, SystemExit):
-        if isinstance(error.__context__, BrokenPipeError):
-            return None, 0  # rich's answer to a reader of the help that left early
-        return None, error.code if isinstance(error.code, int) else BUG
+        code = error.code if isinstance(error.code, int) else BUG
+        left = isinstance(error.__context__, BrokenPipeError)  # a reader of the help
+        return None, 0 if left else code
+    return _of_machine(error)
+
+
+def _of_machine(error: BaseException) -> tuple[str, int]:
+    """Return the line and exit code of what the machine refuses, else of a bug."""
     if _is_memory(error):
         return "there is not enough memory; close other programs, or ask for less", RESOURCES
     if isinstance(error, OSError) and error.errno in _REFUSALS:

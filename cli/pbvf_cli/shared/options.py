@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pbvf_cli.shared import values
+from pbvf_offline.setting_types import MOST
 
 _COMMON = "Every command"
 MOST_WORKERS = 10_000
@@ -21,23 +22,7 @@ class DeviceName(StrEnum):
     CUDA = "cuda"
 
 
-class RewardName(StrEnum):
-    """Which reward a critic adds up."""
-
-    RAW = "raw"
-    WITHOUT_SURVIVAL = "without-survival"
-
-
-class SquashName(StrEnum):
-    """How a policy's output becomes an action."""
-
-    TANH = "tanh"
-    NONE = "none"
-
-
-def counting(
-    name: str, text: str, *, least: int = 1, most: int | None = values.MOST, **more: Any
-) -> Any:
+def counting(name: str, text: str, *, least: int = 1, most: int | None = MOST, **more: Any) -> Any:
     """Return an option that counts; a range in its help would crowd out the names.
 
     Args:
@@ -52,21 +37,6 @@ def counting(
         return values.count(value, name, least=least, most=most)
 
     return typer.Option(name, callback=check, help=text, **{"metavar": "N", **more})
-
-
-def positive(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Check an option that is a number above 0."""
-    return values.positive(value, param.opts[0])
-
-
-def fraction(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Check an option that is a number in [0, 1]."""
-    return values.fraction(value, param.opts[0])
-
-
-def fraction_below_one(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Check an option that is a number in [0, 1)."""
-    return values.fraction(value, param.opts[0], below_one=True)
 
 
 def licence(param: typer.CallbackParam, value: str | None) -> str | None:
@@ -101,12 +71,8 @@ RequireManifest = Annotated[
 # -------------------------------------------------------------------------- what is made
 
 DatasetId = Annotated[
-    str | None,
-    typer.Option(
-        "--dataset",
-        metavar="ID",
-        help="Where to: an id such as lab/swimmer-v0. Required.",
-    ),
+    str,
+    typer.Option("--dataset", metavar="ID", help="Where to: an id such as lab/swimmer-v0."),
 ]
 License = Annotated[
     str | None,
@@ -121,43 +87,23 @@ Authors = Annotated[
     list[str] | None,
     typer.Option("--author", metavar="NAME", help="An author of the dataset; may be repeated."),
 ]
+Replace = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what stands at the output, if that differs.")
+]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Start anew, whatever stands at the output.")
+    bool, typer.Option("--overwrite", help="Replace the output, also one of other settings.")
 ]
 
 # ----------------------------------------------------------------------- how it is done
 
-Hidden = Annotated[
-    str | None,
-    typer.Option(
-        "--hidden",
-        metavar="SIZES",
-        help="The critic's hidden sizes.",
-        show_default="512,512; pssvf 64,64",
-    ),
-]
-Gamma = Annotated[
-    float | None,
-    typer.Option(
-        "--gamma",
-        callback=fraction,
-        metavar="G",
-        help="Discount factor.",
-        show_default="0.99; Swimmer 0.999; pssvf 1",
-    ),
-]
-Reward = Annotated[
-    RewardName | None,
-    typer.Option(
-        "--reward",
-        metavar="WHICH",
-        help="Which reward the critic adds up: raw, or without-survival.",
-        show_default="raw; pssvf on Hopper without-survival",
-    ),
-]
 Workers = Annotated[
-    int,
-    counting("--workers", "Processes that run episodes; results do not change.", most=MOST_WORKERS),
+    int | None,
+    counting(
+        "--workers",
+        "Processes that run episodes; results do not change.",
+        most=MOST_WORKERS,
+        show_default="1",
+    ),
 ]
 Seed = Annotated[
     int | None,

@@ -18,7 +18,7 @@ from pbvf_offline.errors import ResourceError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from pbvf_cli.shared.form import Setting
+    from pbvf_cli.shared.settings import Setting
 
 _UNBOUNDED = 10_000
 _WIDTH = 200  # columns where no terminal says how many; a path must not be folded
@@ -165,6 +165,7 @@ class Sink:
         rows: Iterable[tuple[str, str]],
         *,
         table: tuple[Sequence[str], Iterable[Sequence[str]]] | None = None,
+        place: object = None,
     ) -> None:
         """Print what the command came to, on stdout.
 
@@ -172,10 +173,13 @@ class Sink:
             payload: What ``--json`` prints.
             rows: The same for people, name and value.
             table: A second table, header and rows.
+            place: What was made; a note names it where it was complete before.
 
         Raises:
             ResourceError: stdout refuses it.
         """
+        if place is not None and payload["already_complete"]:
+            self.note(f"already complete: {place}")
         self.begin()
         if self.json_only:
             text = json.dumps(plain(payload), allow_nan=False)

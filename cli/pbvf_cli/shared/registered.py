@@ -7,9 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pbvf_offline.critics import CRITICS
-from pbvf_offline.policies.families import DEFAULT_FAMILY, FAMILIES
 from pbvf_offline.registry import Registry
-from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_runs.loggers import DEFAULT, LOGGERS
 
 
@@ -42,10 +40,6 @@ def registered(
     )
 
 
-Family = Annotated[
-    str | None,
-    registered("--family", FAMILIES, "The policy's network.", default=DEFAULT_FAMILY),
-]
 Critic = Annotated[str, registered("--critic", CRITICS, "What is fitted.")]
 Loggers = Annotated[
     list[str] | None,
@@ -55,8 +49,4 @@ Loggers = Annotated[
         "Where episodes and evaluations are logged, in the run's folder; may be repeated.",
         default=" and ".join(DEFAULT),
     ),
-]
-Schedule = Annotated[
-    str | None,
-    registered("--schedule", SCHEDULES, "How the parameter noise is drawn.", default=INDEPENDENT),
 ]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.setting_types import MOST
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
 
-MOST: Final = 10**12
-"""Most steps, episodes or updates of anything; the dataset format has the same limit."""
 _LONGEST_LICENCE = 200
 
 
@@ -26,59 +24,6 @@ def count(value: int | None, option: str, *, least: int = 1, most: int | None = 
         return value
     wanted = f"at least {least}" if most is None else f"in {least} … {most:,}"
     raise UsageError(f"{value} is not {wanted}", where=option)
-
-
-def positive(value: float | None, option: str) -> float | None:
-    """Check that a number is finite and above 0, where given.
-
-    Raises:
-        UsageError: It is not.
-    """
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{value} is not a finite number above 0", where=option)
-    return value
-
-
-def fraction(value: float | None, option: str, *, below_one: bool = False) -> float | None:
-    """Check that a number lies in [0, 1], or [0, 1), where given.
-
-    Raises:
-        UsageError: It does not.
-    """
-    if value is not None and not (0.0 <= value < 1.0 or (value == 1.0 and not below_one)):
-        end = ")" if below_one else "]"
-        raise UsageError(f"{value} is not in [0, 1{end}", where=option)
-    return value
-
-
-def parse_sizes(text: str | None, option: str) -> tuple[int, ...] | None:
-    """Read ``linear`` or sizes such as ``64,64``, where given.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    from pbvf_offline.policies.spec import parse_arch
-
-    if text is None:
-        return None
-    try:
-        return parse_arch(text)
-    except UsageError as error:
-        raise UsageError(error.what, where=option, remedy=error.remedy) from error
-
-
-def parse_hidden(text: str | None, option: str = "--hidden") -> tuple[int, ...] | None:
-    """Read a critic's hidden sizes such as ``64,64``, where given.
-
-    Raises:
-        UsageError: It is something else, or there is no hidden layer.
-    """
-    sizes = parse_sizes(text, option)
-    if sizes == ():
-        raise UsageError(
-            "a critic has at least one hidden layer", where=option, remedy="give sizes as 64,64"
-        )
-    return sizes
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -100,23 +45,6 @@ def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
             remedy="give numbers such as 500,1000",
         )
     return tuple(sorted(numbers))
-
-
-def steps_or_episode(text: str, option: str) -> int | None:
-    """Read a number of steps; None for ``episode``.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if text == "episode":
-        return None
-    try:
-        steps = int(text)
-    except ValueError:
-        steps = 0
-    if not 1 <= steps <= MOST:
-        raise UsageError(f"{text!r} is neither a whole number from 1 nor 'episode'", where=option)
-    return steps
 
 
 def parse_kwargs(text: str | None) -> dict[str, Any]:
@@ -161,18 +89,15 @@ def licence(value: str | None, option: str) -> str | None:
     return value
 
 
-def target_dataset(dataset: str | None) -> str:
-    """Return the id of the dataset to make, which every such command needs.
+def check_dataset(dataset: str) -> None:
+    """Check the id of a dataset to make.
 
     Raises:
-        UsageError: It is missing, or not a dataset id.
+        UsageError: It is not a dataset id.
     """
     from pbvf_datasets.format.schema import check_dataset_id
 
-    if dataset is None:
-        raise UsageError("is missing", where="--dataset", remedy="give an id such as lab/name-v0")
     check_dataset_id(dataset)
-    return dataset
 
 
 def output_file(path: Path) -> Path:

@@ -90,7 +90,7 @@ def print_run(sink: Sink, result: RunResult, source: str) -> None:
         for e in _milestones(result)
     ]
     table = (("step", "mean return", "min", "max"), lines) if lines else None
-    sink.result(payload, rows, table=table)
+    sink.result(payload, rows, table=table, place=result.folder)
 
 
 def _return_rows(values: Mapping[str, Any], shown: Callable[[Any], str]) -> list[tuple[str, str]]:
@@ -162,7 +162,7 @@ def print_seeds(
         if step in shown
     ]
     header = ("step", "mean return over seeds", "min", "max")
-    sink.result(payload, rows, table=(header, lines) if lines else None)
+    sink.result(payload, rows, table=(header, lines) if lines else None, place=run)
 
 
 def _over(values: Sequence[float | None]) -> Interval | None:

@@ -1,0 +1,216 @@
+"""``pbvf policies import``: policies that were trained elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pbvf_cli.shared import options, values
+from pbvf_cli.shared.command import command
+from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
+from pbvf_cli.shared.settings import SettingsTable
+from pbvf_offline.errors import UsageError
+from pbvf_offline.setting_types import Squash
+
+if TYPE_CHECKING:
+    from pbvf_offline.exchange.importer import Imported
+
+
+@command(
+    "pbvf policies import actor.safetensors --env Swimmer-v5 --out mine.safetensors",
+    "pbvf policies import both.safetensors --env Swimmer-v5 --layers pi.0,pi.2 "
+    "--out mine.safetensors",
+    "pbvf policies import ppo.safetensors --format sb3 --env CartPole-v1 "
+    "--out ppo-policy.safetensors",
+)
+def import_policies(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="State dicts as .safetensors; each becomes one policy."
+        ),
+    ],
+    *,
+    env: Annotated[
+        str,
+        typer.Option("--env", metavar="ENV", help="The environment; gives spaces and bounds."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The policies file to write.")],
+    layout: Annotated[
+        Literal["torch", "sb3"] | None,
+        typer.Option(
+            "--format",
+            help="Names of the tensors: any torch module's, or of model.policy in "
+            "Stable-Baselines3.",
+            show_default="torch",
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            metavar="NAME,NAME",
+            help="The linear layers in the order in which they act, without .weight.",
+            show_default="all of the file, if their order is clear",
+        ),
+    ] = None,
+    activation: Annotated[
+        str | None,
+        typer.Option(
+            "--activation",
+            metavar="NAME",
+            help="What lies between the layers, tanh or relu; weights do not tell.",
+            show_default="tanh; sb3 needs it where its own default is not tanh",
+        ),
+    ] = None,
+    squash: Annotated[
+        Squash | None,
+        typer.Option(
+            "--squash",
+            help="tanh: the output's tanh is mapped to the bounds; none: the output is clipped.",
+            show_default="by the names of sb3; else tanh, none for the LQR",
+        ),
+    ] = None,
+    stochastic: Annotated[
+        bool,
+        typer.Option(
+            "--stochastic", help="Keep the noise: a Gaussian with log_std, or categorical."
+        ),
+    ] = False,
+    log_std: Annotated[
+        str | None,
+        typer.Option(
+            "--log-std",
+            metavar="NAME|JSON|NPY",
+            help="log_std of a stochastic policy.",
+            show_default="the tensor log_std",
+        ),
+    ] = None,
+    obs_mean: Annotated[
+        str | None,
+        typer.Option(
+            "--obs-mean",
+            metavar="NAME|JSON|NPY",
+            help="Mean that the module's observations are normalised with.",
+            show_default="the tensor obs_mean, if there is one",
+        ),
+    ] = None,
+    obs_std: Annotated[
+        str | None,
+        typer.Option(
+            "--obs-std",
+            metavar="NAME|JSON|NPY",
+            help="What they are divided by.",
+            show_default="the tensor obs_std, if there is one",
+        ),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="FILE",
+            help="Compare with tensors obs and action of this .safetensors file.",
+        ),
+    ] = None,
+    env_kwargs: options.EnvKwargs = None,
+    max_episode_steps: options.MaxEpisodeSteps = None,
+    overwrite: options.Overwrite = False,
+    sink: Sink,
+) -> None:
+    """Make a policies file of weights that were trained elsewhere; collect --policies runs it.
+
+    The module must be linear layers with one activation between them. Pickles (.pt, .pth, .zip)
+    are refused.
+    """
+    values.output_file(out)
+    config = values.env_config(env, env_kwargs, max_episode_steps)
+
+    from pbvf_cli.shared.environments import silence_gymnasium
+    from pbvf_offline.exchange.importer import ImportSettings, import_weights
+    from pbvf_offline.exchange.weight_files import numbers_or_name
+    from pbvf_offline.policies.families import DEFAULT_FAMILY
+    from pbvf_offline.presets.offline import env_preset, env_source
+
+    silence_gymnasium()
+    table = SettingsTable()
+    table.show("files", tuple(path.name for path in files))
+    table.show("env", env)
+    names: Literal["torch", "sb3"] = "torch" if layout is None else layout
+    table.show("format", names, "default" if layout is None else "given")
+    table.show("layers", layers, "found by names and shapes" if layers is None else "given")
+    table.choose("activation", activation, "tanh", "default where the file does not tell")
+    if names == "torch":
+        squash = table.choose("squash", squash, env_preset(env).squash, env_source("squash", env))
+    else:
+        table.show("squash", squash, "by the names" if squash is None else "given")
+    table.flag("stochastic", stochastic)
+    sink.settings("pbvf policies import", table.settings)
+
+    def numbers(text: str | None, option: str) -> Any:
+        return None if text is None else numbers_or_name(text, option)
+
+    settings = ImportSettings(
+        layout=names,
+        layers=_names(layers),
+        squash=squash,
+        stochastic=stochastic,
+        activation=activation,
+        obs_mean=numbers(obs_mean, "--obs-mean"),
+        obs_std=numbers(obs_std, "--obs-std"),
+        log_std=numbers(log_std, "--log-std"),
+    )
+    made = import_weights(files, config, settings, out, check=check, overwrite=overwrite)
+    tanh = made.file.policies.spec.family == DEFAULT_FAMILY
+    if tanh and len(made.layers) > 1 and activation is None and check is None:
+        sink.note(
+            "note: tanh between the layers is assumed, since weights do not tell; see --check"
+        )
+    if made.left_out:
+        sink.note(f"note: left out: {', '.join(made.left_out[:ROWS_SHOWN])}")
+    if made.rounded:
+        sink.note("note: weights were rounded to float32")
+    _print(sink, out, made)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(part.strip().removesuffix(".weight") for part in text.split(","))
+    if not all(names):
+        raise UsageError(
+            f"{text!r} is not a list of names", where="--layers", remedy="give names such as 0,2"
+        )
+    return names
+
+
+def _print(sink: Sink, out: Path, made: Imported) -> None:
+    policies, reference = made.file.policies, made.file.environment
+    checked = None
+    if made.checked is not None:
+        checked = {"rows": made.checked[0], "largest_difference": made.checked[1]}
+    payload = {
+        "policies": out,
+        "count": len(policies),
+        "env": None if reference is None else reference.name,
+        "spec": policies.spec.to_dict(),
+        "parameters": policies.spec.size,
+        "layers": made.layers,
+        "left_out": made.left_out,
+        "normaliser": made.normaliser,
+        "rounded": made.rounded,
+        "check": checked,
+        "already_complete": made.already_complete,
+    }
+    rows = [
+        ("policies", f"{out} ({len(policies)})"),
+        ("kind", kind_text(policies.spec)),
+        ("actions", actions_text(policies.spec)),
+        ("layers", ", ".join(layer or "(the module itself)" for layer in made.layers)),
+        ("normaliser", made.normaliser or "none"),
+    ]
+    if made.checked is not None:
+        rows.append(("check", f"{made.checked[0]} actions equal, within {made.checked[1]:.2g}"))
+    sink.result(payload, rows, place=out)

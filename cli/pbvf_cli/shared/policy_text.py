@@ -1,0 +1,30 @@
+"""Policies in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pbvf_offline.policies.spec import PolicySpec
+
+ROWS_SHOWN = 20
+"""Lines of a table of policies that people read; the rest is for ``--json``."""
+
+
+def kind_text(spec: PolicySpec) -> str:
+    """Return what sort of policies a spec describes."""
+    from pbvf_offline.policies.families import FAMILIES
+
+    noise = "stochastic" if spec.stochastic else "deterministic"
+    return f"{noise}, {spec.sizes}, {FAMILIES.summary(spec.family)}"
+
+
+def actions_text(spec: PolicySpec) -> str:
+    """Return the actions of policies."""
+    from pbvf_offline.policies.actions import BoxActions
+
+    if not isinstance(spec.actions, BoxActions):
+        return f"{spec.actions.n} choices from {spec.actions.start}"
+    low, high = min(spec.actions.low), max(spec.actions.high)
+    how = "by tanh" if spec.squash == "tanh" else "clipped"
+    return f"{spec.actions.dim} in [{low:g}, {high:g}] ({how}), {spec.actions.dtype}"

@@ -1,0 +1,145 @@
+"""What decides a learned environment. Imports no array library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from pbvf_offline.records import Record, setting
+from pbvf_offline.setting_types import Seed
+
+_CHOSEN = "the held-out check chooses"
+_OWN = "What the model decides itself, where it is not given"
+
+
+@dataclass(frozen=True)
+class ModelShape(Record):
+    """Size and training of an ensemble.
+
+    Attributes:
+        seed: Seed of initial weights and batches.
+        members: Number M of networks.
+        hidden: Sizes of their hidden layers.
+        lr: Largest learning rate of Adam.
+        batch_size: Steps that each network draws for an update, uniformly with replacement.
+        bfloat16: Multiply between hidden layers in bfloat16, see
+            :func:`pbvf_offline.models.network.has_bfloat16`.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    seed: Seed
+    members: Annotated[int, setting("Networks of the ensemble.", ge=1, le=64, default="4")] = 4
+    hidden: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=8192)], ...],
+        setting(
+            "The networks' hidden sizes.",
+            min_length=1,
+            max_length=16,
+            metavar="SIZES",
+            default="256,256,256",
+        ),
+    ] = (256, 256, 256)
+    lr: Annotated[
+        float, setting("Largest learning rate of Adam.", gt=0, metavar="LR", default="0.002")
+    ] = 2e-3
+    batch_size: Annotated[
+        int,
+        setting("Steps that each network draws for an update.", ge=1, le=65_536, default="256"),
+    ] = 256
+    bfloat16: Annotated[
+        bool,
+        setting(
+            "Multiply between hidden layers in bfloat16: half the time, the same checks.",
+            option="--bfloat16/--no-bfloat16",
+            default="where the processor has instructions for it",
+            panel=_OWN,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class ModelSettings(ModelShape):
+    """Everything that decides an ensemble, apart from the data and the number of updates.
+
+    Attributes:
+        noise: Standard deviation of the largest noise on the observations that networks
+            see in training, in units of the spread of a step's change. The target still
+            ends at the true next observation, so networks learn to come back. 0: none.
+        angles: Show sine and cosine of the raw observations too.
+    """
+
+    noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] = 0.0
+    angles: bool = False
+
+
+@dataclass(frozen=True)
+class ModelRequest(ModelShape):
+    """What is asked of a learned environment; what is None is chosen by the held-out check.
+
+    Attributes:
+        validation: Share of the episodes held out for the check.
+        noise: Largest noise on the inputs, in units of the spread of a step's change.
+        angles: Show sine and cosine of the raw observations too.
+        trial_updates: Updates of each short training that a choice takes.
+    """
+
+    validation: Annotated[
+        float,
+        setting(
+            "Share of the episodes held out for the check, at least one.",
+            gt=0,
+            lt=1,
+            option="--validation-episodes",
+            metavar="FRACTION",
+            default="0.1",
+        ),
+    ] = 0.1
+    noise: (
+        Annotated[
+            float,
+            setting(
+                "Largest noise on the observations shown in training, in units of the spread of a "
+                "step's change; the networks learn to come back.",
+                ge=0,
+                le=10,
+                metavar="SIZE",
+                default=_CHOSEN,
+                panel=_OWN,
+            ),
+        ]
+        | None
+    ) = None
+    angles: (
+        Annotated[
+            bool,
+            setting(
+                "Show sine and cosine of the observations too.",
+                option="--angles/--no-angles",
+                default=_CHOSEN,
+                panel=_OWN,
+            ),
+        ]
+        | None
+    ) = None
+    trial_updates: Annotated[
+        int,
+        setting(
+            "Gradient steps of each short training of a choice.",
+            ge=1,
+            le=2**31 - 1,
+            default="3000",
+            panel=_OWN,
+        ),
+    ] = 3_000
+
+
+MODEL_SOURCES = {
+    "noise": _CHOSEN,
+    "angles": _CHOSEN,
+    "bfloat16": "what this processor has",
+}
+"""Where the values of a request that the user did not choose come from."""
