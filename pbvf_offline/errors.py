@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 
-def describe(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """Return ``TypeName: message`` of somebody else's exception, whatever it does when asked."""
     try:
         return f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pbvf_offline.errors import UsageError, describe
+from pbvf_offline.errors import UsageError, exception_text
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Registry(Mapping[str, T], Generic[T]):
             package = _package(point)
             raise UsageError(
                 f"the {self.kind} {point.name!r} of the package {package} cannot be imported: "
-                f"{describe(error)}",
+                f"{exception_text(error)}",
                 remedy=f"mend or uninstall {package}",
             ) from error
         return member

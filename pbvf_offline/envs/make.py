@@ -15,7 +15,7 @@ from gymnasium.envs.registration import registry
 
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, describe
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, exception_text
 
 LQR_ID = "LQR-v0"
 _ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
@@ -76,7 +76,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"the environment refused its arguments {dict(config.kwargs)}: {describe(error)}",
+            f"the environment refused its arguments {dict(config.kwargs)}: {exception_text(error)}",
             where=config.name,
             remedy="check --env-kwargs",
         ) from error
@@ -157,7 +157,7 @@ def _import_for_user(module: str, name: str) -> None:
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"module {module!r} cannot be imported: {describe(error)}",
+            f"module {module!r} cannot be imported: {exception_text(error)}",
             where=name,
             remedy="mend the module",
         ) from error

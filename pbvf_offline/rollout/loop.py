@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.envs.make import Env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import DivergedError, PbvfError, UsageError, describe
+from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.rollout.episodes import Episode
@@ -178,7 +178,7 @@ class EpisodeRun:
             self._check_finite(0)
             env = self._env
             raise UsageError(
-                f"the environment raised {describe(error)} in step {self.steps} "
+                f"the environment raised {exception_text(error)} in step {self.steps} "
                 f"of episode {self._index}",
                 where="environment" if env.spec is None else env.spec.id,
                 remedy="mend the environment and run the same command again",

@@ -13,7 +13,7 @@ import typer
 
 from cli_tools import pbvf
 from pbvf_cli.shared import errors
-from pbvf_cli.shared.errors import Signals, Stopped, describe, guarded
+from pbvf_cli.shared.errors import Signals, Stopped, guarded, text_and_code
 from pbvf_cli.shared.output import one_line
 from pbvf_offline import errors as library
 
@@ -34,7 +34,7 @@ from pbvf_offline import errors as library
 )
 def test_library_errors_keep_their_line_and_code(kind, code):
     error = kind("is wrong", where="file.hdf5", remedy="do this")
-    assert describe(error) == ("file.hdf5: is wrong; do this", code)
+    assert text_and_code(error) == ("file.hdf5: is wrong; do this", code)
 
 
 @pytest.mark.parametrize(
@@ -57,21 +57,21 @@ def test_library_errors_keep_their_line_and_code(kind, code):
     ],
 )
 def test_other_errors_have_a_code(error, code, words):
-    text, given = describe(error)
+    text, given = text_and_code(error)
     assert given == code
     assert text is not None
     assert words in text
 
 
 def test_system_exit_says_nothing_and_keeps_its_code():
-    assert describe(SystemExit(3)) == (None, 3)
-    assert describe(SystemExit("text")) == (None, 1)
+    assert text_and_code(SystemExit(3)) == (None, 3)
+    assert text_and_code(SystemExit("text")) == (None, 1)
 
 
 def test_a_reader_of_the_help_that_left_is_no_failure():
     error = SystemExit(1)
     error.__context__ = BrokenPipeError()
-    assert describe(error) == (None, 0)
+    assert text_and_code(error) == (None, 0)
 
 
 def test_bug_shows_a_traceback_and_exits_1(capsys):

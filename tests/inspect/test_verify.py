@@ -602,7 +602,7 @@ def test_memory_is_bounded_by_an_episode(tmp_path: Path) -> None:
 
     def opened(done: int, total: int) -> None:
         if done == steps:
-            tracemalloc.reset_peak()  # the door's own reading is over
+            tracemalloc.reset_peak()  # opening is over
 
     tracemalloc.start()
     try:

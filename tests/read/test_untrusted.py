@@ -1,4 +1,4 @@
-"""Strangers' folders: everything hostile is refused, by name, and nothing outside is opened."""
+"""Untrusted folders: files, digests, card and manifest are checked before anything is read."""
 
 from __future__ import annotations
 

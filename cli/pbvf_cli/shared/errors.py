@@ -150,7 +150,7 @@ def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
         with _warnings_as_lines(), signals:
             return run() or 0
     except BaseException as error:
-        text, code = describe(error)
+        text, code = text_and_code(error)
         if text is not None:
             if debug or code == BUG:
                 say("".join(traceback.format_exception(error)).rstrip())
@@ -159,7 +159,7 @@ def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
         return code
 
 
-def describe(error: BaseException) -> tuple[str | None, int]:
+def text_and_code(error: BaseException) -> tuple[str | None, int]:
     """Return an error's line (None: nothing to say) and exit code. This is the error table."""
     if isinstance(error, PbvfError):
         return str(error), error.exit_code

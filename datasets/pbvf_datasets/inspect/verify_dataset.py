@@ -93,7 +93,7 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
 
 
 class _TooManyError(Exception):
-    """No more problems are listed, so there is no need to look for any."""
+    """No more problems are listed, so the search for them ends."""
 
 
 class _Check:

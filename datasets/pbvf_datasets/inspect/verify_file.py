@@ -1,4 +1,4 @@
-"""Tensor files under the loupe: critics, policies, models, and checkpoints of runs."""
+"""Whether a tensor file is whole: critics, policies, models, and checkpoints of runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Open Minari datasets, with whatever episodes were chosen in them, as policy-tagged ones.
 
-Opening with Minari is the user's own decision and has happened by then; strangers'
-folders are for :func:`pbvf_datasets.read.dataset.load_dataset`. The episodes go through the
-same checks as there.
+Opening a folder with Minari is the user's own decision and has happened by then; for untrusted
+folders there is :func:`pbvf_datasets.read.dataset.load_dataset`. The same checks are made here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open dataset folders of strangers: everything is checked before it is used.
+"""Open untrusted dataset folders: everything is checked before it is used.
 
 Stock Minari must not open such a folder: it builds the environment that ``metadata.json``
 names when a space is missing, and HDF5 links, external storage and virtual datasets read any

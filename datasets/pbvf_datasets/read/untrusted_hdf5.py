@@ -1,4 +1,4 @@
-"""HDF5 files of strangers: no object is used before it was checked.
+"""Untrusted HDF5 files: no object is used before it was checked.
 
 HDF5 links, external storage and virtual datasets read any file of the machine, filters
 load plugins, and a file of a kilobyte can declare an array of a petabyte. So the kind
@@ -139,7 +139,7 @@ class GuardedGroup:
 
 
 class GuardedFile:
-    """An HDF5 file of a stranger: no object is used before it was checked.
+    """An untrusted HDF5 file: no object is used before it was checked.
 
     Args:
         path: The file.
@@ -159,7 +159,7 @@ class GuardedFile:
         # Deflate is left out although HDF5 brings it along: it inflates a chunk to its end,
         # whatever size was declared, so ten megabytes may ask for ten gigabytes.
         self._filters = (h5z.FILTER_FLETCHER32, h5z.FILTER_SHUFFLE)
-        # No chunk cache: each chunk is read once. No folder to look for foreign files in.
+        # No chunk cache: each chunk is read once. No folder in which HDF5 may search for files.
         self._access = h5p.create(h5p.DATASET_ACCESS)
         self._access.set_chunk_cache(1, 0, 1.0)
         for set_prefix in (self._access.set_virtual_prefix, self._access.set_efile_prefix):
@@ -178,7 +178,7 @@ class GuardedFile:
             self.file: Any = h5py.File(path, "r", locking=False, rdcc_nslots=1, rdcc_nbytes=0)
         except HDF5_ERRORS as error:
             raise self.damaged(error) from error
-        # Each object is looked at once; the library would keep all it ever saw.
+        # Each object is read once; the library would keep all of them in memory.
         config = self.file.id.get_mdc_config()
         config.set_initial_size = True
         config.initial_size = config.min_size = config.max_size = METADATA_CACHE_BYTES
@@ -236,7 +236,7 @@ class GuardedFile:
 
     @_guarded
     def open_group(self, parent: Any, name: bytes, place: str) -> GuardedGroup:
-        """Return a group after a look at all its links; see :class:`GuardedGroup`."""
+        """Return a group all of whose links were checked; see :class:`GuardedGroup`."""
         self.place = place
         group = self._h5g.open(parent, name)
         members: dict[bytes, int] = {}
@@ -266,7 +266,7 @@ class GuardedFile:
         return GuardedGroup(self, group, members, place)
 
     def visit(self, address: int | None, place: str) -> None:
-        """Note that the group at this address is gone into, which may happen once.
+        """Note that the group at this address is opened, which may happen once.
 
         Raises:
             DamagedError: There is no such group.
@@ -283,7 +283,7 @@ class GuardedFile:
 
     @_guarded
     def open_array(self, parent: Any, name: bytes, place: str) -> GuardedArray:
-        """Return an array after a look at its layout, filters, type and size."""
+        """Return an array whose layout, filters, type and size were checked."""
         self.place = place
         dataset = self._h5d.open(parent, name, self._access)
         plist = dataset.get_create_plist()

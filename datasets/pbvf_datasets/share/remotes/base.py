@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
-from pbvf_offline.errors import describe, printable
+from pbvf_offline.errors import exception_text, printable
 
 
 class MissingFileError(Exception):
@@ -155,7 +155,7 @@ def secrets_of(address: str) -> tuple[str, ...]:
 
 def error_text(error: BaseException, address: str) -> str:
     """Return somebody else's error as a short text without credentials."""
-    text = " ".join(describe(error).split())
+    text = " ".join(exception_text(error).split())
     for secret in secrets_of(address):
         text = text.replace(secret, "***")
     return printable(text[:300])

@@ -16,7 +16,7 @@ from pbvf_datasets.share.remotes.base import (
     error_text,
     shown_address,
 )
-from pbvf_offline.errors import NetworkError, PbvfError, UsageError, describe
+from pbvf_offline.errors import NetworkError, PbvfError, UsageError, exception_text
 
 BLOCK: Final = 8 * 2**20
 """Bytes that are fetched at a time."""
@@ -188,7 +188,7 @@ class FsspecRemote:
                     f"is nothing that fsspec knows ({error_text(error, self._address)})",
                     where=self.shown,
                 ) from None
-            if "credential" in describe(error).lower():
+            if "credential" in exception_text(error).lower():
                 raise NetworkError(
                     f"no credentials: {error_text(error, self._address)}", where=self._at(name)
                 ) from None
