@@ -114,7 +114,7 @@ def test_transitions_stay_unread(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(GuardedArray, "read_into", watched)
     describe(folder)
     small = {"infos/pbvf", "infos/obs_mean", "infos/obs_std"}
-    assert read == {"rewards", "terminations"} | small
+    assert read == {"rewards", "terminations", "truncations"} | small
 
 
 def test_without_a_manifest_it_warns_or_is_refused(folder: Path) -> None:

@@ -300,6 +300,8 @@ def test_damage_is_found_without_a_manifest_too(folder: Path) -> None:
         (lambda p: p["stats"].update(terminated=2), "terminated 2; the data have 0"),
         (lambda p: p["stats"].update(length={"mean": 20, "min": 3, "max": 20}), "length"),
         (lambda p: p["stats"].update(length=7), "length 7"),
+        (lambda p: p["stats"]["length"].update(mean=19.5), "length"),
+        (lambda p: p["stats"].update(normalisers=2), "normalisers 2; the data have 1"),
         (lambda p: p["stats"].update({"return": None}), "return None"),
         (lambda p: p["stats"]["return"].update(mean=1e6), "return"),
         (lambda p: p["spec"].update(hidden=[3]), "spec"),

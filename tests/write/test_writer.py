@@ -22,7 +22,7 @@ from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment, safe_kwargs
 from pbvf_datasets.format.manifest import parse_manifest
 from pbvf_datasets.format.schema import parse_episode_blob
-from pbvf_datasets.write.build import return_stats
+from pbvf_datasets.format.statistics import return_stats
 from pbvf_datasets.write.writer import DatasetWriter, peek
 from pbvf_offline.errors import (
     ConflictError,

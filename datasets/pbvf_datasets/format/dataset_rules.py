@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pbvf_datasets.format.episode_rules import Problem
 from pbvf_datasets.format.schema import METADATA_FILE
+from pbvf_datasets.format.statistics import Tally
 from pbvf_offline.errors import DamagedError, shorten
 
 
@@ -42,50 +41,26 @@ def steps_counted(steps: int, claimed: int) -> Iterator[Problem]:
         )
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What a manifest's ``stats`` must agree with.
-
-    Attributes:
-        numbers: Integers by their names in ``stats``.
-        lengths: Steps of each episode.
-        returns: Returns of the whole episodes, in the reward's unit.
-        largest: The largest sum of absolute rewards: the scale of rounding errors of a return.
-    """
-
-    numbers: Mapping[str, int]
-    lengths: Sequence[int]
-    returns: Sequence[float]
-    largest: float
-
-
-def stats_true(stats: Mapping[str, Any], counted: Counted) -> Iterator[Problem]:
+def stats_true(stats: Mapping[str, Any], tally: Tally) -> Iterator[Problem]:
     """Numbers in a manifest are those of the data; ones that it does not give are not asked for."""
-    extremes = {"min": min(counted.lengths), "max": max(counted.lengths)}
-    for name, there in counted.numbers.items():
-        if name in stats and stats[name] != there:
-            yield _untrue(name, repr(stats[name]), f"{there:,}")
-    says = stats.get("length")
-    if says is not None and not (
-        isinstance(says, dict) and all(says.get(key) == there for key, there in extremes.items())
-    ):
-        yield _untrue("length", shorten(says, 80), str(extremes))
-    says, returns = stats["return"], _return_stats(counted.returns)
-    # Sums of rewards differ in their last digits with the order of summation.
-    if (says is None) != (returns is None) or (
-        says is not None
-        and returns is not None
-        and any(abs(says[key] - returns[key]) > 1e-9 * counted.largest for key in returns)
-    ):
-        yield _untrue("return", str(says), str(returns))
+    for name, there in tally.stats().items():
+        says = stats.get(name, there)
+        # Sums of rewards differ in their last digits with the order of summation.
+        tolerance = 1e-9 * tally.largest if name == "return" else 0.0
+        if not _agree(says, there, tolerance):
+            text = f"{there:,}" if type(there) is int else str(there)
+            yield Problem(
+                DamagedError,
+                "",
+                f"its stats say {name} {shorten(says, 80)}; the data have {text}",
+            )
 
 
-def _untrue(name: str, says: str, there: str) -> Problem:
-    return Problem(DamagedError, "", f"its stats say {name} {says}; the data have {there}")
-
-
-def _return_stats(returns: Sequence[float]) -> dict[str, float] | None:
-    if not returns:
-        return None
-    mean = math.fsum(r / len(returns) for r in returns) if all(map(math.isfinite, returns)) else 0.0
-    return {"mean": mean, "min": min(returns), "max": max(returns)}
+def _agree(says: Any, there: Any, tolerance: float) -> bool:
+    if isinstance(there, dict):
+        return isinstance(says, dict) and all(
+            _agree(says.get(key), value, tolerance) for key, value in there.items()
+        )
+    if type(says) not in (int, float) or there is None:
+        return says is there
+    return bool(says == there or abs(says - there) <= tolerance)

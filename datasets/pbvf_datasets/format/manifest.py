@@ -6,6 +6,7 @@ settings give equal bytes. Its own digest is the dataset's digest.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -251,17 +252,35 @@ def _typed(
     return value
 
 
-def verify_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Compare the files of a folder with its manifest.
+def mismatch(
+    listed: Mapping[str, Any], size: int, sha256: str | None, where: Path
+) -> DamagedError | None:
+    """Return what is wrong with a file that is not the one that a manifest lists, or None.
 
-    Returns:
-        Warnings: what differs without harm (an edited card).
+    Args:
+        listed: The manifest's entry.
+        size: Bytes of the file.
+        sha256: Its digest; None when it was not computed, and the size alone is compared.
+        where: The file, for the message.
+    """
+    if size != listed["size"]:
+        what = f"it has {size:,} bytes, but its manifest says {listed['size']:,}"
+    elif sha256 is not None and sha256 != listed["sha256"]:
+        what = f"its sha256 is {sha256}, but its manifest says {listed['sha256']}"
+    else:
+        return None
+    remedy = "get the dataset again; without its manifest.json it could be read unverified"
+    return DamagedError(what, where=where, remedy=remedy)
+
+
+def verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Compare the data files of a folder with its manifest; the card may be edited or missing.
 
     Raises:
         DamagedError: A data file is missing or differs.
-        UnsafeError: One is a link, or no regular file.
+        UnsafeError: A file, the card included, is a link or no regular file.
     """
-    for name, expected in manifest["files"].items():
+    for name, listed in manifest["files"].items():
         path = folder / name
         if path.parent.is_symlink():
             raise UnsafeError(
@@ -269,27 +288,18 @@ def verify_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
             )
         try:
             status = path.lstat()
-            other = stat.S_ISREG(status.st_mode) and status.st_size != expected["size"]
-            found = {"size": status.st_size} if other else file_entry(path)
+            wrong = None
+            if stat.S_ISREG(status.st_mode):
+                wrong = mismatch(listed, status.st_size, None, path)
+            if wrong is None:
+                found = file_entry(path)
+                wrong = mismatch(listed, found["size"], found["sha256"], path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DamagedError("the file is missing", where=path) from error
-        if found["size"] != expected["size"]:
-            raise DamagedError(
-                f"it has {found['size']:,} bytes; the manifest says {expected['size']:,}",
-                where=path,
-            )
-        if found != expected:
-            raise DamagedError("its sha256 is not the one in the manifest", where=path)
-    card = folder / CARD_FILE
-    try:
-        status = card.lstat()
-        other = stat.S_ISREG(status.st_mode) and status.st_size != manifest["card"]["size"]
-        edited = other or file_entry(card) != manifest["card"]
-    except FileNotFoundError:
-        edited = True
-    if edited:
-        return [f"{card}: the card was edited after the dataset was written"]
-    return []
+        if wrong is not None:
+            raise wrong
+    with contextlib.suppress(FileNotFoundError):
+        file_entry(folder / CARD_FILE)
 
 
 def tool_version() -> str:

@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.format.schema import resolve_dataset
+from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.read.dataset import folder_environment
-from pbvf_datasets.read.episodes import row_keys
 from pbvf_datasets.read.folder_episodes import folder_episodes
-from pbvf_datasets.read.tally import Tally
 from pbvf_datasets.read.untrusted import open_folder
 from pbvf_offline.policies.spec import PolicySpec
 
 HISTOGRAM_BINS: Final = 10
 
-_SMALL: Final = ("rewards", "terminations", "infos/obs_mean", "infos/obs_std")
+_SMALL: Final = ("rewards", "terminations", "truncations", "infos/obs_mean", "infos/obs_std")
 
 
 @dataclass(frozen=True)
@@ -215,14 +214,13 @@ def describe(dataset: str | os.PathLike[str], *, require_manifest: bool = False)
         provenance = None if folder.manifest is None else folder.manifest["provenance"]
         # With a manifest the number of policies is known; thetas can be large.
         fields = _SMALL if provenance is not None else (*_SMALL, "infos/theta")
-        tally, policies = Tally(), set[bytes]()
-        normalisers = set[bytes]()
+        tally = Tally()
         for episode in folder_episodes(folder, fields=fields):
-            tally.add(episode)
+            episode.count_in(tally)
             mean, std = episode.arrays["infos/obs_mean"], episode.arrays["infos/obs_std"]
-            normalisers.update(row_keys(mean, std))
             if provenance is None:
-                policies.update(episode.policy_keys())
+                tally.policies.update(episode.policy_keys())
+        one = len(tally.normalisers) == 1
         return Description(
             dataset=folder.id,
             path=path,
@@ -230,15 +228,15 @@ def describe(dataset: str | os.PathLike[str], *, require_manifest: bool = False)
             digest=folder.digest,
             lengths=np.array(tally.lengths, np.int64),
             returns=np.array(tally.returns),
-            policies=len(policies) if provenance is None else provenance["stats"]["policies"],
+            policies=len(tally.policies) if provenance is None else provenance["stats"]["policies"],
             segments=tally.segments,
             terminated=tally.terminated,
-            truncated=tally.truncated,
+            truncated=len(tally.lengths) - tally.terminated - tally.cut,
             cut=tally.cut,
             spec=episode.spec,
-            normalisers=len(normalisers),
-            obs_mean=mean[0] if len(normalisers) == 1 else None,
-            obs_std=std[0] if len(normalisers) == 1 else None,
+            normalisers=len(tally.normalisers),
+            obs_mean=mean[0] if one else None,
+            obs_std=std[0] if one else None,
             observation_space=str(folder.observation_space),
             action_space=str(folder.action_space),
             environment=folder_environment(folder),

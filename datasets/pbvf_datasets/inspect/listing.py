@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.identity import parse_plan
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
+from pbvf_datasets.format.manifest import mismatch, parse_manifest, read_plain
 from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE, datasets_root
 from pbvf_datasets.inspect.describe import environment_name
 from pbvf_datasets.read.dataset import environment_of
@@ -23,7 +23,6 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.tensor_file import read_file
 from pbvf_offline.io.work_folder import PLAN_FILE
 
 MAX_DEPTH: Final = 16
@@ -115,29 +114,23 @@ def _listed(name: str, path: Path) -> Listed:
     try:
         if not stat.S_ISDIR((path / "data").lstat().st_mode):
             raise UnsafeError("this is no folder, or a link to one", where=path / "data")
-        size = _size(path / DATA_FILE)
-        known["size"] = size
-        metadata_size = _size(path / METADATA_FILE)
-        has_manifest = os.path.lexists(path / MANIFEST_FILE)
-        metadata = parse_metadata(
-            read_file(path / METADATA_FILE, MAX_METADATA_BYTES), path / METADATA_FILE
-        )
+        known["size"] = size = _size(path / DATA_FILE)
+        raw = read_plain(path / METADATA_FILE, MAX_METADATA_BYTES)
+        metadata = parse_metadata(raw, path / METADATA_FILE)
         known |= {"episodes": metadata["total_episodes"], "steps": metadata["total_steps"]}
-        if has_manifest:
+        if os.path.lexists(path / MANIFEST_FILE):
             state = "ours"
-            _size(path / MANIFEST_FILE)
-            manifest = parse_manifest(
-                read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES), path / MANIFEST_FILE
-            )
+            manifest = parse_manifest(read_plain(path / MANIFEST_FILE), path / MANIFEST_FILE)
             provenance = manifest["provenance"]
             known |= {
                 "policies": provenance["stats"]["policies"],
                 "env": environment_name(provenance["environment"]),
                 "license": provenance["license"],
             }
-            for file, there in ((DATA_FILE, size), (METADATA_FILE, metadata_size)):
-                if manifest["files"][file]["size"] != there:
-                    raise DamagedError("its size is not the one in its manifest", where=path / file)
+            for file, there in ((DATA_FILE, size), (METADATA_FILE, len(raw))):
+                wrong = mismatch(manifest["files"][file], there, None, path / file)
+                if wrong is not None:
+                    raise wrong
         else:
             environment = environment_of(metadata, str(path / METADATA_FILE))
             known["env"] = environment_name(environment)
@@ -174,8 +167,7 @@ def _unfinished(name: str, path: Path) -> Listed:
     problem = None
     try:
         if os.path.lexists(path / PLAN_FILE):
-            _size(path / PLAN_FILE)
-            plan = parse_plan(read_file(path / PLAN_FILE, MAX_MANIFEST_BYTES), path / PLAN_FILE)
+            plan = parse_plan(read_plain(path / PLAN_FILE), path / PLAN_FILE)
             identity = plan["identity"]
             environment = identity["environment"]
             if isinstance(environment, dict) and {"id", "module"} <= set(environment):

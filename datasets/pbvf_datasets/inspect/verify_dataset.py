@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pbvf_datasets.format.dataset_rules import Counted, stats_true
+from pbvf_datasets.format.dataset_rules import stats_true
 from pbvf_datasets.format.schema import MANIFEST_FILE, METADATA_FILE
+from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.inspect.findings import (
     FOUND,
     MAX_PROBLEMS,
@@ -29,7 +30,6 @@ from pbvf_datasets.inspect.recompute import expected_action, wrong_actions
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.read.folder_episodes import folder_episodes
-from pbvf_datasets.read.tally import Tally
 from pbvf_datasets.read.untrusted import CardWarning, CheckedFolder, UnverifiedWarning, open_folder
 from pbvf_datasets.read.untrusted_hdf5 import GuardedGroup
 from pbvf_offline.errors import DamagedError, PbvfError, ResourceError, UnsafeError, shorten
@@ -113,7 +113,6 @@ class _Check:
         self.counts: dict[str, int] = {}
         self._folder, self._found, self._progress = folder, found, progress
         self._tally = Tally()
-        self._policies: set[bytes] = set()
         self._spec: PolicySpec | None = None
 
     def run(self) -> None:
@@ -164,8 +163,8 @@ class _Check:
                 folder, self._report, read_unknown=doubtful, on_group=self._check_attributes
             ):
                 self._check_actions(episode, worker)
-                tally.add(episode)
-                self._policies.update(episode.policy_keys())
+                episode.count_in(tally)
+                tally.policies.update(episode.policy_keys())
                 self._spec = episode.spec
                 if self._progress is not None:
                     self._progress(min(tally.steps, folder.total_steps), folder.total_steps)
@@ -197,22 +196,18 @@ class _Check:
     def _check_totals(self) -> None:
         """Compare what the manifest says about the data with the data."""
         folder, tally = self._folder, self._tally
-        numbers = {
+        self.counts = {
             "episodes": len(tally.lengths),
             "steps": tally.steps,
-            "policies": len(self._policies),
+            "policies": len(tally.policies),
         }
-        self.counts = dict(numbers)
         if folder.manifest is None or self._spec is None:
             return
-        provenance = folder.manifest["provenance"]
-        numbers |= {"cut": tally.cut, "terminated": tally.terminated}
-        counted = Counted(numbers, tally.lengths, tally.returns, tally.largest)
-        where = folder.path / MANIFEST_FILE
+        provenance, where = folder.manifest["provenance"], folder.path / MANIFEST_FILE
         if provenance["spec"] != self._spec.to_dict():
             what = "its spec is not that of the policies in the data"
             self._found.add(DamagedError(what, where=where))
-        for problem in stats_true(provenance["stats"], counted):
+        for problem in stats_true(provenance["stats"], tally):
             self._found.add(problem.kind(problem.what, where=where))
 
 

@@ -21,6 +21,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,25 +49,7 @@ KEEP_BYTES: Final = 20 * 10**9
 
 _DTYPES: Final = frozenset(np.dtype(name).str for name in (*OBS_DTYPES, "bool"))
 _POLICIES: Final = ("theta", "obs_mean", "obs_std")
-_REQUIRED: Final = (
-    *("observations", "actions", "rewards", "terminated", "truncated"),
-    *("policy", "start", "cut", "seeds"),
-)
-_OPTIONAL: Final = ("reward_survive", "pre_action")
-_FIXED: Final[Mapping[str, str]] = {
-    "theta": "<f4",
-    "obs_mean": "<f8",
-    "obs_std": "<f8",
-    "rewards": "<f8",
-    "terminated": "|b1",
-    "truncated": "|b1",
-    "policy": "<i4",
-    "start": "<i8",
-    "cut": "|b1",
-    "seeds": "<i8",
-    "reward_survive": "<f8",
-    "pre_action": "<f8",
-}
+_COLUMNS: Final = tuple(f.name for f in fields(Trajectories) if f.name != "policies")
 
 
 class _CacheError(Exception):
@@ -123,7 +106,7 @@ def store_cache(digest: str, trajectories: Trajectories) -> bool:
 def _arrays(trajectories: Trajectories) -> dict[str, NDArray[Any]]:
     policies = trajectories.policies
     arrays = {name: getattr(policies, name) for name in _POLICIES}
-    for name in (*_REQUIRED, *_OPTIONAL):
+    for name in _COLUMNS:
         value = getattr(trajectories, name)
         if value is not None:
             arrays[name] = value
@@ -226,10 +209,7 @@ def _array(image: mmap.mmap, base: int, dtype: str, shape: list[int], offset: in
 
 def _check(t: Trajectories) -> None:
     """Check shapes and indices: a wrong one would read beyond the arrays."""
-    arrays = _arrays(t)
     start = t.start
-    if any(name in arrays and arrays[name].dtype.str != kind for name, kind in _FIXED.items()):
-        raise _CacheError("an array has another dtype")
     if (
         start.ndim != 1
         or start.shape[0] < 2
@@ -237,23 +217,25 @@ def _check(t: Trajectories) -> None:
         or not bool(np.all(np.diff(start) > 0))
     ):
         raise _CacheError("its episodes do not add up")
-    steps, episodes = int(start[-1]), t.episodes
-    spec = t.policies.spec
+    steps, episodes, spec = int(start[-1]), t.episodes, t.policies.spec
     act = (steps, spec.actions.dim) if spec.is_continuous else (steps,)
-    shapes: dict[str, tuple[int, ...]] = {
-        "observations": (steps + episodes, spec.obs_dim),
-        "actions": act,
-        "rewards": (steps,),
-        "terminated": (steps,),
-        "truncated": (steps,),
-        "policy": (steps,),
-        "cut": (episodes,),
-        "seeds": (episodes,),
-        "reward_survive": (steps,),
-        "pre_action": act,
+    forms: dict[str, tuple[str | None, tuple[int, ...]]] = {
+        "observations": (None, (steps + episodes, spec.obs_dim)),
+        "actions": (None, act),
+        "rewards": ("<f8", (steps,)),
+        "terminated": ("|b1", (steps,)),
+        "truncated": ("|b1", (steps,)),
+        "policy": ("<i4", (steps,)),
+        "start": ("<i8", (episodes + 1,)),
+        "cut": ("|b1", (episodes,)),
+        "seeds": ("<i8", (episodes,)),
+        "reward_survive": ("<f8", (steps,)),
+        "pre_action": ("<f8", act),
     }
-    if any(name in arrays and arrays[name].shape != shape for name, shape in shapes.items()):
-        raise _CacheError("an array has another shape")
+    for name in _COLUMNS:
+        array, (dtype, shape) = getattr(t, name), forms[name]
+        if array is not None and (array.shape != shape or (dtype and array.dtype.str != dtype)):
+            raise _CacheError(f"{name} has another dtype or shape")
     if t.policy.min() < 0 or t.policy.max() >= len(t.policies):
         raise _CacheError("a policy is out of range")
 

@@ -8,7 +8,6 @@ of arrays only when their form is right.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Never, Protocol
@@ -37,6 +36,7 @@ from pbvf_datasets.format.schema import (
     field_dtype,
     parse_episode_blob,
 )
+from pbvf_datasets.format.statistics import Tally, row_keys
 from pbvf_offline.errors import (
     DamagedError,
     DivergedError,
@@ -133,19 +133,21 @@ class CheckedEpisode:
         arrays = {f.attribute: self.arrays[f.name] for f in FIELDS if f.name in self.arrays}
         return Episode(**arrays, seed=self.seed, cut=self.cut)
 
+    def count_in(self, tally: Tally) -> None:
+        """Count it; rewards, terminations and normalisers must have been read."""
+        arrays = self.arrays
+        tally.normalisers.update(row_keys(arrays["infos/obs_mean"], arrays["infos/obs_std"]))
+        tally.add(
+            arrays["rewards"],
+            terminated=bool(arrays["terminations"][-1]),
+            cut=self.cut,
+            segments=self.segments,
+        )
+
     def policy_keys(self) -> Iterator[bytes]:
         """Yield a digest of the theta and normaliser of each of its S policies."""
         arrays = self.arrays
         return row_keys(arrays["infos/theta"], arrays["infos/obs_mean"], arrays["infos/obs_std"])
-
-
-def row_keys(*arrays: NDArray[Any]) -> Iterator[bytes]:
-    """Yield a digest of each row of several arrays (S, n) side by side."""
-    for parts in zip(*arrays, strict=True):
-        digest = hashlib.sha256()  # which most machines have instructions for
-        for part in parts:
-            digest.update(part)
-        yield digest.digest()
 
 
 class Report(Protocol):

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
+from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, mismatch, parse_manifest
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -219,7 +219,13 @@ def open_folder(
             files[CROISSANT_FILE] = _entry(
                 _read_small(root, CROISSANT_FILE, folder, MAX_CROISSANT_BYTES)
             )
-        wrong = {} if manifest is None else _mismatches(manifest, files, folder)
+        listed = {} if manifest is None else manifest["files"]
+        found = {
+            n: mismatch(listed[n], **entry, where=folder / n)
+            for n, entry in files.items()
+            if n in listed
+        }
+        wrong = {name: error for name, error in found.items() if error is not None}
         metadata, spaces = _parse_metadata(raw, manifest, wrong.get(METADATA_FILE), folder)
         if warn and manifest is None:
             warnings.warn(
@@ -406,26 +412,6 @@ def _read_manifest(
             remedy="get it with its manifest, or read it without --require-manifest",
         )
     return None
-
-
-_CHANGED: Final = "get the dataset again; without its manifest.json it could be read unverified"
-
-
-def _mismatches(
-    manifest: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]], folder: Path
-) -> dict[str, DamagedError]:
-    """Return what is wrong with each file that is not the one listed, by name."""
-    wrong = {}
-    for name, found in files.items():
-        listed = manifest["files"][name]
-        if found["size"] != listed["size"]:
-            problem = f"it has {found['size']:,} bytes, but its manifest says {listed['size']:,}"
-        elif found["sha256"] != listed["sha256"]:
-            problem = f"its sha256 is {found['sha256']}, but its manifest says {listed['sha256']}"
-        else:
-            continue
-        wrong[name] = DamagedError(problem, where=folder / name, remedy=_CHANGED)
-    return wrong
 
 
 def _check_card(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pbvf_datasets.format.card import card_text
 from pbvf_datasets.format.croissant import croissant_bytes
@@ -30,7 +25,7 @@ from pbvf_datasets.format.schema import (
     METADATA_FILE,
     serialize_space,
 )
-from pbvf_offline.errors import DivergedError
+from pbvf_datasets.format.statistics import Tally, row_keys, total_reward
 from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.spec import PolicySpec
@@ -90,7 +85,7 @@ def lay_out(build: Path, facts: DatasetFacts, episodes: Iterable[Episode]) -> di
         facts.dataset_id,
         provenance,
         spec=facts.spec,
-        returns=seen.returns,
+        returns=seen.tally.returns,
         command=facts.command,
         data_sha256=files[DATA_FILE]["sha256"],
     )
@@ -102,17 +97,12 @@ def lay_out(build: Path, facts: DatasetFacts, episodes: Iterable[Episode]) -> di
     return manifest
 
 
-@dataclass
 class _Seen:
     """What the other files tell of all episodes, gathered while they are written."""
 
-    policies: set[bytes] = field(default_factory=set)
-    normalisers: set[bytes] = field(default_factory=set)
-    arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    lengths: list[int] = field(default_factory=list)
-    returns: list[float] = field(default_factory=list)  # of whole episodes
-    cut: int = 0
-    terminated: int = 0
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def watch(self, episodes: Iterable[Episode]) -> Iterator[Episode]:
         for episode in episodes:
@@ -125,39 +115,25 @@ class _Seen:
                 array = getattr(episode, known.attribute)
                 if array is not None:
                     self.arrays[known.name] = (str(array.dtype), array.shape[1:])
-        for theta, mean, std in zip(episode.theta, episode.obs_mean, episode.obs_std, strict=True):
-            normaliser = mean.tobytes() + std.tobytes()
-            self.normalisers.add(_digest(normaliser))
-            self.policies.add(_digest(theta.tobytes() + normaliser))
-        self.lengths.append(len(episode))
-        self.terminated += bool(episode.terminated[-1])
-        if episode.cut == "none":
-            self.returns.append(total_reward(episode.rewards))
-        else:
-            self.cut += 1
+        tally = self.tally
+        tally.normalisers.update(row_keys(episode.obs_mean, episode.obs_std))
+        tally.policies.update(row_keys(episode.theta, episode.obs_mean, episode.obs_std))
+        tally.add(
+            episode.rewards,
+            terminated=bool(episode.terminated[-1]),
+            cut=episode.cut,
+            segments=len(episode.theta),
+            total=total_reward(episode.rewards),
+        )
 
 
 def _provenance(facts: DatasetFacts, seen: _Seen) -> dict[str, Any]:
-    lengths = seen.lengths
     provenance = {
         "tool": tool_version(),
         **facts.identity,
         "versions": versions(),
         "warmup_steps": facts.warmup_steps,
-        "stats": {
-            "episodes": len(lengths),
-            "steps": sum(lengths),
-            "policies": len(seen.policies),
-            "normalisers": len(seen.normalisers),
-            "cut": seen.cut,
-            "terminated": seen.terminated,
-            "length": {
-                "mean": sum(lengths) / len(lengths),
-                "min": min(lengths),
-                "max": max(lengths),
-            },
-            "return": return_stats(seen.returns),
-        },
+        "stats": seen.tally.stats(),
         "command": facts.command,
     }
     if facts.sources:
@@ -169,8 +145,8 @@ def _metadata(facts: DatasetFacts, seen: _Seen, size: int) -> bytes:
     """Return ``metadata.json`` as stock Minari wants it."""
     kind = "stochastic" if facts.spec.stochastic else "deterministic"
     metadata: dict[str, Any] = {
-        "total_episodes": len(seen.lengths),
-        "total_steps": sum(seen.lengths),
+        "total_episodes": len(seen.tally.lengths),
+        "total_steps": seen.tally.steps,
         "data_format": "hdf5",
         "jpeg_encoding": False,
         "observation_space": serialize_space(facts.spaces[0]),
@@ -179,39 +155,11 @@ def _metadata(facts: DatasetFacts, seen: _Seen, size: int) -> bytes:
         "minari_version": versions()["minari"],
         "dataset_size": round(size / 1e6, 1),
         "algorithm_name": tool_version(),
-        "description": f"{len(seen.policies):,} {kind} {facts.spec.arch} policies; infos hold the "
-        "parameters that acted at each step.",
+        "description": f"{len(seen.tally.policies):,} {kind} {facts.spec.arch} policies; "
+        "infos hold the parameters that acted at each step.",
     }
     if facts.identity["authors"]:
         metadata["author"] = facts.identity["authors"]
     if facts.env_spec is not None:
         metadata["env_spec"] = facts.env_spec
     return canonical_json(metadata)
-
-
-def return_stats(returns: Sequence[float]) -> dict[str, float] | None:
-    """Return mean, min and max of whole episodes' returns, or None without any."""
-    if not returns:
-        return None
-    # fsum does not depend on the order; halves keep a sum of huge returns finite.
-    mean = math.fsum(r / 2 / len(returns) for r in returns) * 2
-    return {"mean": mean, "min": min(returns), "max": max(returns)}
-
-
-def total_reward(rewards: NDArray[np.float64]) -> float:
-    """Return the exact sum of rewards (T,): it does not depend on how they lie in memory.
-
-    Raises:
-        DivergedError: It is infinite.
-    """
-    try:
-        total = math.fsum(rewards.tolist())
-    except OverflowError:
-        total = math.inf
-    if not math.isfinite(total):
-        raise DivergedError("the rewards of an episode add up to infinity")
-    return total
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment
 from pbvf_datasets.format.episode_rules import OPTIONAL, DatasetForm
 from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset, serialize_space
+from pbvf_datasets.format.statistics import total_reward
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import open_folder
-from pbvf_datasets.write.build import total_reward
 from pbvf_datasets.write.selection import Facts
 from pbvf_offline.errors import (
     DamagedError,

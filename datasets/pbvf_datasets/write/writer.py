@@ -42,7 +42,8 @@ from pbvf_datasets.format.schema import (
     check_spaces,
     new_dataset_path,
 )
-from pbvf_datasets.write.build import DatasetFacts, lay_out, total_reward
+from pbvf_datasets.format.statistics import total_reward
+from pbvf_datasets.write.build import DatasetFacts, lay_out
 from pbvf_datasets.write.incoming import IncomingEpisodes
 from pbvf_datasets.write.shards import Shards
 from pbvf_offline.errors import (
