@@ -212,8 +212,10 @@ class _There:
             PbvfError: It cannot be loaded.
         """
         file = load_critic(path, self.device)
-        theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset}
-        refuse_difference(theirs, {**self.settings.to_dict(), "dataset": self.dataset}, path)
+        model = None if file.imagined is None else file.imagined.model
+        theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset, "model": model}
+        ours = {**self.settings.to_dict(), "dataset": self.dataset, "model": None}
+        refuse_difference(theirs, ours, path)
         return file
 
     def finished(self, updates: int) -> CriticFile | None:

@@ -12,12 +12,10 @@ from typing import Any
 from pbvf_offline.envs.make import registered_limit
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, IncompatibleError, PbvfError
-from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
 from pbvf_offline.fit.rounds import Round, RoundSettings
-from pbvf_offline.io.durable import remove_file, temporary_path
-from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import refuse_other_kind
-from pbvf_offline.io.work_folder import refuse_difference
+from pbvf_offline.io.output_file import writing
+from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.rounds import imagined_rounds
@@ -104,14 +102,12 @@ def rounds_to_file(
         DivergedError: The critic's loss became NaN or infinite.
         ResourceError: The disk or a permission refuses.
     """
-    with locked(out, look=True) as refusal:
-        refuse_other_kind(out, "critic", overwrite=overwrite)
+    with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         done = None if overwrite else _finished(out, settings, model_digest, dataset)
         if done is not None:
             return RoundsResult(done, 0.0, already_complete=True)
         if refusal is not None:
             raise refusal
-        remove_file(temporary_path(out))  # a kill may have left it
         started = time.perf_counter()
         file = imagined_rounds(
             data,
@@ -157,6 +153,6 @@ def _finished(out: Path, settings: RoundSettings, model: str, dataset: str) -> C
         raise ConflictError(
             f"exists with {imagined.settings.rounds} rounds, {settings.rounds} were asked for",
             where=out,
-            remedy="choose another --out, or start anew with --overwrite",
+            remedy=START_ANEW,
         )
     return file if imagined.settings.rounds == settings.rounds else None
