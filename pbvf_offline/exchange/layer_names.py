@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_offline.exchange.layers import expressible
+from pbvf_offline.policies.families import FAMILIES
+from pbvf_offline.policies.families.mlp import MLP
 from pbvf_offline.policies.spec import MAX_LAYERS
 from pbvf_offline.setting_types import Squash
 
@@ -40,6 +41,18 @@ class Named:
     layers: tuple[str, ...]
     squash: Squash | None = None
     activation: str | None = None
+
+
+def mlp_families() -> dict[str, MLP]:
+    """Return the families of linear layers by the activation between them."""
+    families = (family for family in FAMILIES.values() if isinstance(family, MLP))
+    return {family.activation.name: family for family in families}
+
+
+def expressible() -> str:
+    """Return in words what can be a policy, for messages."""
+    activations = " or ".join(mlp_families())
+    return f"policies here are linear layers with {activations} between them"
 
 
 def weight_of(layer: str) -> str:

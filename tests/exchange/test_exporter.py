@@ -22,7 +22,8 @@ from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
 from pbvf_offline.exchange.exporter import export_policies, to_module
-from pbvf_offline.exchange.importer import ImportSettings, import_weights
+from pbvf_offline.exchange.importer import import_weights
+from pbvf_offline.exchange.interpret import ImportSettings
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 

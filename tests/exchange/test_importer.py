@@ -19,7 +19,8 @@ from pbvf_offline.errors import (
     IncompatibleError,
     UsageError,
 )
-from pbvf_offline.exchange.importer import ImportSettings, from_state_dict, import_weights
+from pbvf_offline.exchange.importer import from_state_dict, import_weights
+from pbvf_offline.exchange.interpret import ImportSettings
 from pbvf_offline.exchange.layer_names import find_layers, natural
 from pbvf_offline.policies.files import load_policies
 

@@ -63,11 +63,11 @@ def export(
         file_format = "onnx" if out.suffix.lower() == ".onnx" else "torch"
 
     from pbvf_offline.exchange.exporter import export_policies
+    from pbvf_offline.exchange.output import refuse_own_input
     from pbvf_offline.policies.files import load_policies
 
     loaded = load_policies(policies)
-    if out.exists() and out.samefile(policies):
-        raise UsageError("is the input too", where=out, remedy="name another --out")
+    refuse_own_input(out, [policies])
     spec = loaded.policies.spec
     if index is not None and not 0 <= index < len(loaded.policies):
         raise UsageError(

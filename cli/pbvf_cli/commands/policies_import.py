@@ -129,9 +129,9 @@ def import_policies(
     config = values.env_config(env, env_kwargs, max_episode_steps)
 
     from pbvf_cli.shared.environments import silence_gymnasium
-    from pbvf_offline.exchange.importer import ImportSettings, import_weights
+    from pbvf_offline.exchange.importer import import_weights
+    from pbvf_offline.exchange.interpret import ImportSettings
     from pbvf_offline.exchange.weight_files import numbers_or_name
-    from pbvf_offline.policies.families import DEFAULT_FAMILY
     from pbvf_offline.presets.offline import env_preset, env_source
 
     silence_gymnasium()
@@ -163,8 +163,7 @@ def import_policies(
         log_std=numbers(log_std, "--log-std"),
     )
     made = import_weights(files, config, settings, out, check=check, overwrite=overwrite)
-    tanh = made.file.policies.spec.family == DEFAULT_FAMILY
-    if tanh and len(made.layers) > 1 and activation is None and check is None:
+    if made.assumed and check is None:
         sink.note(
             "note: tanh between the layers is assumed, since weights do not tell; see --check"
         )
