@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from libtools import box_spec, make_policies
+from libtools import box_spec, discrete_spec, make_policies
 from model_tools import SETTINGS, held_out, played
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
@@ -95,6 +95,33 @@ def test_fresh_policies_end_above_the_datasets_best_and_as_was_imagined() -> Non
     assert reached.min() > true_returns(data().policies).max()
     # The critic's values are undiscounted returns, cautious ones.
     np.testing.assert_allclose(grown.predicted, reached, atol=0.15 * np.ptp(data().returns()))
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("discrete", [False, True])
+def test_any_kind_of_action_is_searched(discrete: bool, stochastic: bool) -> None:
+    make = discrete_spec if discrete else box_spec
+    spec = make(1, stochastic=stochastic)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        return to_target(obs, (float(action) - 1.0) if discrete else action, rng)
+
+    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    some = played(make_policies(spec, 60), step, starts, HORIZON)
+    settings = dataclasses.replace(SMALL, rounds=3)
+    found = imagined_rounds(
+        some,
+        train(some, held_out(some), SETTINGS, 600),
+        settings,
+        model="1" * 64,
+        horizon=HORIZON,
+        environment=None,
+        dataset="0" * 64,
+    )
+    climb = SynthesisSettings(count=2, steps=30, lr=0.1, seed=7, radius=1.2, restarts=4)
+    grown = synthesize(found, climb)
+    reached = played(grown.policies, step, np.zeros((2, 1)), HORIZON).returns()
+    assert reached.mean() > np.median(played(some.policies, step, starts * 0, HORIZON).returns())
 
 
 def test_the_best_round_is_kept_and_not_the_last() -> None:
