@@ -6,9 +6,9 @@ help text and the paper's symbol stand in that one place; the check at construct
 form, the reader of stored JSON, the option of the command line and the row in the table of
 settings are made from it.
 
-The default of a dataclass field is what a stored record without the field means: files written
-before the field existed keep their meaning. What a new fit or run should use is decided by the
-presets.
+A field that comes with a later format version says so (``since``) and has a default, which is
+what a stored record without the field means: files written before the field existed keep their
+meaning. What a new fit or run should use is decided by the presets.
 
 >>> from dataclasses import dataclass
 >>> from typing import Annotated
@@ -26,7 +26,9 @@ pbvf_offline.errors.UsageError: --gamma: 1.5 is not a number in [0, 1]
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -46,12 +48,12 @@ from typing import (
 
 import msgspec
 
-from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.errors import DamagedError, UsageError, printable
 
 if TYPE_CHECKING:
     from pbvf_offline.registry import Registry
 
-_ABOUT = "about"
+_ABOUT, _SINCE = "about", "since"
 R = TypeVar("R", bound="Record")
 
 
@@ -97,6 +99,11 @@ class Field:
     type: Any
     about: About | None
     default: Any
+
+    @functools.cached_property
+    def since(self) -> int:
+        """The format version that it came with."""
+        return _since(self.type)
 
     @property
     def option(self) -> str:
@@ -151,12 +158,43 @@ class Field:
         word = "" if value is None else yes if value else no
         return [word] if word else []
 
+    @functools.cached_property
+    def _nested(self) -> tuple[Any, bool]:
+        """The type inside that reads itself, or None, and whether the value is a tuple of it."""
+        many = get_origin(self.base) is tuple and len(get_args(self.base)) == 2
+        kind = get_args(self.base)[0] if many else self.base
+        return (kind if hasattr(kind, "from_dict") else None), many
+
+    def read(self, value: Any, where: str | os.PathLike[str]) -> Any:
+        """Return the value that a JSON form stands for.
+
+        Raises:
+            DamagedError: It has another type or is out of range.
+        """
+        kind, many = self._nested
+        if kind is None:
+            try:
+                return msgspec.convert(value, self.type, strict=True)
+            except (msgspec.ValidationError, OverflowError) as error:
+                what = printable(str(error)[:1].lower() + str(error)[1:])
+                raise DamagedError(f"{self.name}: {what}", where=where) from error
+        if value is None and _is_optional(self.type):
+            return None
+        inside = f"{os.fspath(where)}: {self.name}"
+        if not many:
+            return kind.from_dict(value, inside)
+        if not isinstance(value, list):
+            raise DamagedError("a list is expected", where=inside)
+        return tuple(kind.from_dict(entry, inside) for entry in value)
+
     def check(self, value: Any) -> None:
         """Check a value.
 
         Raises:
             UsageError: It has another type or is out of range; the message names the option.
         """
+        if self._nested[0] is not None:
+            return  # checked when it was made
         where = self.name if self.about is None else self.option
         finite = not isinstance(value, float) or math.isfinite(value)
         try:
@@ -169,6 +207,21 @@ class Field:
         choices = None if self.about is None else self.about.choices
         if choices is not None and value not in choices:
             choices.choose(value, where=where)
+
+
+def _is_optional(hint: Any) -> bool:
+    """Return whether None is among the values of an annotation."""
+    if get_origin(hint) is Annotated:
+        return _is_optional(get_args(hint)[0])
+    return NoneType in get_args(hint)
+
+
+def _since(hint: Any) -> int:
+    if get_origin(hint) is Annotated:
+        found = [m.extra.get(_SINCE, 1) for m in get_args(hint)[1:] if getattr(m, "extra", None)]
+        return max(found, default=1)
+    inner = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    return max(map(_since, inner), default=1)
 
 
 def _base(hint: Any) -> Any:
@@ -249,6 +302,7 @@ def setting(
     panel: str | None = None,
     blank: str | None = None,
     choices: Registry[Any] | None = None,
+    since: int = 1,
 ) -> msgspec.Meta:
     """Declare a setting: its range for the check, and what people read about it.
 
@@ -267,6 +321,8 @@ def setting(
         panel: The heading of the help under which the option stands.
         blank: What a user writes for None or for an empty tuple.
         choices: The registry whose names a value is one of.
+        since: The format version that the field came with; see
+            :data:`pbvf_offline.io.formats.FORMAT_VERSION`. Such a field has a default.
     """
     about = About(help, symbol, option, metavar, default, panel, blank, choices)
     bounds: dict[str, Any] = {
@@ -277,8 +333,15 @@ def setting(
         "min_length": min_length,
         "max_length": max_length,
     }
-    meta: msgspec.Meta = msgspec.Meta(**bounds, description=help, extra={_ABOUT: about})
+    meta: msgspec.Meta = msgspec.Meta(
+        **bounds, description=help, extra={_ABOUT: about, _SINCE: since}
+    )
     return meta
+
+
+def since(version: int) -> msgspec.Meta:
+    """Declare with which format version a field came that is no setting; it has a default."""
+    return msgspec.Meta(extra={_SINCE: version})
 
 
 def fields(record: type[Record]) -> tuple[Field, ...]:
@@ -304,7 +367,7 @@ def _about(hint: Any) -> About | None:
         choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
         return next((found for found in map(_about, choices) if found is not None), None)
     metas = (m for m in get_args(hint)[1:] if isinstance(m, msgspec.Meta) and m.extra)
-    return next((m.extra[_ABOUT] for m in metas if m.extra), None)
+    return next((m.extra[_ABOUT] for m in metas if m.extra and _ABOUT in m.extra), None)
 
 
 @dataclass(frozen=True)
@@ -318,10 +381,7 @@ class Record:
     def __post_init__(self) -> None:
         """Check every field."""
         for field in fields(type(self)):
-            value = getattr(self, field.name)
-            # Another dataclass checks itself.
-            if field.about is not None or not (value is None or dataclasses.is_dataclass(value)):
-                field.check(value)
+            field.check(getattr(self, field.name))
 
     def words(self, *names: str) -> list[str]:
         """Return settings as words of a command line.
@@ -341,42 +401,79 @@ class Record:
         return words
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, every field written out."""
-        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return data
+        """Return the JSON form.
+
+        A field that came with a later format version is left out while it has its default, so
+        that files that do not use it keep the bytes they had before.
+        """
+        return {name: to_json(value) for name, value in self._stored()}
+
+    @property
+    def format_version(self) -> int:
+        """The lowest format version whose readers know all of :meth:`to_dict`."""
+        since = {field.name: field.since for field in fields(type(self))}
+        return max(
+            (max(since[name], format_version(value)) for name, value in self._stored()), default=1
+        )
+
+    def _stored(self) -> Iterator[tuple[str, Any]]:
+        for field in fields(type(self)):
+            value = getattr(self, field.name)
+            if field.since == 1 or value != field.default:
+                yield field.name, value
 
     @classmethod
-    def from_dict(cls, data: object, where: str, *, newer: bool = False) -> Self:
-        """Read the JSON form; a missing field takes its recorded default.
+    def from_dict(cls, data: object, where: str | os.PathLike[str]) -> Self:
+        """Read the JSON form; a missing field of a later version takes its recorded default.
 
         Args:
-            data: Parsed JSON.
+            data: Parsed JSON, from a file whose format version this program reads.
             where: The file and the entry in it, for messages.
-            newer: Whether the file's version is newer than this program's.
 
         Raises:
             DamagedError: A value is missing, out of range or of another type, or there is a
-                field that no version up to the file's own has.
-            IncompatibleError: A newer version's file has a field that this program lacks.
+                field that no version up to this program's has.
         """
         if not isinstance(data, Mapping):
             raise DamagedError("an object is expected", where=where)
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(str(name)[:40] for name in set(data) - known)
-        if unknown and newer:
-            raise IncompatibleError(
-                f"field {unknown[0]!r} is of a newer version of pbvf-offline",
-                where=where,
-                remedy="upgrade pbvf-offline",
-            )
+        known = fields(cls)
+        unknown = sorted(str(name)[:40] for name in set(data) - {field.name for field in known})
         if unknown:
             raise DamagedError(f"field {unknown[0]!r} does not belong there", where=where)
+        given: dict[str, Any] = {}
+        for field in known:
+            if field.name in data:
+                given[field.name] = field.read(data[field.name], where)
+            elif field.since == 1 or field.default is dataclasses.MISSING:
+                raise DamagedError(f"field {field.name!r} is missing", where=where)
         try:
-            return msgspec.convert(data, cls, strict=True)
+            return cls(**given)
         except UsageError as error:
-            raise DamagedError(error.what, where=where) from error
-        except msgspec.ValidationError as error:
-            raise DamagedError(str(error), where=where) from error
+            name = "" if error.where is None else f"{error.where.lstrip('-')}: "
+            raise DamagedError(name + error.what, where=where) from error
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON form of a value in which records, tuples and mappings may be nested."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: to_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(inner) for inner in value]
+    return value
+
+
+def format_version(value: Any) -> int:
+    """Return the lowest format version whose readers know all of a value's JSON form."""
+    if hasattr(value, "format_version"):
+        version: int = value.format_version
+        return version
+    if isinstance(value, Mapping):
+        return max(map(format_version, value.values()), default=1)
+    if isinstance(value, list | tuple):
+        return max(map(format_version, value), default=1)
+    return 1
 
 
 @dataclass(frozen=True)

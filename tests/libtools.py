@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.fit.critic_file import CriticFile, finished_file, make_context
+from pbvf_offline.fit.critic_context import make_context
+from pbvf_offline.fit.critic_file import CriticFile, finished_file
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions

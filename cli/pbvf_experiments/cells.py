@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import read_file
 from pbvf_offline.rollout.workers import Job, ordered_map
 
 if TYPE_CHECKING:

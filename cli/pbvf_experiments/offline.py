@@ -27,7 +27,7 @@ from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
-from pbvf_offline.io.tensor_file import file_digest
+from pbvf_offline.io.reading import file_digest
 from pbvf_offline.models.network import has_bfloat16
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import fit_model_to_file

@@ -15,8 +15,9 @@ from pbvf_datasets.format.columns import (
 )
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.durable import remove_tree, write_durably
+from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import MAX_SMALL, decode, read_file, read_tensor_file
+from pbvf_offline.io.tensor_file import decode, read_tensor_file
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_runs.folder import own_entries
 from pbvf_runs.records import (

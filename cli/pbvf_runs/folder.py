@@ -10,8 +10,8 @@ from typing import Final
 
 from pbvf_offline.errors import ConflictError, DamagedError
 from pbvf_offline.io.durable import make_folders, temporary_for, write_durably
+from pbvf_offline.io.reading import MAX_SMALL, file_digest, read_file
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import MAX_SMALL, file_digest, read_file
 from pbvf_offline.io.work_folder import entries, refuse_difference
 from pbvf_runs.loggers import EVENTS_FOLDER, LOGS_FOLDER, METRICS_FILE
 from pbvf_runs.records import (
@@ -26,6 +26,7 @@ from pbvf_runs.records import (
     Evaluation,
     RunConfig,
     RunResult,
+    StoredConfig,
     snapshot_files,
 )
 
@@ -74,17 +75,14 @@ def is_of(config: RunConfig, folder: Path) -> bool:
 
     Raises:
         ConflictError: It holds another one.
+        DamagedError: Its configuration is malformed.
+        IncompatibleError: A newer version made it.
     """
     path = folder / CONFIG_FILE
     if not path.exists():
         return False
-    there = parse_json(read_file(path, MAX_SMALL), str(path))
-    if not isinstance(there, dict):
-        raise DamagedError("is not a run's configuration", where=path)
-    # A setting that the version which wrote it did not have means its recorded default.
-    settings = type(config.settings).from_dict(there.get("settings"), str(path))
-    there["settings"] = settings.to_dict()
-    refuse_difference(there, config.to_dict(), folder, OTHER_RUN)
+    there = StoredConfig.parse(read_file(path, MAX_SMALL), path)
+    refuse_difference(there.to_dict(), config.stored.to_dict(), folder, OTHER_RUN)
     return True
 
 

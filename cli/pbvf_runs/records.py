@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.io.strict_json import canonical_json
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.io.formats import check_version
+from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.records import Record
 from pbvf_runs.settings import RunEvaluation
-
-if TYPE_CHECKING:
-    from pbvf_offline.online.settings import OnlineSettings
 
 CONFIG_FILE: Final = "config.json"
 CHECKPOINT_FILE: Final = "checkpoint.safetensors"
@@ -25,6 +25,30 @@ EPISODES_FOLDER: Final = "episodes"
 CRITIC_FILE: Final = "critic.safetensors"
 POLICY_FILE: Final = "policy.safetensors"
 RESULT_FILE: Final = "result.json"
+
+
+@dataclass(frozen=True)
+class StoredConfig(Record):
+    """What ``config.json`` holds beside the format version; see :class:`RunConfig`."""
+
+    environment: EnvReference
+    spec: PolicySpec
+    settings: OnlineSettings
+    evaluations: int
+    evaluation_episodes: int
+
+    @classmethod
+    def parse(cls, data: bytes, path: Path) -> StoredConfig:
+        """Read the bytes of ``config.json``.
+
+        Raises:
+            DamagedError: It is no run's configuration.
+            IncompatibleError: A newer version wrote it.
+        """
+        value = parse_json(data, path)
+        if isinstance(value, dict):
+            check_version(value.pop("version", 1), path)
+        return cls.from_dict(value, path)
 
 
 @dataclass(frozen=True)
@@ -53,15 +77,24 @@ class RunConfig:
         """How the learned policy is measured."""
         return RunEvaluation(self.evaluations, self.evaluation_episodes)
 
+    @property
+    def stored(self) -> StoredConfig:
+        """What of it ``config.json`` holds."""
+        return StoredConfig(
+            self.env.reference(),
+            self.spec,
+            self.settings,
+            self.evaluations,
+            self.evaluation_episodes,
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, as ``config.json`` holds it."""
-        return {
-            "environment": self.env.reference().to_dict(),
-            "spec": self.spec.to_dict(),
-            "settings": self.settings.to_dict(),
-            "evaluations": self.evaluations,
-            "evaluation_episodes": self.evaluation_episodes,
-        }
+        """Return the JSON form, as ``config.json`` holds it.
+
+        The format version stands there from version 2 on.
+        """
+        version = self.stored.format_version
+        return ({} if version == 1 else {"version": version}) | self.stored.to_dict()
 
     @property
     def digest(self) -> str:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
-from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.setting_types import RewardChoice
+from pbvf_offline.setting_types import Activation, RewardChoice, Width
 
 if TYPE_CHECKING:
     from pbvf_offline.fit.augment.relabel import Relabelling
@@ -28,7 +29,7 @@ _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 51
 
 
 @dataclass(frozen=True)
-class CriticConfig:
+class CriticConfig(Record):
     """What a critic estimates and with which network.
 
     Attributes:
@@ -40,76 +41,18 @@ class CriticConfig:
         n_step: Longest n-step target of a TD critic; 1 is the paper's.
         standardise: Show theta to the network with the dataset's mean taken off and divided
             by its spread, dimension by dimension; the paper shows it as it is.
+
+    Raises:
+        UsageError: A value is out of range.
     """
 
     spec: PolicySpec
-    hidden: tuple[int, ...]
-    activation: str = "relu"
-    gamma: float = 0.99
+    hidden: Annotated[tuple[Width, ...], Meta(min_length=1, max_length=16)]
+    activation: Activation = "relu"
+    gamma: Annotated[float, Meta(ge=0, le=1)] = 0.99
     reward: RewardChoice = "raw"
-    n_step: int = 1
+    n_step: Annotated[int, Meta(ge=1)] = 1
     standardise: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.hidden) <= 16 or any(not 1 <= h <= 65_536 for h in self.hidden):
-            raise UsageError(
-                f"critic hidden sizes {list(self.hidden)} are not 1 to 16 numbers in 1 … 65536"
-            )
-        if self.activation not in ("relu", "tanh"):
-            raise UsageError(f"critic activation {self.activation!r} is neither relu nor tanh")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise UsageError(f"gamma {self.gamma} is not in [0, 1]")
-        if self.reward not in ("raw", "without-survival"):
-            raise UsageError(f"reward {self.reward!r} is neither raw nor without-survival")
-        if self.n_step < 1:
-            raise UsageError(f"n-step {self.n_step} is not at least 1")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "spec": self.spec.to_dict(),
-            "hidden": list(self.hidden),
-            "activation": self.activation,
-            "gamma": self.gamma,
-            "reward": self.reward,
-            "n_step": self.n_step,
-            "standardise": self.standardise,
-        }
-
-    @classmethod
-    def from_dict(cls, data: object, where: str) -> CriticConfig:
-        """Read the JSON form strictly.
-
-        Raises:
-            DamagedError: A key is missing, unknown or invalid.
-        """
-        keys = {"spec", "hidden", "activation", "gamma", "reward", "n_step", "standardise"}
-        if not isinstance(data, dict) or set(data) != keys:
-            raise DamagedError("the critic's configuration is malformed", where=where)
-        hidden, gamma, n_step = data["hidden"], data["gamma"], data["n_step"]
-        if (
-            not isinstance(hidden, list)
-            or any(type(h) is not int for h in hidden)
-            or type(gamma) not in (int, float)
-            or type(n_step) is not int
-            or type(data["standardise"]) is not bool
-        ):
-            raise DamagedError("the critic's configuration is malformed", where=where)
-        spec = PolicySpec.from_dict(data["spec"], where)
-        try:
-            return cls(
-                spec=spec,
-                hidden=tuple(hidden),
-                activation=data["activation"],
-                gamma=float(min(gamma, 2.0)),  # a huge integer has no float; 2 is refused too
-                reward=data["reward"],
-                n_step=n_step,
-                standardise=data["standardise"],
-            )
-        except UsageError as error:
-            raise DamagedError(
-                f"the critic's configuration is invalid: {error.what}", where=where
-            ) from error
 
 
 class Critic(torch.nn.Module, ABC):

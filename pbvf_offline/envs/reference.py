@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pbvf_offline.envs.portable import is_portable
-from pbvf_offline.errors import DamagedError
+from pbvf_offline.records import Record
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class EnvConfig:
 
 
 @dataclass(frozen=True)
-class EnvReference:
+class EnvReference(Record):
     """An environment as a file names it: data, never a reason to import anything.
+
+    Its contents are judged only when an environment is built.
 
     Attributes:
         id: The Gymnasium id without its module.
@@ -54,31 +56,3 @@ class EnvReference:
     def name(self) -> str:
         """The environment as a user would type it."""
         return self.id if self.module is None else f"{self.module}:{self.id}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "id": self.id,
-            "module": self.module,
-            "kwargs": dict(self.kwargs),
-            "withheld": list(self.withheld),
-        }
-
-    @classmethod
-    def from_dict(cls, data: object, where: str) -> EnvReference:
-        """Read the JSON form; contents are judged only when an environment is built.
-
-        Raises:
-            DamagedError: It has another form.
-        """
-        if (
-            not isinstance(data, Mapping)
-            or set(data) != {"id", "module", "kwargs", "withheld"}
-            or not isinstance(data["id"], str)
-            or not (data["module"] is None or isinstance(data["module"], str))
-            or not isinstance(data["kwargs"], Mapping)
-            or not isinstance(data["withheld"], list)
-            or not all(isinstance(name, str) for name in data["withheld"])
-        ):
-            raise DamagedError("the environment entry is malformed", where=where)
-        return cls(data["id"], data["module"], dict(data["kwargs"]), tuple(data["withheld"]))

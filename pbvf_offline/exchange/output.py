@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pbvf_offline.errors import ConflictError, UsageError
-from pbvf_offline.io.tensor_file import read_file
+from pbvf_offline.io.reading import read_file
 
 
 def refuse_own_input(out: Path, sources: Iterable[Path]) -> None:

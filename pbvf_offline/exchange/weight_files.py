@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError, UsageError
+from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import read_file, refuse_pickle
+from pbvf_offline.io.tensor_file import refuse_pickle
 
 MAX_WEIGHTS = 128 * 2**20
 MAX_NPY = 16 * 2**20

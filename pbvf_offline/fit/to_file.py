@@ -20,14 +20,8 @@ from pbvf_offline.errors import (
     PbvfError,
     UsageError,
 )
-from pbvf_offline.fit.critic_file import (
-    KIND,
-    CriticContext,
-    CriticFile,
-    finished_file,
-    load_critic,
-    make_context,
-)
+from pbvf_offline.fit.critic_context import CriticContext, make_context
+from pbvf_offline.fit.critic_file import KIND, CriticFile, finished_file, load_critic
 from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.io.durable import remove_file

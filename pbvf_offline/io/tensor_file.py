@@ -8,11 +8,9 @@ Nothing is pickled, and a pickle is refused without being opened.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import pickletools
-import stat
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -32,33 +30,37 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io.durable import resource_error
+from pbvf_offline.io.formats import check_version
+from pbvf_offline.io.reading import open_regular, read_all
 from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.records import format_version, to_json
 
-FORMAT_VERSION = 1
 MAX_HEADER = 16 * 2**20
-MAX_FILE = 16 * 2**30
-MAX_SMALL = 32 * 2**20
-"""Files of JSON are not longer."""
 _PICKLE_PROBE = 65_536
-_SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
 _ZEROS = "0" * 64
 _ENTRY = "pbvf"
 _DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 Tensors = dict[str, NDArray[Any]]
 
 
-def encode(kind: str, content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
+def encode(kind: str, content: object, tensors: Mapping[str, NDArray[Any]]) -> bytes:
     """Return the bytes of a tensor file; equal arguments give equal bytes.
 
     Args:
         kind: What the file is: ``critic``, ``policies``, …
-        content: JSON content of the header; no NaN.
+        content: What the header says: a record, or a mapping of JSON in which records may be
+            nested; no NaN. It decides the format version that the file states.
         tensors: float32, float64, int32, int64 or uint8 arrays of any shape.
 
     Raises:
         UsageError: The header would be longer than any that is read again.
     """
-    entry = {"kind": kind, "version": FORMAT_VERSION, "content": content, "sha256": _ZEROS}
+    entry = {
+        "kind": kind,
+        "version": format_version(content),
+        "content": to_json(content),
+        "sha256": _ZEROS,
+    }
     metadata = {_ENTRY: canonical_json(entry).decode()}
     contiguous = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     blank = safetensors.numpy.save(contiguous, metadata=metadata)
@@ -96,13 +98,23 @@ def decode(kind: str, image: bytes, where: str) -> tuple[dict[str, Any], Tensors
         DamagedError: It is not safetensors, or its digest does not match.
         IncompatibleError: It is of another kind or a newer version.
     """
+    entry = _entry(kind, image, where)
+    _check_digest(image, entry["sha256"], where)
+    if entry["kind"] != kind:
+        raise IncompatibleError(f"is a {entry['kind']} file, not a {kind} file", where=where)
+    if not isinstance(entry["content"], dict):
+        raise DamagedError("its header content is malformed", where=where)
+    return entry["content"], _tensors(image, where)
+
+
+def _entry(kind: str, image: bytes, where: str) -> dict[str, Any]:
+    """Return the header entry of a file whose version this program reads."""
     refuse_pickle(image, where)
     if len(image) < 10 or int.from_bytes(image[:8], "little") > min(len(image) - 8, MAX_HEADER):
         raise DamagedError(
             "is not a complete safetensors file", where=where, remedy="copy or make it again"
         )
-    header_end = 8 + int.from_bytes(image[:8], "little")
-    header = parse_json(image[8:header_end], where)
+    header = parse_json(image[8 : 8 + int.from_bytes(image[:8], "little")], where)
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     text = metadata.get(_ENTRY) if isinstance(metadata, dict) else None
     if not isinstance(text, str):
@@ -112,31 +124,27 @@ def decode(kind: str, image: bytes, where: str) -> tuple[dict[str, Any], Tensors
     entry = parse_json(text, where)
     if not isinstance(entry, dict) or set(entry) != {"kind", "version", "content", "sha256"}:
         raise DamagedError("its pbvf header entry is malformed", where=where)
-    version = entry["version"]
-    if type(version) is not int or version < 1:
-        raise DamagedError(f"its format version is {version!r}", where=where)
-    if version > FORMAT_VERSION:
-        raise IncompatibleError(
-            f"has format version {version}, this program reads up to {FORMAT_VERSION}",
-            where=where,
-            remedy="upgrade pbvf-offline",
-        )
+    check_version(entry["version"], where)
+    return entry
+
+
+def _check_digest(image: bytes, expected: object, where: str) -> None:
     at = _digest_position(image)
     if at < 0:
         raise DamagedError("its header holds no digest in the place for it", where=where)
     digest = hashlib.sha256(image[:at])
     digest.update(_ZEROS.encode())
     digest.update(memoryview(image)[at + 64 :])
-    if digest.hexdigest() != entry["sha256"] or image[at : at + 64] != entry["sha256"].encode():
+    found = digest.hexdigest()
+    if found != expected or image[at : at + 64] != found.encode():
         raise DamagedError(
             "its bytes do not match the digest inside it: the file is damaged",
             where=where,
             remedy="copy or make it again",
         )
-    if entry["kind"] != kind:
-        raise IncompatibleError(f"is a {entry['kind']} file, not a {kind} file", where=where)
-    if not isinstance(entry["content"], dict):
-        raise DamagedError("its header content is malformed", where=where)
+
+
+def _tensors(image: bytes, where: str) -> Tensors:
     try:
         parts = safetensors.deserialize(image)  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
@@ -150,7 +158,39 @@ def decode(kind: str, image: bytes, where: str) -> tuple[dict[str, Any], Tensors
             tensors[name] = np.frombuffer(info["data"], dtype=dtype).reshape(info["shape"])
         except (ValueError, OverflowError) as error:  # no values, in a shape beyond all bounds
             raise DamagedError(f"tensor {name[:80]} has an absurd shape", where=where) from error
-    return entry["content"], tensors
+    return tensors
+
+
+def array_of(
+    tensors: Tensors, name: str, shape: tuple[int, ...], dtype: type[np.generic], where: str
+) -> NDArray[Any]:
+    """Return a tensor of a file.
+
+    Args:
+        tensors: Those of the file.
+        name: Which of them.
+        shape: The shape that it must have; -1 stands for any length.
+        dtype: Its type.
+        where: The file, for messages.
+
+    Raises:
+        DamagedError: It is missing, of another shape or type, or holds NaN or infinite values.
+    """
+    array = tensors.get(name)
+    fits = (
+        array is not None
+        and array.ndim == len(shape)
+        and all(want in (-1, got) for want, got in zip(shape, array.shape, strict=True))
+        and array.dtype == dtype
+    )
+    if array is None or not fits:
+        given = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
+        raise DamagedError(
+            f"{name} is {given}, expected {np.dtype(dtype)} of shape {shape}", where=where
+        )
+    if not np.all(np.isfinite(array)):
+        raise DamagedError(f"{name} holds NaN or infinite values", where=where)
+    return array
 
 
 def refuse_pickle(image: bytes, where: str) -> None:
@@ -179,83 +219,6 @@ def _is_pickle(image: bytes) -> bool:
         return False
 
 
-def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
-    """Open a regular file for reading, without waiting for a pipe.
-
-    Args:
-        path: The file.
-        follow: Whether it may be a symbolic link.
-
-    Raises:
-        UsageError: It is not a regular file.
-        UnsafeError: It is a link and may not be one, or is long and nearly all holes.
-        OSError: It cannot be opened; see :func:`resource_error`.
-    """
-    # Without O_NONBLOCK, opening a named pipe would wait for its writer.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
-    except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
-            raise UnsafeError(
-                "this is a symbolic link, which could lead anywhere",
-                where=path,
-                remedy="put the file itself there",
-            ) from error
-        raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError("is not a regular file", where=path)
-        refuse_holes(status, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
-
-
-def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:
-    """Refuse a sparse file: made in an instant, and gigabytes when it is read.
-
-    Raises:
-        UnsafeError: It takes far less of the disk than it has bytes.
-    """
-    size, stored = status.st_size, 512 * status.st_blocks
-    if size > _SPARSE_FROM and stored * _SPARSE_FACTOR < size:
-        raise UnsafeError(
-            f"it has {size:,} bytes, of which the disk holds {stored:,}: nearly all are holes",
-            where=where,
-            remedy="if it is what you expect, copy it with 'cp --sparse=never'",
-        )
-
-
-def read_file(path: Path, limit: int = MAX_FILE, *, follow: bool = True) -> bytes:
-    """Read a regular file of bounded size.
-
-    Args:
-        path: The file.
-        limit: Most bytes it may have.
-        follow: Whether it may be a symbolic link.
-
-    Raises:
-        UsageError: It does not exist, or is not a regular file.
-        UnsafeError: It is too large, nearly all holes, or a link and may not be one.
-        ResourceError: It cannot be read.
-    """
-    try:
-        with open_regular(path, follow=follow) as file:
-            return _read_all(file, path, limit)
-    except OSError as error:
-        raise resource_error(error, path) from error
-
-
-def _read_all(file: BufferedReader, path: Path, limit: int) -> bytes:
-    size = os.fstat(file.fileno()).st_size
-    if size > limit:
-        raise UnsafeError(f"is {size:,} bytes long, over the limit of {limit:,}", where=path)
-    return file.read(size + 1)  # as much as is asked for is allocated, were it to grow
-
-
 def read_tensor_file(path: Path) -> bytes:
     """Read a tensor file after a look at its header: a long file of nothing is not read.
 
@@ -270,7 +233,7 @@ def read_tensor_file(path: Path) -> bytes:
         with open_regular(path) as file:
             read_header(file, path)
             file.seek(0)
-            return _read_all(file, path, MAX_FILE)
+            return read_all(file, path)
     except OSError as error:
         raise resource_error(error, path) from error
 
@@ -354,17 +317,3 @@ def _kind_of(path: Path) -> str | None:
             return str(parse_json(header["__metadata__"]["pbvf"], path)["kind"])
     except (PbvfError, OSError, LookupError, TypeError):
         return None
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hex.
-
-    Raises:
-        UsageError: It does not exist.
-        ResourceError: It cannot be read.
-    """
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise resource_error(error, path) from error

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.durable import write_file
-from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
+from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode, read_tensor_file
 from pbvf_offline.models.check import ModelCheck
 from pbvf_offline.models.choice import Trial
 from pbvf_offline.models.ensemble import Ensemble
@@ -37,7 +37,7 @@ _MOMENTS = ("weight", "exp_avg", "exp_avg_sq")
 class _Progress(Record):
     """What of a training is no array."""
 
-    spec: dict[str, Any]
+    spec: PolicySpec
     updates: Annotated[int, setting("Updates done.", ge=0)]
     total: Annotated[int, setting("Updates wanted.", ge=1, lt=2**31)]
     fall: int | None
@@ -81,7 +81,7 @@ class ModelFile:
         fit, ensemble = self.fit, self.fit.ensemble
         scales, fall = ensemble.scales, fit.before_fall
         progress = _Progress(
-            spec=ensemble.spec.to_dict(),
+            spec=ensemble.spec,
             updates=fit.updates,
             total=fit.total,
             fall=None if fall is None else fall.updates,
@@ -97,10 +97,10 @@ class ModelFile:
             ends=scales.ends,
         )
         content = {
-            "settings": ensemble.settings.to_dict(),
+            "settings": ensemble.settings,
             "asked": dict(self.asked),
-            "progress": progress.to_dict(),
-            "environment": None if self.environment is None else self.environment.to_dict(),
+            "progress": progress,
+            "environment": self.environment,
             "dataset": self.dataset,
             "trials": [trial.to_dict() for trial in self.trials],
             "check": None if self.check is None else self.check.to_dict(),
@@ -157,7 +157,7 @@ def load_model(path: Path) -> ModelFile:
         raise DamagedError("lacks a part of a model file", where=where)
     settings = ModelSettings.from_dict(content["settings"], where)
     progress = _Progress.from_dict(content["progress"], where)
-    spec = PolicySpec.from_dict(progress.spec, where)
+    spec = progress.spec
     _check_size(spec, settings, tensors, where)
     scales = _scales(spec, progress, tensors, where)
     fit = start_training(Ensemble(spec, scales, settings), progress.total)
@@ -173,9 +173,9 @@ def load_model(path: Path) -> ModelFile:
         asked=content["asked"],
         environment=None if environment is None else EnvReference.from_dict(environment, where),
         dataset=content["dataset"],
-        initial_observations=_array(
+        initial_observations=array_of(
             tensors, "initial_observations", (-1, spec.obs_dim), np.float64, where
-        ),
+        ).copy(),
         trials=tuple(Trial.from_dict(trial, where) for trial in content["trials"]),
         check=None if check is None else ModelCheck.from_dict(check, where),
     )
@@ -193,8 +193,10 @@ def _check_size(spec: PolicySpec, settings: ModelSettings, tensors: Tensors, whe
 
 
 def _scales(spec: PolicySpec, progress: _Progress, tensors: Tensors, where: str) -> Scales:
-    arrays = {name: _array(tensors, name, (spec.obs_dim,), np.float64, where) for name in _ARRAYS}
-    action_std = _array(tensors, "action_std", (action_width(spec),), np.float64, where)
+    arrays = {
+        name: array_of(tensors, name, (spec.obs_dim,), np.float64, where).copy() for name in _ARRAYS
+    }
+    action_std = array_of(tensors, "action_std", (action_width(spec),), np.float64, where).copy()
     positive = (arrays["obs_std"], arrays["change_std"], action_std)
     mean, std, low, high = progress.reward
     bounded = low <= high and bool(np.all(arrays["low"] <= arrays["high"]))
@@ -231,29 +233,9 @@ def _snapshot(
         for name, parameter in ensemble.named_parameters():
             if kind == "weight" or updates:
                 full = f"{prefix}{kind}/{name}"
-                array = _array(tensors, full, tuple(parameter.shape), np.float32, where)
+                array = array_of(tensors, full, tuple(parameter.shape), np.float32, where).copy()
                 if kind == "exp_avg_sq" and np.any(array < 0):
                     raise DamagedError(f"{full} is out of range", where=where)
                 values.append(torch.from_numpy(array))
         parts.append(tuple(values))
     return Snapshot(updates, parts[0], parts[1], parts[2], pending)
-
-
-def _array(
-    tensors: Tensors, name: str, shape: tuple[int, ...], dtype: type[np.generic], where: str
-) -> NDArray[Any]:
-    array = tensors.get(name)
-    fits = (
-        array is not None
-        and array.ndim == len(shape)
-        and all(want in (-1, got) for want, got in zip(shape, array.shape, strict=True))
-        and array.dtype == dtype
-    )
-    if array is None or not fits:
-        given = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
-        raise DamagedError(
-            f"{name} is {given}, expected {np.dtype(dtype)} of shape {shape}", where=where
-        )
-    if not np.all(np.isfinite(array)):
-        raise DamagedError(f"{name} holds NaN or infinite values", where=where)
-    return array.copy()

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
-from pbvf_offline.fit.critic_file import (
-    CriticFile,
-    context_of,
-    fit_tensors,
-    load_optimiser,
-    load_weights,
-)
-from pbvf_offline.io.tensor_file import Tensors, decode, encode
+from pbvf_offline.fit.critic_context import context_of
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.weights import fit_tensors, stored_fit
+from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode
 from pbvf_offline.online.loop import Training, start_training
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.records import Record
 
 KIND = "checkpoint"
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclass(frozen=True)
+class _Content(Record):
+    """What the header of a checkpoint holds."""
+
+    settings: OnlineSettings
+    spec: PolicySpec
+    steps: int
+    episodes: int
+    rounds: int
+    objective: float | None
+    updates: Annotated[int, Meta(ge=0, lt=2**31)]
+    record: tuple[tuple[int, float], ...]
+    pending: tuple[float, ...]
+    observed: int
+    replay: dict[str, int]
+    extra: dict[str, Any]
 
 
 def encode_checkpoint(training: Training, extra: dict[str, Any]) -> bytes:
@@ -34,20 +54,20 @@ def encode_checkpoint(training: Training, extra: dict[str, Any]) -> bytes:
     """
     numbers, arrays = training.replay.state()
     fit, statistics = training.fit, training.statistics
-    content = {
-        "settings": training.settings.to_dict(),
-        "spec": training.spec.to_dict(),
-        "steps": training.steps,
-        "episodes": training.episodes,
-        "rounds": training.rounds,
-        "objective": training.objective,
-        "updates": fit.updates,
-        "record": [[update, loss] for update, loss in fit.record],
-        "pending": fit.pending,
-        "observed": statistics.count,
-        "replay": numbers,
-        "extra": extra,
-    }
+    content = _Content(
+        settings=training.settings,
+        spec=training.spec,
+        steps=training.steps,
+        episodes=training.episodes,
+        rounds=training.rounds,
+        objective=training.objective,
+        updates=fit.updates,
+        record=tuple(fit.record),
+        pending=tuple(fit.pending),
+        observed=statistics.count,
+        replay=numbers,
+        extra=extra,
+    )
     tensors: Tensors = {
         "theta": training.theta.detach().cpu().numpy(),
         "mean": statistics.mean,
@@ -59,8 +79,7 @@ def encode_checkpoint(training: Training, extra: dict[str, Any]) -> bytes:
     }
     state = training.actor.state.get(training.theta)
     if state:
-        for key in ("exp_avg", "exp_avg_sq", "step"):
-            tensors[f"actor/{key}"] = state[key].cpu().numpy()
+        tensors |= {f"actor/{key}": state[key].cpu().numpy() for key in _MOMENTS}
     return encode(KIND, content, tensors)
 
 
@@ -79,40 +98,38 @@ def decode_checkpoint(
         DamagedError: It is damaged, or of another run.
         IncompatibleError: It is of another kind or a newer version.
     """
-    content, tensors = decode(KIND, image, where)
+    header, tensors = decode(KIND, image, where)
+    content = _Content.from_dict(header, where)
+    if content.settings != settings or content.spec != spec:
+        raise DamagedError("is a checkpoint of another run", where=where)
     training = start_training(spec, settings, obs_dtype=obs_dtype, device=device)
-    try:
-        if content["settings"] != settings.to_dict() or content["spec"] != spec.to_dict():
-            raise DamagedError("is a checkpoint of another run", where=where)
-        fit = training.fit
-        load_weights(fit.online, tensors, where)
-        fit.updates = int(content["updates"])
-        load_optimiser(fit.online, fit.optimiser, tensors, fit.updates, where)
-        fit.record = [(int(update), float(loss)) for update, loss in content["record"]]
-        fit.pending = [float(loss) for loss in content["pending"]]
-        training.steps, training.episodes = int(content["steps"]), int(content["episodes"])
-        training.rounds = int(content["rounds"])
-        objective = content["objective"]
-        training.objective = None if objective is None else float(objective)
-        training.statistics = RunningStatistics.restored(
-            int(content["observed"]), tensors["mean"], tensors["squares"]
-        )
-        training.normaliser = fit.normaliser = Normaliser(
-            tensors["obs_mean"].copy(), tensors["obs_std"].copy()
-        )
-        with torch.no_grad():
-            training.theta.copy_(torch.from_numpy(tensors["theta"].copy()))
-        if "actor/step" in tensors:
-            training.actor.state[training.theta] = {
-                key: torch.from_numpy(tensors[f"actor/{key}"].copy()).to(device)
-                for key in ("step", "exp_avg", "exp_avg_sq")
-            }
-        prefix = "replay/"
-        replay = {n[len(prefix) :]: a for n, a in tensors.items() if n.startswith(prefix)}
-        training.replay.restore(content["replay"], replay, training.normaliser, where)
-        return training, dict(content["extra"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DamagedError(f"is not a whole checkpoint: {error}", where=where) from error
+    mean, squares, obs_mean, obs_std = (
+        array_of(tensors, name, (spec.obs_dim,), np.float64, where).copy()
+        for name in ("mean", "squares", "obs_mean", "obs_std")
+    )
+    normaliser = Normaliser(obs_mean, obs_std)
+    critic, updates = training.fit.critic, content.updates
+    training.fit = stored_fit(critic, training.fit.settings, normaliser, tensors, updates, where)
+    training.fit.record, training.fit.pending = list(content.record), list(content.pending)
+    training.steps, training.episodes = content.steps, content.episodes
+    training.rounds, training.objective = content.rounds, content.objective
+    training.statistics = RunningStatistics.restored(content.observed, mean, squares)
+    training.normaliser = normaliser
+    with torch.no_grad():
+        theta = array_of(tensors, "theta", (1, spec.size), np.float32, where)
+        training.theta.copy_(torch.from_numpy(theta.copy()))
+    if "actor/step" in tensors:
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_MOMENTS[:2], theta.shape)
+        training.actor.state[training.theta] = {
+            key: torch.from_numpy(
+                array_of(tensors, f"actor/{key}", shapes.get(key, ()), np.float32, where).copy()
+            ).to(device)
+            for key in _MOMENTS
+        }
+    prefix = "replay/"
+    replay = {n[len(prefix) :]: a for n, a in tensors.items() if n.startswith(prefix)}
+    training.replay.restore(content.replay, replay, normaliser, where)
+    return training, content.extra
 
 
 def critic_file(training: Training, environment: EnvReference, source: str) -> CriticFile:

@@ -15,8 +15,18 @@ from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.records import Record
 
 KIND = "policies"
+
+
+@dataclass(frozen=True)
+class _Content(Record):
+    """What the header of a policies file holds."""
+
+    spec: PolicySpec
+    environment: EnvReference | None
+    origin: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,11 +46,7 @@ class PoliciesFile:
 
     def encode(self) -> bytes:
         """Return the file's bytes."""
-        content = {
-            "spec": self.policies.spec.to_dict(),
-            "environment": None if self.environment is None else self.environment.to_dict(),
-            "origin": dict(self.origin),
-        }
+        content = _Content(self.policies.spec, self.environment, dict(self.origin))
         tensors: Tensors = {
             "theta": self.policies.theta,
             "obs_mean": self.policies.obs_mean,
@@ -67,28 +73,20 @@ def load_policies(path: Path) -> PoliciesFile:
         IncompatibleError: It is of another kind or a newer version.
     """
     where = str(path)
-    content, tensors = decode(KIND, read_tensor_file(path), where)
-    if set(content) != {"spec", "environment", "origin"} or set(tensors) != {
-        "theta",
-        "obs_mean",
-        "obs_std",
-    }:
-        raise DamagedError("lacks a part of a policies file", where=where)
-    spec = PolicySpec.from_dict(content["spec"], where)
+    header, tensors = decode(KIND, read_tensor_file(path), where)
+    content = _Content.from_dict(header, where)
+    names = ("theta", "obs_mean", "obs_std")
+    if set(tensors) != set(names):
+        raise DamagedError(
+            f"holds the tensors {sorted(tensors)}, expected {sorted(names)}", where=where
+        )
     try:
-        policies = Policies(spec, tensors["theta"], tensors["obs_mean"], tensors["obs_std"])
+        policies = Policies(content.spec, *(tensors[name] for name in names))
     except UsageError as error:
         raise DamagedError(error.what, where=where) from error
     if len(policies) == 0:
         raise DamagedError("holds no policies", where=where)
-    environment = content["environment"]
-    if not isinstance(content["origin"], dict):
-        raise DamagedError("its origin entry is malformed", where=where)
-    return PoliciesFile(
-        policies,
-        None if environment is None else EnvReference.from_dict(environment, where),
-        content["origin"],
-    )
+    return PoliciesFile(policies, content.environment, content.origin)
 
 
 def single_policy(path: Path) -> PoliciesFile:

@@ -90,6 +90,11 @@ class PolicySpec:
         """The sizes, and the family where it is not the default: ``64,64 relu-mlp``."""
         return self.sizes if self.family == DEFAULT_FAMILY else f"{self.sizes} {self.family}"
 
+    @property
+    def format_version(self) -> int:
+        """The lowest format version that has such policies."""
+        return 1 if self.family == DEFAULT_FAMILY else 2
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form that files carry.
 

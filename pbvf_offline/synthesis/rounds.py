@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from pbvf_offline.critics import Critic, TrainingSet
 from pbvf_offline.critics.trust_region import shrink
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.fit.critic_file import CriticContext, CriticFile, make_context
+from pbvf_offline.fit.critic_context import CriticContext, make_context
+from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.loop import Fit, gradient_step, start_fit
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.fit.settings import FitSettings

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.io.output_file import writing
-from pbvf_offline.io.tensor_file import file_digest
+from pbvf_offline.io.reading import file_digest
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.policies.files import KIND, PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies

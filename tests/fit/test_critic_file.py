@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 import pbvf_offline.critics.network as network_module
-import pbvf_offline.fit.critic_file as module
+import pbvf_offline.fit.critic_context as module
+import pbvf_offline.fit.critic_file as critic_file
 from libtools import box_spec, make_data, make_episode, make_file, make_policies
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
@@ -97,7 +99,7 @@ def test_prediction_is_the_mean_over_initial_observations() -> None:
 def test_every_flipped_byte_and_truncation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     image = make_file("pssvf", 1).encode()
     given = {"image": b""}
-    monkeypatch.setattr(module, "read_tensor_file", lambda path: given["image"])
+    monkeypatch.setattr(critic_file, "read_tensor_file", lambda path: given["image"])
     load_path = Path("c.safetensors")
     for at in range(len(image)):
         bad = bytearray(image)
@@ -242,13 +244,11 @@ def test_a_kind_of_the_future(tmp_path: Path) -> None:
     assert caught.value.exit_code == 5
 
 
-def test_a_newer_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pbvf_offline.io.tensor_file as files
-
+def test_a_newer_version(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
-    monkeypatch.setattr(files, "FORMAT_VERSION", 99)
-    make_file().save(path)
-    monkeypatch.undo()
+    content, tensors = decode(KIND, make_file().encode(), "x")
+    future = SimpleNamespace(format_version=99, to_dict=lambda: {**content, "more": 1})
+    path.write_bytes(encode(KIND, future, tensors))
     with pytest.raises(IncompatibleError, match="upgrade"):
         load_critic(path)
 
@@ -272,5 +272,5 @@ def test_fit_settings_out_of_range(tmp_path: Path, changes: dict[str, Any]) -> N
     content["settings"] |= changes
     path = tmp_path / "critic.safetensors"
     path.write_bytes(encode("critic", content, tensors))
-    with pytest.raises(DamagedError, match=r"critic\.safetensors: fit settings: "):
+    with pytest.raises(DamagedError, match=r"critic\.safetensors: settings: "):
         load_critic(path)

@@ -739,7 +739,7 @@ def test_a_long_file_of_nothing_is_not_read(
     def refuse(*args: object) -> bytes:
         raise AssertionError("the whole file was read")
 
-    monkeypatch.setattr(files, "_read_all", refuse)
+    monkeypatch.setattr(files, "read_all", refuse)
     header = json.dumps({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode()
     for start in (b"", len(header).to_bytes(8, "little") + header, (2**33).to_bytes(8, "little")):
         path = tmp_path / "long.safetensors"

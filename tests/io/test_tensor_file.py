@@ -12,6 +12,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,8 @@ from pbvf_offline.errors import (
 from pbvf_offline.io import tensor_file as files
 from pbvf_offline.io.durable import remove_file, temporary_path, write_file
 from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import (
-    MAX_HEADER,
-    decode,
-    encode,
-    file_digest,
-    read_file,
-    read_tensor_file,
-)
+from pbvf_offline.io.reading import file_digest, read_file
+from pbvf_offline.io.tensor_file import MAX_HEADER, decode, encode, read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 
 ARRAYS: dict[str, Any] = {
@@ -158,23 +153,21 @@ def test_headers_of_every_length_are_not_taken_for_pickles() -> None:
     assert {b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"} <= seen
 
 
-def with_version(version: Any, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    monkeypatch.setattr(files, "FORMAT_VERSION", version)
-    image = sample()
-    monkeypatch.undo()
-    return image
+def with_version(version: Any) -> bytes:
+    content = SimpleNamespace(format_version=version, to_dict=lambda: {"a": 1})
+    return encode("sample", content, {"x": np.zeros(2)})
 
 
-def test_newer_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_version() -> None:
     with pytest.raises(IncompatibleError, match=r"version 99.*upgrade") as caught:
-        decode("sample", with_version(99, monkeypatch), "here")
+        decode("sample", with_version(99), "here")
     assert caught.value.exit_code == 5
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", 1.0, True, None])
-def test_impossible_version(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_version(version: Any) -> None:
     with pytest.raises(DamagedError, match="format version"):
-        decode("sample", with_version(version, monkeypatch), "here")
+        decode("sample", with_version(version), "here")
 
 
 def test_other_kind() -> None:

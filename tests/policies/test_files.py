@@ -140,11 +140,11 @@ def test_tensors_that_contradict_the_spec(tmp_path: Path) -> None:
             load_policies(path)
         assert caught.value.where == str(path)
     path.write_bytes(encode(KIND, content, {"theta": theta, "obs_mean": mean}))
-    with pytest.raises(DamagedError, match="lacks a part"):
+    with pytest.raises(DamagedError, match="holds the tensors"):
         load_policies(path)
     del content["origin"]
     path.write_bytes(encode(KIND, content, good))
-    with pytest.raises(DamagedError, match="lacks a part"):
+    with pytest.raises(DamagedError, match="field 'origin' is missing"):
         load_policies(path)
 
 

@@ -16,7 +16,7 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import file_digest
+from pbvf_offline.io.reading import file_digest
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env

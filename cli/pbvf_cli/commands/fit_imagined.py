@@ -80,7 +80,7 @@ def fit_imagined(
         IncompatibleError: The model does not fit the dataset, or its check failed.
     """
     with signals.held():  # an exception raised while torch loads would abort the process
-        from pbvf_offline.io.tensor_file import file_digest
+        from pbvf_offline.io.reading import file_digest
         from pbvf_offline.models.model_file import load_model
         from pbvf_offline.presets.offline import env_preset
         from pbvf_offline.synthesis.rounds_to_file import (

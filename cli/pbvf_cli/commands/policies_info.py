@@ -26,7 +26,7 @@ def info(
     """Show what a policies file holds; nothing in it is run, and no environment is built."""
     import numpy as np
 
-    from pbvf_offline.io.tensor_file import file_digest
+    from pbvf_offline.io.reading import file_digest
     from pbvf_offline.policies.files import load_policies
 
     loaded = load_policies(policies)

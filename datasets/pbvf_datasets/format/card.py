@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pbvf_datasets.format.schema import DATA_FILE, FORMAT_VERSION
+from pbvf_datasets.format.schema import DATA_FILE, dataset_version
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -92,7 +92,7 @@ def card_text(
     if environment:
         parts += ["Environment:", "", *_table(_environment_rows(environment)), ""]
     parts += ["Versions:", "", *_table(dict(sorted(provenance["versions"].items()))), ""]
-    parts += _loading(dataset_id)
+    parts += _loading(dataset_id, dataset_version(provenance))
     parts += _rights(provenance["license"])
     parts += ["## Citation", "", "```bibtex", citation(dataset_id, provenance, data_sha256), ""]
     parts += [PAPER_BIBTEX, "```"]
@@ -238,7 +238,7 @@ def _command(command: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _loading(dataset_id: str) -> list[str]:
+def _loading(dataset_id: str, version: int) -> list[str]:
     name = json.dumps(dataset_id, ensure_ascii=False)
     return [
         "## How to load it",
@@ -266,7 +266,7 @@ def _loading(dataset_id: str) -> list[str]:
         "",
         "Observations, actions and rewards are raw. A policy is its parameters with their",
         "normaliser: the network sees `(obs - obs_mean) / obs_std`. `infos/pbvf` holds the",
-        f"architecture as JSON (format version {FORMAT_VERSION}). `croissant.json` describes files",
+        f"architecture as JSON (format version {version}). `croissant.json` describes files",
         "and arrays for machines; `pbvf dataset verify` compares every file with its digest.",
         "",
     ]

@@ -16,9 +16,9 @@ from pbvf_datasets.format.schema import (
     BLOB,
     DATA_FILE,
     FIELDS,
-    FORMAT_VERSION,
     METADATA_FILE,
     check_dataset_id,
+    dataset_version,
 )
 
 _CONTEXT: Final[Mapping[str, Any]] = {
@@ -98,6 +98,7 @@ def croissant_bytes(
     environment = provenance["environment"]
     stats = provenance["stats"]
     name = clean(environment["id"]) if environment else "an unnamed environment"
+    version = dataset_version(provenance)
     document: dict[str, Any] = {
         "@context": dict(_CONTEXT),
         "@type": "sc:Dataset",
@@ -105,7 +106,7 @@ def croissant_bytes(
         "name": dataset_id,
         "description": f"{stats['episodes']:,} episodes ({stats['steps']:,} steps) from {name}, "
         f"each step tagged with the parameters of the policy that acted; {stats['policies']:,} "
-        f"distinct policies. Format version {FORMAT_VERSION} of {clean(provenance['tool'])}.",
+        f"distinct policies. Format version {version} of {clean(provenance['tool'])}.",
         "keywords": [
             "reinforcement learning",
             "offline reinforcement learning",

@@ -8,19 +8,42 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
-from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, check_version, dataset_path
+from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, dataset_path, dataset_version
 from pbvf_offline.errors import DamagedError, PbvfError
+from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.work_folder import WorkFolder
+from pbvf_offline.records import Record, fields
 
-PLAN_VERSION: Final = 1
 START_ANEW: Final = "give another dataset id, or --overwrite to start anew"
 
-_IDENTITY = ("settings", "environment", "spec", "seed", "license", "authors")
+
+@dataclass(frozen=True)
+class _Identity(Record):
+    settings: dict[str, Any]
+    environment: dict[str, Any] | None
+    spec: dict[str, Any]
+    seed: int | None
+    license: str | None
+    authors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Plan(Record):
+    """What ``plan.json`` holds, beside the format version."""
+
+    identity: _Identity
+    command: str | None
+    overwrite: bool
+    state: dict[str, Any] | None
+
+
+_IDENTITY = tuple(field.name for field in fields(_Identity))
 
 
 def dataset_work(path: Path) -> WorkFolder:
@@ -38,6 +61,18 @@ def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {key: provenance[key] for key in _IDENTITY}
 
 
+def plan_of(identity: Mapping[str, Any], command: str | None, *, overwrite: bool) -> dict[str, Any]:
+    """Return what ``plan.json`` says of a dataset that is begun."""
+    version = dataset_version(identity)
+    return {
+        "version": version,
+        "identity": dict(identity),
+        "command": command,
+        "overwrite": overwrite,
+        "state": None,
+    }
+
+
 def parse_plan(data: bytes, where: Path) -> dict[str, Any]:
     """Read the bytes of ``plan.json``.
 
@@ -50,17 +85,18 @@ def parse_plan(data: bytes, where: Path) -> dict[str, Any]:
     """
     try:
         plan = parse_json(data, where)
-        check_version(plan.get("version") if isinstance(plan, dict) else None, where)
-        if (
-            set(plan) != {"version", "identity", "command", "overwrite", "state"}
-            or not isinstance(plan["identity"], dict)
-            or set(plan["identity"]) != set(_IDENTITY)
-        ):
-            raise DamagedError("the plan of an unfinished dataset is malformed", where=where)
+        if not isinstance(plan, dict):
+            raise DamagedError("an object is expected", where=where)
+        version = plan.pop("version", None)
+        check_version(version, where)
+        _Plan.from_dict(plan, where)
     except DamagedError as error:
-        raise DamagedError(error.what, where=where, remedy=START_ANEW) from error
-    result: dict[str, Any] = plan
-    return result
+        raise DamagedError(
+            f"the plan of an unfinished dataset is malformed: {error.what}",
+            where=where,
+            remedy=START_ANEW,
+        ) from error
+    return {"version": version, **plan}
 
 
 def peek(dataset_id: str, root: Path | None = None) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
@@ -24,14 +24,15 @@ from pbvf_datasets.format.schema import (
     CROISSANT_FILE,
     DATA_FILE,
     FORMAT,
-    FORMAT_VERSION,
     METADATA_FILE,
-    check_version,
+    dataset_version,
 )
 from pbvf_offline import __version__
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, printable
+from pbvf_offline.io.formats import check_version
+from pbvf_offline.io.reading import open_regular
 from pbvf_offline.io.strict_json import canonical_json, parse_json
-from pbvf_offline.io.tensor_file import open_regular
 
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 
@@ -48,12 +49,6 @@ _PROVENANCE: Mapping[str, tuple[type, ...]] = {
     "warmup_steps": (int,),
     "stats": (dict,),
 }
-_ENVIRONMENT: Mapping[str, tuple[type, ...]] = {
-    "id": (str,),
-    "module": (str, type(None)),
-    "kwargs": (dict,),
-    "withheld": (list,),
-}
 _STATS: Mapping[str, tuple[type, ...]] = {
     "episodes": (int,),
     "steps": (int,),
@@ -61,6 +56,7 @@ _STATS: Mapping[str, tuple[type, ...]] = {
     "cut": (int,),
     "return": (dict, type(None)),
 }
+_MORE_STATS = ("normalisers", "terminated", "length")
 _SOURCE: Mapping[str, tuple[type, ...]] = {
     "id": (str,),
     "digest": (str,),
@@ -122,7 +118,7 @@ def build_manifest(
     known = known or {}
     body = {
         "format": FORMAT,
-        "version": FORMAT_VERSION,
+        "version": dataset_version(provenance),
         "files": {name: known.get(name) or file_entry(folder / name) for name in names},
         "card": file_entry(folder / CARD_FILE),
         "provenance": dict(provenance),
@@ -200,7 +196,7 @@ def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
 
 
 def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
-    provenance = _typed(value, _PROVENANCE, "provenance", where)
+    provenance = _typed(value, _PROVENANCE, "provenance", where, ("command", "sources"))
     _check_origin(provenance, where)
     sources = provenance.get("sources", [])
     if not isinstance(sources, list):
@@ -214,23 +210,23 @@ def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
             raise DamagedError("provenance.sources holds a malformed digest", where=where)
         if entry["provenance"] is not None:
             table = {key: kinds for key, kinds in _PROVENANCE.items() if key != "spec"}
-            inner = _typed(entry["provenance"], table, "provenance.sources.provenance", where)
+            name = "provenance.sources.provenance"
+            inner = _typed(entry["provenance"], table, name, where, ("command",))
             _check_origin(inner, where)
 
 
 def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> None:
     """Check what is inside a provenance, but for what it says of its sources."""
     if provenance["environment"] is not None:
-        environment = _typed(
-            provenance["environment"], _ENVIRONMENT, "provenance.environment", where
+        EnvReference.from_dict(
+            provenance["environment"], f"{os.fspath(where)}: provenance.environment"
         )
-        if any(not isinstance(name, str) for name in environment["withheld"]):
-            raise DamagedError("provenance.environment.withheld is malformed", where=where)
     if any(not isinstance(name, str) for name in provenance["authors"]):
         raise DamagedError("provenance.authors is malformed", where=where)
     if type(provenance.get("command")) not in (str, type(None)):
         raise DamagedError("provenance.command is malformed", where=where)
-    returns = _typed(provenance["stats"], _STATS, "provenance.stats", where)["return"]
+    stats = _typed(provenance["stats"], _STATS, "provenance.stats", where, _MORE_STATS)
+    returns = stats["return"]
     if returns is not None and (
         set(returns) != {"mean", "min", "max"}
         or any(type(number) not in (int, float) for number in returns.values())
@@ -243,9 +239,17 @@ def _typed(
     table: Mapping[str, tuple[type, ...]],
     name: str,
     where: str | os.PathLike[str],
+    more: Sequence[str] = (),
 ) -> dict[str, Any]:
+    """Return an object that has all keys of a table, of its types, and perhaps some more."""
     if not isinstance(value, dict) or not set(table) <= set(value):
         raise DamagedError(f"{name} lacks some of the keys {sorted(table)}", where=where)
+    unknown = sorted(set(value) - set(table) - set(more))
+    if unknown:
+        raise DamagedError(
+            f"{name} has the field {printable(unknown[0])!r}, which does not belong there",
+            where=where,
+        )
     for key, kinds in table.items():
         if type(value[key]) not in kinds:
             raise DamagedError(f"{name}.{key} is a {type(value[key]).__name__}", where=where)

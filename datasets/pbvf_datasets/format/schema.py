@@ -9,25 +9,27 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 from pbvf_offline.io.work_folder import own_names
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.records import Record, format_version
+from pbvf_offline.rollout.episodes import Cut
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from pbvf_offline.rollout.episodes import Cut
-
 FORMAT: Final = "pbvf-dataset"
-FORMAT_VERSION: Final = 1
 
 DATA_FILE: Final = "data/main_data.hdf5"
 METADATA_FILE: Final = "data/metadata.json"
@@ -118,9 +120,18 @@ def field_shape(field: Field, spec: PolicySpec, steps: int, segments: int) -> tu
     return (rows, spec.size if field.columns == "D" else spec.actions.dim)
 
 
+@dataclass(frozen=True)
+class EpisodeTag(Record):
+    """What ``infos/pbvf`` says of an episode, beside the format version."""
+
+    spec: PolicySpec
+    cut: Cut
+
+
 def episode_blob(spec: PolicySpec, cut: Cut) -> bytes:
     """Return what ``infos/pbvf`` holds: format version, spec and ``cut`` of an episode."""
-    return canonical_json({"version": FORMAT_VERSION, "spec": spec.to_dict(), "cut": cut})
+    tag = EpisodeTag(spec, cut)
+    return canonical_json({"version": tag.format_version, **tag.to_dict()})
 
 
 def parse_episode_blob(data: bytes, where: str | os.PathLike[str]) -> tuple[PolicySpec, Cut]:
@@ -133,36 +144,21 @@ def parse_episode_blob(data: bytes, where: str | os.PathLike[str]) -> tuple[Poli
     value = parse_json(data, where, max_bytes=MAX_BLOB_BYTES)
     if not isinstance(value, dict):
         raise DamagedError("the policy tag is not a JSON object", where=where)
-    check_version(value.get("version"), where)
-    if set(value) != {"version", "spec", "cut"}:
-        raise DamagedError(
-            f"the policy tag has the keys {sorted(value)}; cut, spec, version are expected",
-            where=where,
-        )
-    cut = value["cut"]
-    if cut not in ("none", "budget"):
-        raise DamagedError(f"cut is {cut!r}, neither 'none' nor 'budget'", where=where)
-    return PolicySpec.from_dict(value["spec"], where), cut
+    check_version(value.pop("version", None), where)
+    tag = EpisodeTag.from_dict(value, where)
+    return tag.spec, tag.cut
 
 
-def check_version(version: object, where: str | os.PathLike[str]) -> None:
-    """Check the format version found in a file.
+def dataset_version(provenance: Mapping[str, Any]) -> int:
+    """Return the lowest format version that knows what a dataset's files say.
 
-    Raises:
-        DamagedError: There is none.
-        IncompatibleError: It is newer than :data:`FORMAT_VERSION`.
+    Args:
+        provenance: As the manifest holds it.
     """
-    if type(version) is not int or version < 1:
-        raise DamagedError(
-            f"the format version is {version!r}, not a positive integer", where=where
-        )
-    if version > FORMAT_VERSION:
-        raise IncompatibleError(
-            f"it has format version {version}; this program reads up to {FORMAT_VERSION}",
-            where=where,
-            remedy=f"upgrade to a pbvf-offline that reads version {version} "
-            "(pip install --upgrade pbvf-offline)",
-        )
+    inner = [source["provenance"] or {} for source in provenance.get("sources", ())]
+    environments = [p.get("environment") for p in (provenance, *inner)]
+    known = [EnvReference.from_dict(e, "environment") for e in environments if e is not None]
+    return format_version([PolicySpec.from_dict(provenance["spec"], "spec"), *known])
 
 
 # ----------------------------------------------------------------------------- spaces

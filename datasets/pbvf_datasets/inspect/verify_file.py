@@ -18,8 +18,9 @@ from pbvf_offline.errors import (
     printable,
 )
 from pbvf_offline.io.durable import resource_error
+from pbvf_offline.io.reading import open_regular
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import decode, open_regular, read_header, read_tensor_file
+from pbvf_offline.io.tensor_file import decode, read_header, read_tensor_file
 from pbvf_offline.policies.spec import PolicySpec
 
 

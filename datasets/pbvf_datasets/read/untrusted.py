@@ -42,8 +42,8 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
+from pbvf_offline.io.reading import refuse_holes
 from pbvf_offline.io.strict_json import canonical_json, parse_json
-from pbvf_offline.io.tensor_file import refuse_holes
 
 if TYPE_CHECKING:
     import gymnasium as gym

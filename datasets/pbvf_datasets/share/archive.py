@@ -47,7 +47,7 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.durable import path_exists, replacing_file, resource_error, write_all
 from pbvf_offline.io.lock import locked
-from pbvf_offline.io.tensor_file import open_regular
+from pbvf_offline.io.reading import open_regular
 
 SUMS_FILE: Final = "SHA256SUMS"
 BLOCK: Final = tarfile.BLOCKSIZE

@@ -29,7 +29,7 @@ from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import read_signature
 from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
 from pbvf_offline.io.durable import path_exists
-from pbvf_offline.io.tensor_file import read_file
+from pbvf_offline.io.reading import read_file
 
 _COMMAND_AGAIN: Final = "run the same command again"
 _NO_LICENSE: Final = ("", "none", "noassertion", "unknown")

@@ -29,7 +29,7 @@ from pbvf_offline.io.durable import (
     sync_folder,
     write_durably,
 )
-from pbvf_offline.io.tensor_file import read_file
+from pbvf_offline.io.reading import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

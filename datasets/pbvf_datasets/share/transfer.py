@@ -67,7 +67,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.io.durable import path_exists
-from pbvf_offline.io.tensor_file import file_digest
+from pbvf_offline.io.reading import file_digest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -17,7 +17,7 @@ from pbvf_datasets.format.columns import (
 from pbvf_datasets.format.manifest import read_plain
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.durable import write_durably
-from pbvf_offline.io.tensor_file import MAX_FILE
+from pbvf_offline.io.reading import MAX_FILE
 from pbvf_offline.rollout.episodes import Episode
 
 _SHARD: Final = re.compile(r"shard-([0-9]{6,})-([0-9a-f]{16})\.safetensors")

@@ -27,12 +27,12 @@ from pbvf_datasets.format.environment import (
     safe_environment,
 )
 from pbvf_datasets.format.identity import (
-    PLAN_VERSION,
     START_ANEW,
     dataset_work,
     identity_of,
     parse_plan,
     peek,
+    plan_of,
 )
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
 from pbvf_datasets.format.schema import (
@@ -215,13 +215,7 @@ class DatasetWriter:
         self._fresh = False
         self._plan: dict[str, Any] = {}
         self._entries: list[_Entry] = []
-        plan = {
-            "version": PLAN_VERSION,
-            "identity": self._identity,
-            "command": command,
-            "overwrite": overwrite,
-            "state": None,
-        }
+        plan = plan_of(self._identity, command, overwrite=overwrite)
         if self._is_complete(overwrite):
             if not path_exists(self._work.plan) or self._is_planned():
                 self._work.remove_leftovers()  # and no attempt with other settings

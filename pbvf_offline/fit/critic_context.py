@@ -1,0 +1,190 @@
+"""What a critic file keeps of the data that its critic was fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.critics.trust_region import TrustRegion
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import DamagedError
+from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.io.tensor_file import Tensors, array_of
+from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.rollout.targets import chosen_rewards, segment_starts
+from pbvf_offline.seeding import Stream, generator
+
+MAX_OBSERVATIONS = 10_000
+MAX_INITIAL = 1_000
+MAX_POLICIES = 1_000
+
+
+@dataclass(frozen=True)
+class CriticContext:
+    """What a critic file keeps of the dataset, fixed before the first update.
+
+    Attributes:
+        environment: The environment of the dataset, when known.
+        dataset: The dataset's digest.
+        observations: (≤ 10,000, obs_dim) float64 raw observations, for objectives.
+        initial_observations: (≤ 1,000, obs_dim) float64 raw, for predictions.
+        theta: (≤ 1,000, D) float32 dataset policies in the critic's normaliser.
+        returns: (same,) float64, mean undiscounted return of each policy's segments, in
+            the critic's reward; segments that a step budget cut count only for policies
+            that have no others.
+        region: Where the critic can be trusted.
+    """
+
+    environment: EnvReference | None
+    dataset: str
+    observations: NDArray[np.float64]
+    initial_observations: NDArray[np.float64]
+    theta: NDArray[np.float32]
+    returns: NDArray[np.float64]
+    region: TrustRegion
+
+    def tensors(self) -> Tensors:
+        """Return the arrays by the names that a critic file gives them."""
+        return {
+            "observations": self.observations,
+            "initial_observations": self.initial_observations,
+            "dataset_theta": self.theta,
+            "dataset_returns": self.returns,
+            "region_center": self.region.center,
+            "region_factor": self.region.factor,
+        }
+
+
+def make_context(
+    data: Trajectories,
+    normaliser: Normaliser,
+    settings: FitSettings,
+    *,
+    environment: EnvReference | None,
+    dataset: str,
+) -> CriticContext:
+    """Collect what a critic file keeps of its dataset; subsamples come from the fit's seed."""
+    return context_of(
+        data.observations,
+        data.obs_index,
+        data.initial_observations,
+        data.policies.in_normaliser(normaliser.mean, normaliser.std),
+        _policy_returns(data, settings),
+        seed=settings.seed,
+        environment=environment,
+        dataset=dataset,
+    )
+
+
+def context_of(
+    observations: NDArray[Any],
+    acted_on: NDArray[np.int64],
+    initial: NDArray[Any],
+    theta: NDArray[np.float32],
+    returns: NDArray[np.float64],
+    *,
+    seed: int,
+    environment: EnvReference | None,
+    dataset: str,
+) -> CriticContext:
+    """Return what a critic file keeps of such data.
+
+    Args:
+        observations: (R, obs_dim) raw.
+        acted_on: Rows of ``observations`` that were acted on.
+        initial: (E, obs_dim) raw first observations.
+        theta: (P, D) policies in the critic's normaliser.
+        returns: (P,) their returns, see :class:`CriticContext`.
+        seed: Seed of the subsamples.
+        environment: The environment, when known.
+        dataset: Digest of where the data are from.
+    """
+
+    def some(rows: int, most: int, which: int) -> NDArray[np.int64]:
+        if rows <= most:
+            return np.arange(rows)
+        rng = generator(seed, Stream.SUBSAMPLE, which)
+        return np.sort(rng.choice(rows, most, replace=False))
+
+    kept = some(len(theta), MAX_POLICIES, 2)
+    states = observations[acted_on[some(len(acted_on), MAX_OBSERVATIONS, 0)]]
+    return CriticContext(
+        environment=environment,
+        dataset=dataset,
+        observations=states.astype(np.float64),
+        initial_observations=initial[some(len(initial), MAX_INITIAL, 1)].astype(np.float64),
+        theta=theta[kept],
+        returns=returns[kept],
+        region=TrustRegion.of(theta),
+    )
+
+
+def _policy_returns(data: Trajectories, settings: FitSettings) -> NDArray[np.float64]:
+    """Return the (P,) mean undiscounted return of each policy's segments."""
+    starts = segment_starts(data)
+    rewards = chosen_rewards(data, settings.reward)
+    totals = np.add.reduceat(rewards, starts[:-1])
+    policy = data.policy[starts[:-1]]
+    episode = data.episode[starts[:-1]]
+    # Only the last segment of a cut episode was cut itself.
+    final = np.append(episode[1:] != episode[:-1], True)
+    whole = ~(data.cut[episode] & final)
+    whole |= ~np.isin(policy, policy[whole])
+    size = len(data.policies)
+    count = np.bincount(policy[whole], minlength=size)
+    return np.bincount(policy[whole], totals[whole], size) / np.maximum(count, 1)
+
+
+def stored_context(
+    tensors: Tensors,
+    spec: PolicySpec,
+    quantile: float,
+    *,
+    environment: EnvReference | None,
+    dataset: str,
+    where: str,
+) -> CriticContext:
+    """Return the context in the tensors of a critic file.
+
+    Args:
+        tensors: See :meth:`CriticContext.tensors`.
+        spec: Architecture of the policies.
+        quantile: The trust region's.
+        environment: The environment, when known.
+        dataset: The dataset's digest.
+        where: The file, for messages.
+
+    Raises:
+        DamagedError: An array is missing, misshapen or not finite, or they do not fit together.
+    """
+    factor = tensors.get("region_factor")
+    full = factor is not None and factor.ndim == 2
+    size, obs = spec.size, spec.obs_dim
+
+    def array(name: str, *shape: int) -> NDArray[Any]:
+        return array_of(tensors, name, shape, np.float64, where)
+
+    context = CriticContext(
+        environment=environment,
+        dataset=dataset,
+        observations=array("observations", -1, obs),
+        initial_observations=array("initial_observations", -1, obs),
+        theta=array_of(tensors, "dataset_theta", (-1, size), np.float32, where),
+        returns=array("dataset_returns", -1),
+        region=TrustRegion(
+            array("region_center", size).copy(),
+            array("region_factor", *((size, size) if full else (size,))).copy(),
+            quantile,
+        ),
+    )
+    if (
+        len(context.theta) != len(context.returns)
+        or min(len(context.observations), len(context.initial_observations)) == 0
+    ):
+        raise DamagedError("its parts contradict each other", where=where)
+    return context

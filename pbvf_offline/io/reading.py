@@ -1,0 +1,116 @@
+"""Reading files that may be anybody's: regular, of bounded size, without waiting."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+from pbvf_offline.errors import UnsafeError, UsageError
+from pbvf_offline.io.durable import resource_error
+
+MAX_FILE: Final = 16 * 2**30
+MAX_SMALL: Final = 32 * 2**20
+"""Files of JSON are not longer."""
+_SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
+    """Open a regular file for reading, without waiting for a pipe.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        UsageError: It is not a regular file.
+        UnsafeError: It is a link and may not be one, or is long and nearly all holes.
+        OSError: It cannot be opened; see :func:`resource_error`.
+    """
+    # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise UnsafeError(
+                "this is a symbolic link, which could lead anywhere",
+                where=path,
+                remedy="put the file itself there",
+            ) from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError("is not a regular file", where=path)
+        refuse_holes(status, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:
+    """Refuse a sparse file: made in an instant, and gigabytes when it is read.
+
+    Raises:
+        UnsafeError: It takes far less of the disk than it has bytes.
+    """
+    size, stored = status.st_size, 512 * status.st_blocks
+    if size > _SPARSE_FROM and stored * _SPARSE_FACTOR < size:
+        raise UnsafeError(
+            f"it has {size:,} bytes, of which the disk holds {stored:,}: nearly all are holes",
+            where=where,
+            remedy="if it is what you expect, copy it with 'cp --sparse=never'",
+        )
+
+
+def read_file(path: Path, limit: int = MAX_FILE, *, follow: bool = True) -> bytes:
+    """Read a regular file of bounded size.
+
+    Args:
+        path: The file.
+        limit: Most bytes it may have.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        UsageError: It does not exist, or is not a regular file.
+        UnsafeError: It is too large, nearly all holes, or a link and may not be one.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path, follow=follow) as file:
+            return read_all(file, path, limit)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
+def read_all(file: BufferedReader, path: Path, limit: int = MAX_FILE) -> bytes:
+    """Return the bytes of an open file.
+
+    Raises:
+        UnsafeError: There are more than ``limit``.
+        OSError: It cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+        raise UnsafeError(f"is {size:,} bytes long, over the limit of {limit:,}", where=path)
+    return file.read(size + 1)  # as much as is asked for is allocated, were it to grow
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hex.
+
+    Raises:
+        UsageError: It does not exist.
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise resource_error(error, path) from error
