@@ -88,6 +88,11 @@ class Registry(Mapping[str, T], Generic[T]):
             return f"of the package {_package(self._added[name])}"
         return str(getattr(self._own[name], "summary", ""))
 
+    def listing(self) -> str:
+        """Return all names in one line, with what :meth:`summary` says of each."""
+        summaries = {name: self.summary(name) for name in self}
+        return "; ".join(f"{name}: {text}" if text else name for name, text in summaries.items())
+
     def _import_added(self, point: importlib.metadata.EntryPoint) -> T:
         try:
             member: T = point.load()

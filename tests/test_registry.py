@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pbvf_offline.errors import UsageError
-from pbvf_offline.registry import Registry
+from pbvf_offline.registry import Member, Registry
 
 OWN = {"join": "posixpath:join", "none": "no_such_module:x"}
 
@@ -65,6 +65,13 @@ def test_a_package_that_cannot_be_imported_is_named(
 def test_members_may_be_given_as_they_are() -> None:
     registry: Registry[int] = Registry("number", "pbvf_offline.tests", {"one": 1})
     assert (len(registry), registry["one"], "two" in registry) == (1, 1, False)
+
+
+def test_a_listing_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, monkeypatch)
+    own = {"join": "posixpath:join", "none": Member("no_such_module:x", "nothing at all")}
+    registry: Registry[object] = Registry("thing", "pbvf_offline.tests", own)
+    assert registry.listing() == "join; none: nothing at all; mine: of the package added"
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:

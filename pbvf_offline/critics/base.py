@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.setting_types import Activation, RewardChoice, Width
-
-if TYPE_CHECKING:
-    from pbvf_offline.fit.augment.relabel import Relabelling
 
 _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
 
@@ -141,7 +138,7 @@ class Critic(torch.nn.Module, ABC):
 
     def noise_shape(self, batch: TrainingSet) -> tuple[int, ...] | None:
         """Return the shape of the random numbers that the loss needs for each entry, if any."""
-        return None if batch.relabelling is None else batch.relabelling.noise_shape
+        return None if batch.augmentation is None else batch.augmentation.noise_shape
 
     def actor_step(
         self, theta: Tensor, batch: TrainingSet, index: Tensor, *, biased: bool = False
@@ -233,6 +230,23 @@ class ActorStep:
     effective_samples: float | None = None
 
 
+class ThetaDraw(Protocol):
+    """Draws parameters to learn from in the place of those that acted."""
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Shape of the standard normal numbers that it needs for each drawn theta."""
+
+    def draw(self, theta: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
+        """Return parameters (B, D).
+
+        Args:
+            theta: (P, D) the dataset's policies in the critic's normaliser; not changed.
+            rows: (B,) int64, which of them acted.
+            noise: (B, *noise_shape) standard normal.
+        """
+
+
 @dataclass(frozen=True)
 class TrainingSet:
     """Tensors that a loss indexes; which are set depends on the critic.
@@ -249,7 +263,7 @@ class TrainingSet:
         action: (N, action inputs) float32, in the critic's unit; one-hot for choices.
         sample: (N, act_dim) float32 pre-squash samples of stochastic policies, or (N,) int64
             choices counted from 0.
-        relabelling: Draws other parameters that would have acted the same, when wanted.
+        augmentation: Draws other parameters in the place of those that acted, when wanted.
         bounds: Smallest and largest bootstrapped value that the data allow, when wanted.
     """
 
@@ -263,15 +277,15 @@ class TrainingSet:
     discount: Tensor | None = None
     action: Tensor | None = None
     sample: Tensor | None = None
-    relabelling: Relabelling | None = None
+    augmentation: ThetaDraw | None = None
     bounds: tuple[float, float] | None = None
 
     def thetas(self, index: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the parameters (B, D) of the entries ``index``, relabelled where wanted."""
+        """Return the parameters (B, D) of the entries ``index``, drawn anew where wanted."""
         rows = self.policy[index]
-        if self.relabelling is None or noise is None:
+        if self.augmentation is None or noise is None:
             return self.theta[rows]
-        return self.relabelling.draw(self.theta, rows, noise)
+        return self.augmentation.draw(self.theta, rows, noise)
 
     def bootstrap(self, index: Tensor, ahead: Tensor) -> Tensor:
         """Return the targets (B,): ``value + discount * V(boot state)``, the latter bounded.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
 from pbvf_offline.errors import DivergedError, IncompatibleError
-from pbvf_offline.fit.augment.relabel import make_relabelling
+from pbvf_offline.fit.augment import AUGMENTATIONS
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.validation import split_policies
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
@@ -138,10 +138,15 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
         bounds = value_bounds(data, rewards, settings.gamma, held_out_policies(data, settings))
         prepared = dataclasses.replace(prepared, bounds=bounds)
     if settings.relabel > 0:
-        relabelling = make_relabelling(
+        draw = AUGMENTATIONS[settings.augment](
             data, prepared.theta.cpu().numpy(), fit.normaliser, settings.relabel, device
         )
-        prepared = dataclasses.replace(prepared, relabelling=relabelling)
+        prepared = dataclasses.replace(prepared, augmentation=draw)
+        if fit.critic.noise_shape(prepared) != draw.noise_shape:
+            raise IncompatibleError(
+                "this critic draws actions and cannot be shown other parameters",
+                remedy="use --relabel 0",
+            )
     return prepared
 
 

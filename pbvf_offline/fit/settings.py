@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pbvf_offline.critics import CRITICS
+from pbvf_offline.fit.augment import AUGMENTATIONS, RELABEL
 from pbvf_offline.presets.offline import critic_sources, default_gamma, default_reward
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import Activation, CriticHidden, Gamma, Reward, Seed
@@ -33,7 +34,10 @@ class FitSettings(Record):
         validation: Fraction of policies held out.
         seed: Seed of initial weights, batches and hold-out.
         activation: ``relu`` or ``tanh``.
-        relabel: Tolerated change of action of behaviour-preserving relabelling; 0: none.
+        relabel: Strength of the augmentation: for relabelling the tolerated change of action;
+            0: none.
+        augment: The augmentation, by its name in
+            :data:`pbvf_offline.fit.augment.AUGMENTATIONS`.
         bound_values: Keep bootstrapped values within what the data suggest.
         standardise: Show thetas to the network standardised over the dataset.
         average: Decay of the running average of weights that becomes the critic; 0: the
@@ -121,6 +125,17 @@ class FitSettings(Record):
             panel=_BEYOND,
         ),
     ] = 0.0
+    augment: Annotated[
+        str,
+        setting(
+            "How parameters are drawn anew; TAU is the strength.",
+            choices=AUGMENTATIONS,
+            metavar="NAME",
+            default=RELABEL,
+            panel=_BEYOND,
+            since=2,
+        ),
+    ] = RELABEL
 
 
 def fit_defaults(

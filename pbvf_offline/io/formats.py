@@ -8,7 +8,7 @@ program's is refused, and the message says to upgrade.
 == ==========================================================================================
 1  0.1.0
 2  policies of a family other than the MLP with tanh; environments with wrappers; critics fitted
-   to imagined returns
+   to imagined returns or with another augmentation than relabelling
 == ==========================================================================================
 """
 

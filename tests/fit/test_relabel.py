@@ -9,7 +9,7 @@ import torch
 
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
 from pbvf_offline.errors import IncompatibleError
-from pbvf_offline.fit.augment.relabel import Relabelling, can_relabel, make_relabelling
+from pbvf_offline.fit.augment.relabel import Relabelling, can_relabel, make
 from pbvf_offline.fit.loop import start_fit, training_set
 from pbvf_offline.policies.batch import unit_action
 from pbvf_offline.policies.normaliser import Normaliser
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def relabel(data: Trajectories, tolerance: float) -> Relabelling:
     identity = Normaliser.identity(data.policies.spec.obs_dim)
-    return make_relabelling(data, data.policies.theta, identity, tolerance, CPU)
+    return make(data, data.policies.theta, identity, tolerance, CPU)
 
 
 def draws(

@@ -143,7 +143,7 @@ def _option(name: str, field: Field) -> inspect.Parameter:
     if about.symbol is not None:
         text = f"{text.removesuffix('.')} ({about.symbol})."
     if about.choices is not None:
-        text += " " + "; ".join(f"{n}: {about.choices.summary(n)}" for n in names) + "."
+        text += f" {about.choices.listing()}."
     is_flag = kind is bool
     more: dict[str, Any] = {}
     if names:

@@ -28,14 +28,12 @@ def registered(
             registry.choose(name, where=option)
         return value
 
-    summaries = {name: registry.summary(name) for name in registry}
-    members = "; ".join(f"{name}: {text}" if text else name for name, text in summaries.items())
     return typer.Option(
         option,
         metavar="NAME",
         callback=check,
         autocompletion=lambda: list(registry),
-        help=f"{text} {members}.",
+        help=f"{text} {registry.listing()}.",
         show_default=default if default is not None else True,
     )
 

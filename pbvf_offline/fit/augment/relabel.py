@@ -82,11 +82,11 @@ class Relabelling:
         return result
 
 
-def make_relabelling(
+def make(
     data: Trajectories,
     theta: NDArray[np.float32],
     normaliser: Normaliser,
-    tolerance: float,
+    strength: float,
     device: torch.device,
 ) -> Relabelling:
     """Fit the Gaussian of every policy from the states in which it acted.
@@ -95,7 +95,7 @@ def make_relabelling(
         data: The dataset.
         theta: (P, D) its policies in the critic's normaliser.
         normaliser: The critic's normaliser.
-        tolerance: tau, the root mean square change of action tolerated.
+        strength: tau, the root mean square change of action tolerated.
         device: Where the tensors go.
 
     Raises:
@@ -128,7 +128,7 @@ def make_relabelling(
         typical, _ = _features(spec, theta[row], elsewhere)
         needed += _ELSEWHERE * (typical.T @ typical) / len(typical)
         # The F directions of a draw add up, so each gets its share of the change tolerated.
-        needed *= features / tolerance**2
+        needed *= features / strength**2
         covariance = np.linalg.inv(needed + prior)
         pull = np.einsum("ofg,og->of", needed, last[row] - center)
         mean[row] = center + np.einsum("ofg,og->of", covariance, pull)
