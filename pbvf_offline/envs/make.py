@@ -15,7 +15,14 @@ from gymnasium.envs.registration import registry
 
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, exception_text
+from pbvf_offline.envs.wrappers import WRAPPERS, wrap
+from pbvf_offline.errors import (
+    DamagedError,
+    UnsafeError,
+    UsageError,
+    exception_text,
+    printable,
+)
 
 LQR_ID = "LQR-v0"
 _ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
@@ -59,7 +66,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
         with warnings.catch_warnings():
             # Gymnasium warns of every older version; whether one may be used is the user's choice.
             warnings.simplefilter("ignore", DeprecationWarning)
-            return gym.make(env_id, disable_env_checker=True, **kwargs)
+            env = gym.make(env_id, disable_env_checker=True, **kwargs)
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(
             f"a dependency is missing: {error}", where=config.name, remedy="install it with pip"
@@ -80,6 +87,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             where=config.name,
             remedy="check --env-kwargs",
         ) from error
+    return wrap(env, config.wrappers)
 
 
 def make_trusted_env(reference: EnvReference, where: str) -> Env:
@@ -91,7 +99,7 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
     Raises:
         UnsafeError: Anything else; the user is asked to name the environment.
     """
-    remedy = "name the environment yourself with --env"
+    remedy = "name the environment yourself with --env, and wrappers with --wrapper"
     register_environments()
     if not _ENV_ID.match(reference.id) or reference.id not in registry:
         raise UnsafeError(
@@ -107,19 +115,30 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
             where=where,
             remedy=remedy,
         )
-    kwargs = dict(reference.kwargs)
-    limit = kwargs.pop("max_episode_steps", None)
+    for wrapper in reference.wrappers:
+        if wrapper.name not in WRAPPERS or wrapper.unsafe:
+            name = printable(wrapper.name)
+            what = (
+                "needs arguments that a file may not set" if wrapper.unsafe else "is not installed"
+            )
+            raise UnsafeError(f"the wrapper {name!r} {what}", where=where, remedy=remedy)
+    config = _config(reference)
+    limit = config.max_episode_steps
     if limit is not None and (type(limit) is not int or limit < 1):
         raise DamagedError(f"max_episode_steps is {limit!r}", where=where)
-    return make_env(EnvConfig(reference.id, kwargs, limit))
+    return make_env(config)
 
 
 def trusted_config(reference: EnvReference, where: str) -> EnvConfig:
     """Return a file's environment as a config after :func:`make_trusted_env` accepted it."""
     close_env(make_trusted_env(reference, where))
+    return _config(reference)
+
+
+def _config(reference: EnvReference) -> EnvConfig:
     kwargs = dict(reference.kwargs)
     limit = kwargs.pop("max_episode_steps", None)
-    return EnvConfig(reference.id, kwargs, limit)
+    return EnvConfig(reference.id, kwargs, limit, reference.wrappers)
 
 
 def registered_limit(reference: EnvReference) -> int | None:

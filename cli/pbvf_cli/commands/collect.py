@@ -13,6 +13,7 @@ from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.settings import NewPolicy
@@ -46,6 +47,7 @@ def collect(
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
+    wrapper: Wrappers = None,
     workers: options.Workers = None,
     license_id: options.License = None,
     author: options.Authors = None,
@@ -60,7 +62,7 @@ def collect(
     devices.runs_on_cpu(device, sink)
     values.check_dataset(dataset)
     _check_combination(given, policy, base=base, policies=policies)
-    config = values.env_config(env, env_kwargs, max_episode_steps)
+    config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
 
     from pbvf_cli.shared.card_commands import collect_command
     from pbvf_cli.shared.environments import silence_gymnasium

@@ -13,6 +13,7 @@ from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.records import Defaults, Record, setting
@@ -78,6 +79,7 @@ def evaluate(
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
+    wrapper: Wrappers = None,
     workers: options.Workers = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the video.")] = False,
     device: options.Device = DeviceName.AUTO,
@@ -106,7 +108,9 @@ def evaluate(
         judge = load_critic(critic, devices.torch_device(device))
         _check_spec(loaded.policies, judge, critic)
         references.append((judge.context.environment, critic))
-    config = environments.choose_environment(env, env_kwargs, max_episode_steps, references)
+    config = environments.choose_environment(
+        env, env_kwargs, max_episode_steps, wrapper, references
+    )
     environments.check_fit(config, loaded.policies.spec)
     require_end(config, None)
     environments.warn_if_other(config, references)

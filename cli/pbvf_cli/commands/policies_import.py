@@ -11,6 +11,7 @@ from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.output import Sink
 from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
+from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
 from pbvf_offline.setting_types import Squash
@@ -117,6 +118,7 @@ def import_policies(
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
+    wrapper: Wrappers = None,
     overwrite: options.Overwrite = False,
     sink: Sink,
 ) -> None:
@@ -126,7 +128,7 @@ def import_policies(
     are refused.
     """
     values.output_file(out)
-    config = values.env_config(env, env_kwargs, max_episode_steps)
+    config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
 
     from pbvf_cli.shared.environments import silence_gymnasium
     from pbvf_offline.exchange.importer import import_weights

@@ -12,6 +12,7 @@ from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
@@ -55,6 +56,7 @@ def synthesize(
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
+    wrapper: Wrappers = None,
     protocol: Given[EvaluationSettings],
     workers: options.Workers = None,
     overwrite: options.Overwrite = False,
@@ -69,7 +71,12 @@ def synthesize(
     trust_region = given.get("trust_region", True)
     if "radius" in given.values and not trust_region:
         raise UsageError("does not go with --no-trust-region", where="--radius")
-    place = {"--env": env, "--env-kwargs": env_kwargs, "--max-episode-steps": max_episode_steps}
+    place = {
+        "--env": env,
+        "--env-kwargs": env_kwargs,
+        "--max-episode-steps": max_episode_steps,
+        "--wrapper": wrapper,
+    }
     if not evaluate:
         named = [option for option, value in place.items() if value is not None]
         _refuse_measuring([*named, *protocol.options()])
@@ -96,7 +103,9 @@ def synthesize(
     evaluation = None
     if evaluate:
         sources = [(reference, critic)]
-        config = environments.choose_environment(env, env_kwargs, max_episode_steps, sources)
+        config = environments.choose_environment(
+            env, env_kwargs, max_episode_steps, wrapper, sources
+        )
         environments.check_fit(config, file.spec)
         require_end(config, None)
         environments.warn_if_other(config, sources)

@@ -17,7 +17,7 @@ from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
-from pbvf_cli.shared.registered import Critic, Loggers
+from pbvf_cli.shared.registered import Critic, Loggers, Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import ConflictError, UsageError
 from pbvf_offline.online.settings import OnlineSettings, Preset, online_defaults
@@ -105,6 +105,7 @@ def train_online(
     author: options.Authors = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
+    wrapper: Wrappers = None,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
@@ -115,7 +116,7 @@ def train_online(
     """
     run = values.output_folder(run)
     wanted = values.parse_numbers(snapshots, "--snapshots")
-    config = values.env_config(env, env_kwargs, max_episode_steps)
+    config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
     if seeds is not None and "seed" in given.values:
         raise UsageError("give either --seed or --seeds, not both")
     export = _chosen_export(export_dataset, license_id, tuple(author or ()), seeds=seeds, run=run)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pbvf_offline.envs.wrappers import OPTION
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT
 
@@ -90,6 +91,8 @@ def _env_words(env: EnvConfig) -> list[str]:
     words = ["--env-kwargs", json.dumps(kwargs, sort_keys=True)] if kwargs else []
     if env.max_episode_steps is not None:
         words += ["--max-episode-steps", str(env.max_episode_steps)]
+    for wrapper in env.wrappers:
+        words += [OPTION, str(wrapper)]
     return words
 
 

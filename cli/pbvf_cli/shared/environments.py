@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from pathlib import Path
 from pbvf_cli.shared.values import env_config
 from pbvf_offline.envs.make import close_env, make_env, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.envs.wrappers import OPTION
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
@@ -30,6 +32,7 @@ def choose_environment(
     name: str | None,
     kwargs: str | None,
     max_episode_steps: int | None,
+    wrappers: list[str] | None,
     references: Iterable[tuple[EnvReference | None, Path]],
 ) -> EnvConfig:
     """Return the environment that a user named, else the first that a file names.
@@ -38,6 +41,7 @@ def choose_environment(
         name: ``--env``.
         kwargs: ``--env-kwargs``.
         max_episode_steps: ``--max-episode-steps``.
+        wrappers: ``--wrapper``.
         references: What files name, with the files.
 
     Raises:
@@ -45,15 +49,15 @@ def choose_environment(
         UnsafeError: The file's environment cannot be built without trusting the file.
     """
     if name is not None:
-        return env_config(name, kwargs, max_episode_steps)
-    if kwargs is not None:
-        raise UsageError("belongs to an environment named with --env", where="--env-kwargs")
+        return env_config(name, kwargs, max_episode_steps, wrappers)
+    for option, value in (("--env-kwargs", kwargs), (OPTION, wrappers)):
+        if value is not None:
+            raise UsageError("belongs to an environment named with --env", where=option)
     for reference, path in references:
         if reference is not None:
             trusted = trusted_config(reference, str(path))
-            return EnvConfig(
-                trusted.name, trusted.kwargs, max_episode_steps or trusted.max_episode_steps
-            )
+            limit = max_episode_steps or trusted.max_episode_steps
+            return dataclasses.replace(trusted, max_episode_steps=limit)
     files = " and ".join(str(path) for _, path in references)
     raise UsageError(
         "it is not known for which environment this is", where=files, remedy="name it with --env"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pbvf_offline.critics import CRITICS
+from pbvf_offline.envs.wrappers import OPTION, WRAPPERS
 from pbvf_offline.registry import Registry
 from pbvf_runs.loggers import DEFAULT, LOGGERS
 
@@ -39,6 +40,16 @@ def registered(
 
 
 Critic = Annotated[str, registered("--critic", CRITICS, "What is fitted.")]
+Wrappers = Annotated[
+    list[str] | None,
+    typer.Option(
+        OPTION,
+        metavar="TEXT",
+        help="Wrap the environment: NAME or NAME:JSON with arguments; may be repeated, the first "
+        f"is the innermost. {WRAPPERS.listing()}.",
+        show_default="none",
+    ),
+]
 Loggers = Annotated[
     list[str] | None,
     registered(

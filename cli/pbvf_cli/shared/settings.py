@@ -131,6 +131,8 @@ class SettingsTable:
             self.show("env-kwargs", config.kwargs)
         if config.max_episode_steps is not None:
             self.show("max-episode-steps", config.max_episode_steps)
+        if config.wrappers:
+            self.show("wrapper", tuple(map(str, config.wrappers)))
 
     def rights(self, license_id: str | None, authors: Sequence[str]) -> None:
         """Add licence and authors of a dataset."""

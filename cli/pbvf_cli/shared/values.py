@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from pbvf_offline.setting_types import MOST
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
+    from pbvf_offline.envs.wrappers import Wrapper
 
 _LONGEST_LICENCE = 200
 
@@ -47,8 +49,8 @@ def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return tuple(sorted(numbers))
 
 
-def parse_kwargs(text: str | None) -> dict[str, Any]:
-    """Read ``--env-kwargs``: a JSON object, empty when absent.
+def parse_kwargs(text: str | None, option: str = "--env-kwargs") -> dict[str, Any]:
+    """Read an option that is a JSON object; it is empty when absent.
 
     Raises:
         UsageError: It is something else.
@@ -57,18 +59,13 @@ def parse_kwargs(text: str | None) -> dict[str, Any]:
 
     if text is None:
         return {}
+    remedy = """give an object such as '{"a": 1}'"""
     try:
-        value = parse_json(text, "--env-kwargs")
+        value = parse_json(text, option)
     except DamagedError as error:
-        raise UsageError(
-            error.what, where="--env-kwargs", remedy="""give an object such as '{"a": 1}'"""
-        ) from error
+        raise UsageError(error.what, where=option, remedy=remedy) from error
     if not isinstance(value, dict):
-        raise UsageError(
-            f"{text!r} is not a JSON object",
-            where="--env-kwargs",
-            remedy="""give an object such as '{"a": 1}'""",
-        )
+        raise UsageError(f"{text!r} is not a JSON object", where=option, remedy=remedy)
     return value
 
 
@@ -129,12 +126,39 @@ def output_folder(path: Path) -> Path:
     return full
 
 
-def env_config(name: str, kwargs: str | None, max_episode_steps: int | None) -> EnvConfig:
+def env_config(
+    name: str,
+    kwargs: str | None,
+    max_episode_steps: int | None,
+    wrappers: Iterable[str] | None = None,
+) -> EnvConfig:
     """Return the environment that a user named.
 
+    Args:
+        name: ``ENV`` or ``--env``.
+        kwargs: ``--env-kwargs``.
+        max_episode_steps: ``--max-episode-steps``.
+        wrappers: ``--wrapper``, each ``NAME`` or ``NAME:JSON``.
+
     Raises:
-        UsageError: The arguments are no JSON object.
+        UsageError: Arguments are no JSON object, or there is no such wrapper.
     """
     from pbvf_offline.envs.reference import EnvConfig
 
-    return EnvConfig(name, parse_kwargs(kwargs), max_episode_steps)
+    wrapped = tuple(map(_wrapper, wrappers or ()))
+    return EnvConfig(name, parse_kwargs(kwargs), max_episode_steps, wrapped)
+
+
+def _wrapper(text: str) -> Wrapper:
+    from pbvf_offline.envs.wrappers import OPTION, WRAPPERS, Wrapper
+
+    name, _, arguments = text.partition(":")
+    WRAPPERS.choose(name, where=OPTION)
+    wrapper = Wrapper(name, parse_kwargs(arguments or None, OPTION))
+    if wrapper.unsafe:
+        raise UsageError(
+            f"{name} takes numbers, true, false, null and short texts, and "
+            f"{wrapper.unsafe[0]!r} is something else",
+            where=OPTION,
+        )
+    return wrapper

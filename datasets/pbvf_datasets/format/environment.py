@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pbvf_offline.envs.portable import is_portable
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.io.strict_json import parse_json
 
@@ -40,11 +41,11 @@ def safe_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reference to an environment as manifests hold it.
 
     Args:
-        environment: ``id``, and optionally ``module``, ``kwargs`` and ``withheld``.
+        environment: ``id``, and optionally ``module``, ``kwargs``, ``withheld`` and ``wrappers``.
 
     Returns:
-        ``{"id", "module", "kwargs", "withheld"}``, the arguments split by
-        :func:`safe_kwargs`.
+        The JSON form of an :class:`~pbvf_offline.envs.reference.EnvReference`, the arguments
+        split by :func:`safe_kwargs`.
 
     Raises:
         UsageError: It has no id, or a module that is not a name.
@@ -55,12 +56,17 @@ def safe_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
     if not (module is None or isinstance(module, str)):
         raise UsageError(f"the environment has the module {module!r}; a name is expected")
     kept, withheld = safe_kwargs(environment.get("kwargs") or {})
-    return {
-        "id": name,
-        "module": module,
-        "kwargs": kept,
-        "withheld": sorted({*withheld, *(environment.get("withheld") or ())}),
-    }
+    reference = EnvReference.from_dict(
+        {
+            **{key: environment[key] for key in ("wrappers",) if key in environment},
+            "id": name,
+            "module": module,
+            "kwargs": kept,
+            "withheld": sorted({*withheld, *(environment.get("withheld") or ())}),
+        },
+        "environment",
+    )
+    return reference.to_dict()
 
 
 def env_reference(spec: EnvSpec) -> dict[str, Any]:

@@ -130,8 +130,8 @@ class EpisodeTag(Record):
 
 def episode_blob(spec: PolicySpec, cut: Cut) -> bytes:
     """Return what ``infos/pbvf`` holds: format version, spec and ``cut`` of an episode."""
-    tag = EpisodeTag(spec, cut)
-    return canonical_json({"version": tag.format_version, **tag.to_dict()})
+    # No EpisodeTag: whoever writes checks the episode, and says which one it is.
+    return canonical_json({"version": spec.format_version, "spec": spec.to_dict(), "cut": cut})
 
 
 def parse_episode_blob(data: bytes, where: str | os.PathLike[str]) -> tuple[PolicySpec, Cut]:
