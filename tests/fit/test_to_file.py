@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import pbvf_offline.fit.to_file as module
 from libtools import box_spec, discrete_spec, fit_settings, make_data
 from pbvf_offline.critics.stochastic_pavf import StochasticPAVF
 from pbvf_offline.envs.reference import EnvReference
@@ -14,7 +13,6 @@ from pbvf_offline.errors import (
     ConflictError,
     DivergedError,
     PbvfError,
-    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -27,7 +25,6 @@ from pbvf_offline.fit.to_file import (
     snapshot_path,
     stored_seed,
 )
-from pbvf_offline.io.lock import locked
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
@@ -145,37 +142,6 @@ def test_the_pavf_of_stochastic_policies_is_a_fit_like_any_other(
     assert file.validation is not None
 
 
-def test_interrupted_many_times(tmp_path: Path, undisturbed: bytes) -> None:
-    out = tmp_path / "c.safetensors"
-    for at in range(15, 120, 15):
-        with pytest.raises(KeyboardInterrupt):
-            run(out, 120, progress=Interrupt(at))
-    run(out, 120)
-    assert out.read_bytes() == undisturbed
-
-
-def test_killed_between_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: bytes
-) -> None:
-    # SIGKILL leaves the last checkpoint: written here after every update, lost at the 40th.
-    out = tmp_path / "c.safetensors"
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", -1.0)
-    copies: list[bytes] = []
-
-    def copy(done: int, total: int, loss: float) -> None:
-        if partial_path(out).exists():
-            copies.append(partial_path(out).read_bytes())
-        if done == 40:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(out, 120, progress=copy)
-    partial_path(out).write_bytes(copies[-1])
-    result = run(out, 120)
-    assert result.updates_done_now == 120 - 39
-    assert out.read_bytes() == undisturbed
-
-
 def test_a_damaged_partial_file_is_only_our_own_leftover(
     tmp_path: Path, undisturbed: bytes
 ) -> None:
@@ -195,17 +161,6 @@ def test_extension_equals_an_uninterrupted_fit(
     run(out, first)
     result = run(out, 120)
     assert result.updates_done_now == 120 - first
-    assert out.read_bytes() == undisturbed
-
-
-def test_interrupted_extension_keeps_the_finished_file(tmp_path: Path, undisturbed: bytes) -> None:
-    out = tmp_path / "c.safetensors"
-    run(out, 50)
-    finished = out.read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        run(out, 120, progress=Interrupt(80))
-    assert out.read_bytes() == finished
-    assert run(out, 120).updates_done_now == 40
     assert out.read_bytes() == undisturbed
 
 
@@ -321,17 +276,6 @@ def test_fewer_updates_than_there_are_is_a_conflict(tmp_path: Path) -> None:
     assert out.read_bytes() == before
 
 
-def test_overwrite_starts_anew(tmp_path: Path) -> None:
-    out, fresh = tmp_path / "c.safetensors", tmp_path / "fresh.safetensors"
-    run(out, 30, snapshots=(10,))
-    other = dataclasses.replace(SETTINGS, seed=4)
-    result = run(out, 20, other, snapshots=(10,), overwrite=True)
-    assert result.updates_done_now == 20
-    run(fresh, 20, other, snapshots=(10,))
-    assert out.read_bytes() == fresh.read_bytes()
-    assert snapshot_path(out, 10).read_bytes() == snapshot_path(fresh, 10).read_bytes()
-
-
 def test_something_else_at_the_output_is_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "c.safetensors"
     for content in (b"my notes", b"PK\x03\x04 my archive"):
@@ -374,31 +318,6 @@ def test_numbers_out_of_range(
         run(tmp_path / "c.safetensors", updates, snapshots=snapshots)
     assert caught.value.where == where
     assert names(tmp_path) == []
-
-
-def test_two_fits_into_one_file(tmp_path: Path) -> None:
-    out = tmp_path / "c.safetensors"
-    with locked(out), pytest.raises(ConflictError, match="another process"):
-        run(out, 5)
-
-
-def test_a_failed_write_says_so_and_goes_on_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: bytes
-) -> None:
-    import os
-
-    out = tmp_path / "c.safetensors"
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ResourceError, match="no space left"):
-        run(out, 120)
-    monkeypatch.undo()
-    assert not out.exists()
-    run(out, 120)
-    assert out.read_bytes() == undisturbed
 
 
 def test_validation_is_recorded(tmp_path: Path) -> None:

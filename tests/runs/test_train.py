@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -18,7 +16,6 @@ import pytest
 
 import pbvf_runs.train as runs
 import toyenv  # noqa: F401
-from faults import read_only
 from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
@@ -27,11 +24,9 @@ from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
     DivergedError,
-    ResourceError,
     UsageError,
 )
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.io.lock import locked
 from pbvf_offline.online import loop as online
 from pbvf_offline.online.loop import evaluation_seed
 from pbvf_offline.online.settings import OnlineSettings
@@ -411,189 +406,17 @@ def test_a_gentle_stop_in_an_extension(tmp_path: Path, finished: Any) -> None:
     assert content(tmp_path / "run") == finished(120, config)
 
 
-class Fault:
-    """Lets the n-th operation on files fail; the operations are those that change a folder.
-
-    Args:
-        patch: What undoes it.
-        at: Which operation, from 0.
-        error: What it raises.
-        torn: Whether to raise when bytes are half written and renames are just done, as a
-            kill can; otherwise before anything is done.
-    """
-
-    def __init__(
-        self, patch: pytest.MonkeyPatch, at: int, error: BaseException, *, torn: bool
-    ) -> None:
-        self.at, self.error, self.torn, self.count = at, error, torn, 0
-        self.dead = False
-        write, replace = os.write, os.replace
-
-        def writing(descriptor: int, data: Any) -> int:
-            if self.due() and torn:
-                write(descriptor, bytes(data)[: len(data) // 2])
-            self.fail()
-            return write(descriptor, data)
-
-        def replacing(*args: Any) -> None:
-            if self.due() and torn:
-                replace(*args)
-            self.fail()
-            replace(*args)
-
-        def wrapped(function: Any) -> Any:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                self.due()
-                self.fail()
-                return function(*args, **kwargs)
-
-            return call
-
-        patch.setattr(os, "write", writing)
-        patch.setattr(os, "replace", replacing)
-        for name in ("unlink", "rmdir", "mkdir"):
-            patch.setattr(os, name, wrapped(getattr(os, name)))
-
-    def due(self) -> bool:
-        self.count += 1
-        return self.count == self.at + 1
-
-    def fail(self) -> None:
-        # Once only: what handlers do after a kill would not happen, and must not matter.
-        if self.count > self.at and not self.dead:
-            self.dead = True
-            raise self.error
-
-
-class Kill(BaseException):
-    """Stands for SIGKILL."""
-
-
-TINY = configuration(evaluations=1, critic_updates=1, hidden=(2,), update_every=20)
-
-
-@contextlib.contextmanager
-def faulty(at: int, error: BaseException, *, torn: bool) -> Iterator[Fault]:
-    with pytest.MonkeyPatch.context() as patch:
-        yield Fault(patch, at, error, torn=torn)
-
-
-def survives(
-    base: Path | None, folder: Path, want: dict[str, bytes], *, torn: bool, **call: Any
-) -> int:
-    """Let a call fail at each of its operations; the same call must then finish as usual."""
-    at, points = 0, 0
-    while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        if base is not None:
-            shutil.copytree(base, folder)
-        error: BaseException = Kill() if torn else OSError(errno.ENOSPC, "No space left")
-        finished = False
-        with faulty(at, error, torn=torn) as fault, contextlib.suppress(Kill, ResourceError):
-            train_run(folder=folder, **call)
-            finished = True
-        # Some refusals do no harm: what cannot be made or removed is there, or gone, already.
-        assert finished or fault.dead
-        if not fault.dead:
-            assert content(folder) == want
-            return points
-        points += 1
-        train_run(folder=folder, **call)
-        assert content(folder) == want, f"after operation {at}"
-        at += 1
-
-
-faults = pytest.mark.parametrize("torn", [True, False], ids=["killed", "disk full"])
-# A kill closes what was open; here the collector does, and complains.
-kills = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-
-@faults
-@kills
-def test_a_run_survives_faults_at_every_operation(
-    torn: bool, tmp_path: Path, finished: Any
-) -> None:
-    want = finished(60, TINY, (20,))
-    points = survives(
-        None,
-        tmp_path / "run",
-        want,
-        torn=torn,
-        config=TINY,
-        steps=60,
-        snapshots=(20,),
-    )
-    assert points > 25
-
-
-@faults
-@kills
-@pytest.mark.parametrize(("before", "steps"), [(9, 12), (48, 60), (60, 70)])
-def test_an_extension_survives_faults_at_every_operation(
-    torn: bool, before: int, steps: int, tmp_path: Path, finished: Any
-) -> None:
-    # The shorter run ends with episodes that wait for a shard, and so does the longer one.
-    train_run(TINY, tmp_path / "base", before)
-    want = finished(steps, TINY)
-    assert "pending.safetensors" in want
-    assert content(tmp_path / "base")["pending.safetensors"] != want["pending.safetensors"]
-    points = survives(
-        tmp_path / "base", tmp_path / "run", want, torn=torn, config=TINY, steps=steps
-    )
-    assert points > 15
-
-
-@kills
-def test_going_over_the_way_again_survives_kills_at_every_operation(
-    tmp_path: Path, finished: Any
-) -> None:
-    train_run(TINY, tmp_path / "base", 60)
-    want = finished(60, TINY, (3,))
-    survives(
-        tmp_path / "base", tmp_path / "run", want, torn=True, config=TINY, steps=60, snapshots=(3,)
-    )
-
-
-@kills
-def test_starting_anew_survives_kills_at_every_operation(tmp_path: Path, finished: Any) -> None:
-    train_run(configuration(seed=9), tmp_path / "base", 60, snapshots=(5,))
-    want = finished(30, TINY)
-    survives(
-        tmp_path / "base",
-        tmp_path / "run",
-        want,
-        torn=True,
-        config=TINY,
-        steps=30,
-        overwrite=True,
-    )
-
-
-@kills
-def test_killed_again_and_again(tmp_path: Path, finished: Any) -> None:
-    # Each call dies a few operations later than the one before; nothing is cleaned by hand.
-    want, at, calls = finished(60, TINY), 0, 0
-    while True:
-        with faulty(at, Kill(), torn=True) as fault, contextlib.suppress(Kill):
-            train_run(TINY, tmp_path / "run", 60)
-        if not fault.dead:
-            break
-        at, calls = at + 3, calls + 1
-    assert calls > 4
-    assert content(tmp_path / "run") == want
-
-
 def test_leftovers_of_a_kill_do_not_stay(tmp_path: Path, finished: Any) -> None:
     # Names that the same call would not write again.
     folder = tmp_path / "run"
     with pytest.raises(Stop):
-        train_run(TINY, folder, 60, tick=stop_at(40))
+        train_run(CONFIG, folder, 60, tick=stop_at(40))
     for name in (".tmp-pending.safetensors", ".tmp-critic-0000009.safetensors"):
         (folder / name).write_bytes(b"half")
     (folder / "episodes/.tmp-shard-000009-0123456789abcdef.safetensors").write_bytes(b"half")
     (tmp_path / ".run.lock").write_bytes(b"")
-    train_run(TINY, folder, 60)
-    assert content(folder) == finished(60, TINY)
+    train_run(CONFIG, folder, 60)
+    assert content(folder) == finished(60)
 
 
 def test_divergence_leaves_the_last_checkpoint(
@@ -689,36 +512,6 @@ def test_a_missing_file_is_damage_and_named(name: str, done: tuple[Path, RunResu
         assert "--overwrite" in str(caught.value)
     assert content(folder) == before
     assert train_run(CONFIG, folder, 90, overwrite=True).evaluations == result.evaluations
-
-
-def test_on_a_read_only_disk_a_finished_run_is_complete_and_no_other_is_begun(
-    tmp_path: Path, done: tuple[Path, RunResult]
-) -> None:
-    folder, result = done
-    (folder / ".tmp-config.json").write_bytes(b"half")
-    before = content(folder)
-    steps: list[int] = []
-    with read_only(tmp_path) as refused:
-        again = train_run(CONFIG, folder, 90)
-        assert again.already_complete
-        assert again.evaluations == result.evaluations
-        with pytest.raises(ConflictError, match="seed is 0"):
-            train_run(configuration(seed=1), folder, 90)
-        with pytest.raises(ConflictError, match="90 steps, 60 were asked for"):
-            train_run(CONFIG, folder, 60)
-        for call in (
-            {"steps": 180},
-            {"steps": 90, "snapshots": (30,)},
-            {"steps": 90, "overwrite": True},
-            {"steps": 90, "folder": tmp_path / "new" / "run"},
-        ):
-            every: dict[str, Any] = {"config": CONFIG, "folder": folder, **call}
-            with pytest.raises(ResourceError, match="read-only") as caught:
-                train_run(tick=lambda step, _: steps.append(step), **every)
-            assert caught.value.exit_code == 6
-    assert set(refused) == {"open .run.lock", "mkdir new"}
-    assert steps == []
-    assert content(folder) == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"steps": 90}', '{"steps": null}'])
@@ -828,11 +621,6 @@ def test_a_users_files_inside_a_runs_folders_stay(tmp_path: Path, finished: Any)
     for path in mine:
         path.unlink()
     assert content(folder) == finished(90)
-
-
-def test_two_processes_in_one_folder(tmp_path: Path) -> None:
-    with locked(tmp_path / "run"), pytest.raises(ConflictError, match="another process"):
-        train_run(CONFIG, tmp_path / "run", 30)
 
 
 def test_an_environment_that_may_never_end(tmp_path: Path) -> None:

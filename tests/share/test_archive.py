@@ -18,7 +18,6 @@ import h5py
 import pytest
 
 from cli_tools import content
-from faults import Killed, Saboteur
 from hostile import reseal
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header, pack, unpack
@@ -31,7 +30,6 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.lock import OutputLock
 from share_tools import NAME, licensed, rewrite_manifest
 from watching import watching
 
@@ -224,12 +222,6 @@ def test_what_stands_there(made, packed, root):
     assert content(other) == before
     unpack(packed, overwrite=True)
     assert content(root / NAME) == content(made)
-    lock = OutputLock(root / "lab/b-v0")
-    try:
-        with pytest.raises(ConflictError, match="another process"):
-            unpack(packed, "lab/b-v0")
-    finally:
-        lock.release()
     for bad in ("../x-v0", "x"):
         with pytest.raises(UsageError):
             unpack(packed, bad)
@@ -505,51 +497,3 @@ def test_a_dataset_without_a_usable_name_needs_one(made, root, tmp_path):
     unpack(tmp_path / "x.tar", NAME)
     assert content(root / NAME) == content(copy)
     assert names(tmp_path) == ["copy", "root", "x.tar"]
-
-
-# -------------------------------------------------------------------------- killed and full
-
-
-def sabotaged(call, at, mode):
-    outcome = None
-    with pytest.MonkeyPatch.context() as patch:
-        saboteur = Saboteur(patch, at, mode)
-        try:
-            call()
-        except (Killed, PbvfError) as error:
-            outcome = error
-    return saboteur.count, outcome
-
-
-@pytest.mark.parametrize("mode", ["kill", "once"])
-def test_unpacking_and_packing_that_is_killed_or_finds_no_room(made, packed, tmp_path, mode):
-    reference, archive = content(made), packed.read_bytes()
-    for what in ("unpack", "pack"):
-        calls = None
-        at = 0
-        while calls is None or at < calls:
-            place = tmp_path / f"{what}{at}"
-            place.mkdir()
-
-            def call(place=place, what=what):
-                if what == "unpack":
-                    unpack(packed, root=place)
-                else:
-                    pack(made, place / "x.tar")
-
-            count, outcome = sabotaged(call, at or None, mode)
-            calls = calls or count
-            if at and mode == "kill":
-                assert isinstance(outcome, Killed), (what, at)
-            elif outcome is not None:
-                assert isinstance(outcome, ResourceError), (what, at, outcome)
-            call()
-            if what == "unpack":
-                assert content(place / NAME) == reference, at
-                assert names(place / "lab") == ["toy-v0"], at
-            else:
-                assert (place / "x.tar").read_bytes() == archive, at
-                left = [n for n in names(place) if n not in ("x.tar", ".x.tar.lock")]
-                assert left == [], at
-            at += 1
-        assert calls > 8

@@ -19,7 +19,6 @@ import hostile
 import pbvf_datasets.share.outgoing as outgoing_module
 import pbvf_datasets.share.transfer as remote_module
 from cli_tools import content
-from faults import Killed, Saboteur
 from hostile import reseal
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
@@ -40,7 +39,6 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.lock import OutputLock
 from share_tools import NAME, SOMEBODY, licensed, rewrite_manifest, serving, without_pauses
 from watching import watching
 
@@ -211,20 +209,6 @@ def test_a_dataset_that_changed_meanwhile_does_not_mix_with_the_old(
     assert names(root / "lab") == ["toy-v0"]
 
 
-def test_wrong_bytes_are_exit_3_and_nothing_stands(made, root):
-    data = bytearray((made / DATA).read_bytes())
-    data[1000] ^= 1
-    with serving(made, bodies={DATA: bytes(data)}) as web:
-        with pytest.raises(DamagedError, match="sha256") as error:
-            pull(web.url, NAME)
-        assert error.value.where == f"{web.url}/{DATA}"
-        assert not (root / NAME).exists()
-        assert not list((root / "lab/.toy-v0.arriving").glob("part-*"))
-        web.bodies.clear()
-        pull(web.url, NAME)
-    assert content(root / NAME) == content(made)
-
-
 @pytest.mark.parametrize(
     ("change", "lengths", "kind", "words"),
     [
@@ -388,15 +372,6 @@ def test_a_card_that_was_edited_and_pages_in_place_of_files(made, root):
     assert not (root / NAME / "manifest.json.sig").exists()
     with serving(made, codes={"README.md": 404}) as web, pytest.warns(CardWarning, match="missing"):
         pull(web.url, "lab/b-v0")
-
-
-def test_two_processes_at_one_output(made, root):
-    lock = OutputLock((root / "lab").mkdir() or root / NAME)
-    try:
-        with serving(made) as web, pytest.raises(ConflictError, match="another process"):
-            pull(web.url, NAME)
-    finally:
-        lock.release()
 
 
 def test_a_name_taken_meanwhile_is_exit_7(made, root, tmp_path, monkeypatch):
@@ -981,108 +956,3 @@ def test_s3_that_refuses(made, root, s3, monkeypatch):
 
 
 # ----------------------------------------------------------------------------------- GCS
-
-
-@pytest.fixture
-def gcs(monkeypatch):
-    """A server on the loopback address that speaks Google Cloud Storage, with one bucket."""
-    pytest.importorskip("gcsfs")
-    server_module = pytest.importorskip("gcp_storage_emulator.server")
-    server = server_module.create_server("127.0.0.1", 0, in_memory=True, default_bucket="lab")
-    server.start()
-    host, port = server._api._httpd.server_address
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{host}:{port}")
-    yield server
-    server.stop()
-
-
-def test_gcs_there_and_back(made, root, gcs, tmp_path, monkeypatch):
-    flaky = Flaky(monkeypatch, at=1)
-    with pytest.raises(NetworkError, match="cable"):
-        push(made, "gs://lab/sets/toy")
-    with pytest.raises(UsageError, match="no dataset"):
-        pull("gs://lab/sets/toy", NAME)
-    first, flaky.sent, flaky.at = flaky.sent, [], None
-    push(made, "gs://lab/sets/toy")
-    assert sorted(first + flaky.sent) == sorted(content(made))
-    assert flaky.sent[-1] == "manifest.json"
-    assert push(made, "gcs://lab/sets/toy/").already_complete
-    pull("gs://lab/sets/toy", NAME)
-    assert content(root / NAME) == content(made)
-    other = licensed(tmp_path, license="MIT")
-    with pytest.raises(ConflictError, match="another dataset"):
-        push(other, "gs://lab/sets/toy")
-    push(other, "gs://lab/sets/toy", overwrite=True)
-    pull("gs://lab/sets/toy", NAME, overwrite=True)
-    assert content(root / NAME) == content(other)
-    with pytest.raises(NetworkError, match="written") as error:
-        push(made, "gs://nowhere/toy")
-    assert error.value.exit_code == 10
-
-
-# ----------------------------------------------------------------------- killed and full
-
-
-def sabotaged(root, source, at, mode, **options):
-    """Pull with a saboteur; return how often it was called and what came out."""
-    outcome = None
-    with pytest.MonkeyPatch.context() as patch:
-        saboteur = Saboteur(patch, at, mode)
-        try:
-            pull(str(source), NAME, root=root, **options)
-        except (Killed, PbvfError) as error:
-            outcome = error
-    return saboteur.count, outcome
-
-
-def test_a_kill_at_any_point_leaves_something_to_continue_or_the_dataset(made, tmp_path):
-    reference = content(made)
-    calls, _ = sabotaged(tmp_path / "count", made, None, "kill")
-    assert calls > 40
-    for at in range(1, calls + 1):
-        root = tmp_path / str(at)
-        _, outcome = sabotaged(root, made, at, "kill")
-        assert isinstance(outcome, Killed), at
-        if (root / NAME).exists():
-            assert content(root / NAME) == reference, at
-        pull(str(made), NAME, root=root)
-        assert content(root / NAME) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at
-
-
-@pytest.mark.parametrize("mode", ["once", "full"])
-def test_a_full_disk_at_any_point_is_exit_6_and_the_same_command_continues(made, tmp_path, mode):
-    reference = content(made)
-    calls, _ = sabotaged(tmp_path / "count", made, None, mode)
-    refused = 0
-    for at in range(1, calls + 1):
-        root = tmp_path / str(at)
-        _, outcome = sabotaged(root, made, at, mode)
-        if outcome is not None:
-            refused += 1
-            assert isinstance(outcome, ResourceError), (at, outcome)
-        pull(str(made), NAME, root=root)
-        assert content(root / NAME) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at
-    assert refused > 15
-
-
-def test_a_kill_while_replacing_never_loses_both(made, tmp_path):
-    reference = content(made)
-    old = content(licensed(tmp_path / "old", license="MIT"))
-
-    def prepare(name):
-        return Path(shutil.copytree(tmp_path / "old", tmp_path / name))
-
-    calls, _ = sabotaged(prepare("count"), made, None, "kill", overwrite=True)
-    for at in range(calls // 2, calls + 1):  # before, only parts arrive, as above
-        root = prepare(str(at))
-        sabotaged(root, made, at, "kill", overwrite=True)
-        if (root / NAME).exists():
-            assert content(root / NAME) in (old, reference), at
-        else:
-            assert content(root / "lab/.toy-v0.replaced") == old, at
-            assert content(root / "lab/.toy-v0.arriving/build") == reference, at
-        pull(str(made), NAME, root=root, overwrite=True)
-        assert content(root / NAME) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at

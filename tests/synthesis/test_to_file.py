@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from faults import Killed, read_only, sabotaged
 from libtools import make_file
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
-from pbvf_offline.io.lock import locked
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 from pbvf_offline.policies.policy import Policies
@@ -199,12 +195,6 @@ def test_somebody_elses_policies_are_not_overwritten(
     assert out.read_bytes() == b"notes"
 
 
-def test_lock(critic_path: Path, critic: CriticFile, tmp_path: Path) -> None:
-    out = tmp_path / "p.safetensors"
-    with locked(out), pytest.raises(ConflictError, match="another process"):
-        run(critic_path, critic, out)
-
-
 def test_interrupted_and_run_again(critic_path: Path, critic: CriticFile, tmp_path: Path) -> None:
     out, undisturbed = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     run(critic_path, critic, undisturbed, evaluation=MEASURE)
@@ -221,56 +211,6 @@ def test_interrupted_and_run_again(critic_path: Path, critic: CriticFile, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.safetensors", "b.safetensors"]
 
 
-@pytest.mark.parametrize("mode", ["kill", "full", "once"])
-@pytest.mark.parametrize("before", ["nothing", "unmeasured", "others"])
-def test_a_synthesis_survives_faults_at_every_operation(
-    mode: str,
-    before: str,
-    critic_path: Path,
-    critic: CriticFile,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "fsync", os.fstat)
-    out, whole = tmp_path / "new" / "p.safetensors", tmp_path / "whole.safetensors"
-    settings = dataclasses.replace(SETTINGS, steps=2)
-    measure = dataclasses.replace(MEASURE, episodes=1)
-    run(critic_path, critic, whole, settings, evaluation=measure)
-    want, standing = whole.read_bytes(), None
-    if before != "nothing":
-        seed = 3 if before == "unmeasured" else 4
-        run(critic_path, critic, whole, dataclasses.replace(settings, seed=seed), overwrite=True)
-        standing = whole.read_bytes()
-
-    def call() -> SynthesisResult:
-        overwrite = before == "others"
-        return run(critic_path, critic, out, settings, evaluation=measure, overwrite=overwrite)
-
-    def fresh() -> None:
-        shutil.rmtree(out.parent, ignore_errors=True)
-        if standing is not None:
-            out.parent.mkdir()
-            out.write_bytes(standing)
-
-    fresh()
-    calls, _ = sabotaged(call, None, mode)
-    stopped = 0
-    for at in range(1, calls + 1):
-        fresh()
-        _, outcome = sabotaged(call, at, mode)
-        if mode == "kill":
-            assert isinstance(outcome, Killed), at
-        elif outcome is not None:
-            assert isinstance(outcome, ResourceError), (at, outcome)
-            assert [p.name for p in out.parent.glob(".*")] == [], at
-        stopped += outcome is not None
-        found = out.read_bytes() if out.exists() else None
-        assert found in (standing, want), at
-        assert call().already_complete == (found == want and before != "others"), at
-        assert {p.name: p.read_bytes() for p in out.parent.iterdir()} == {out.name: want}, at
-    assert stopped >= (3 if mode != "kill" else 8)
-
-
 def test_what_a_kill_left_goes_even_when_nothing_is_to_do(
     critic_path: Path, critic: CriticFile, tmp_path: Path
 ) -> None:
@@ -279,32 +219,6 @@ def test_what_a_kill_left_goes_even_when_nothing_is_to_do(
     (tmp_path / ".p.safetensors.tmp").write_bytes(b"half")
     assert run(critic_path, critic, out).already_complete
     assert [p.name for p in tmp_path.iterdir()] == ["p.safetensors"]
-
-
-def test_on_a_read_only_disk_a_finished_synthesis_is_complete_and_no_other_is_begun(
-    critic_path: Path, critic: CriticFile, tmp_path: Path
-) -> None:
-    out = tmp_path / "p.safetensors"
-    steps: list[int] = []
-
-    def refused(**kwargs: Any) -> None:
-        with pytest.raises(ResourceError, match="read-only") as caught:
-            run(critic_path, critic, out, progress=lambda _, k, n: steps.append(k), **kwargs)
-        assert caught.value.exit_code == 6
-
-    with read_only(tmp_path):
-        refused()
-    run(critic_path, critic, out)
-    before = out.read_bytes()
-    with read_only(tmp_path) as operations:
-        assert run(critic_path, critic, out).already_complete
-        with pytest.raises(ConflictError, match="seed"):
-            run(critic_path, critic, out, dataclasses.replace(SETTINGS, seed=4))
-        refused(overwrite=True)
-        refused(evaluation=MEASURE)
-    assert set(operations) == {"open .p.safetensors.lock"}
-    assert steps == []
-    assert out.read_bytes() == before
 
 
 def test_stored_seed(critic_path: Path, critic: CriticFile, tmp_path: Path) -> None:

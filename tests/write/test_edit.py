@@ -23,7 +23,6 @@ from gymnasium import spaces
 
 import hostile
 import watching
-from faults import Killed, Saboteur
 from hostile import BOX_SPEC
 from make_episodes import same
 from pbvf_datasets import load_dataset
@@ -46,7 +45,6 @@ from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
     PbvfError,
-    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -751,53 +749,6 @@ def _edit(kind: str) -> None:
 
 
 OUTPUTS = {"merge": ["out-v0"], "filter": ["out-v0"], "split": ["s-test-v0", "s-train-v0"]}
-
-
-def _sabotaged(kind: str, at: int | None, mode: str) -> tuple[int, BaseException | None]:
-    outcome: BaseException | None = None
-    with pytest.MonkeyPatch.context() as patch:
-        saboteur = Saboteur(patch, at, mode)
-        try:
-            _edit(kind)
-        except (Killed, PbvfError) as error:
-            outcome = error
-    return saboteur.count, outcome
-
-
-@pytest.mark.parametrize("kind", ["merge", "filter", "split"])
-@pytest.mark.parametrize("mode", ["kill", "full"])
-@pytest.mark.usefixtures("small_shards")
-def test_killed_or_out_of_space_at_any_point_the_same_call_ends_with_the_same_bytes(
-    root: Path, kind: str, mode: str
-) -> None:
-    make(root, A, EPISODES[:4])
-    make(root, B, EPISODES[2:])
-    inputs = names(root)
-
-    def clear() -> None:
-        for path in (root / "lab").iterdir():
-            if path.name not in inputs:
-                shutil.rmtree(path)
-
-    calls, _ = _sabotaged(kind, None, mode)
-    expected = {name: content(root, f"lab/{name}") for name in OUTPUTS[kind]}
-    assert names(root) == sorted([*inputs, *OUTPUTS[kind]])
-    stopped = 0
-    for at in range(1, calls + 1):
-        clear()
-        _, outcome = _sabotaged(kind, at, mode)
-        if mode == "kill":
-            assert isinstance(outcome, Killed)
-        elif outcome is not None:
-            assert isinstance(outcome, ResourceError), outcome
-        stopped += outcome is not None
-        for name in OUTPUTS[kind]:
-            if (root / "lab" / name).exists():
-                assert content(root, f"lab/{name}") == expected[name], at
-        _edit(kind)
-        assert {name: content(root, f"lab/{name}") for name in expected} == expected, at
-        assert names(root) == sorted([*inputs, *OUTPUTS[kind]]), at
-    assert stopped > 15
 
 
 @pytest.mark.usefixtures("small_shards")

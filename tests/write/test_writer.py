@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from faults import Killed, Saboteur
+from faults import Saboteur
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode, same
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment, safe_kwargs
 from pbvf_datasets.format.manifest import parse_manifest
@@ -29,7 +29,6 @@ from pbvf_offline.errors import (
     DamagedError,
     DivergedError,
     IncompatibleError,
-    PbvfError,
     ResourceError,
     UnsafeError,
     UsageError,
@@ -485,19 +484,6 @@ def test_other_settings_conflict(root, complete, options, words):
     assert {p: p.read_bytes() for p in root.rglob("*") if p.is_file()} == before
 
 
-def test_overwrite_starts_anew_and_replaces_only_at_the_end(root, reference):
-    run(root, settings={"sigma": 9})
-    old = content(root)
-    with writer(root, overwrite=True) as w:
-        w.set_state({"mean": [0.1, 1 / 3], "warmup_steps": 40})
-        w.add(EPISODES[0])
-        w.add(EPISODES[1])
-    assert content(root) == old
-    run(root, overwrite=True)
-    assert content(root) == reference
-    assert names(root / "lab") == ["toy-v0"]
-
-
 def test_overwrite_forgets_partial_work(root):
     with writer(root) as w:
         w.add(GOOD)
@@ -657,100 +643,6 @@ def test_a_pipe_or_link_for_a_manifest_or_plan(root, tmp_path):
 # ------------------------------------------------------------------------------ killed, full
 
 
-def sabotaged(root, at, mode, **options):
-    """Run with a saboteur; return how often it was called and what came out."""
-    root.mkdir(exist_ok=True)
-    outcome = None
-    with pytest.MonkeyPatch.context() as patch:
-        saboteur = Saboteur(patch, at, mode)
-        try:
-            run(root, **options)
-        except (Killed, PbvfError) as error:
-            outcome = error
-    return saboteur.count, outcome
-
-
-def test_a_kill_at_any_point_leaves_work_to_resume_or_the_dataset(tmp_path, reference):
-    calls, _ = sabotaged(tmp_path / "count", None, "kill")
-    assert calls > 50
-    for at in range(1, calls + 1):
-        root = tmp_path / str(at)
-        _, outcome = sabotaged(root, at, "kill")
-        assert isinstance(outcome, Killed), at
-        if (root / NAME).exists():
-            assert content(root) == reference, at
-        run(root)
-        assert content(root) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at
-
-
-def test_two_kills_in_a_row(tmp_path, reference):
-    calls, _ = sabotaged(tmp_path / "count", None, "kill")
-    for at in range(1, calls, 3):
-        root = tmp_path / str(at)
-        sabotaged(root, at, "kill")
-        sabotaged(root, max(1, calls - at), "kill")
-        run(root)
-        assert content(root) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at
-
-
-@pytest.mark.parametrize("mode", ["once", "full"])
-def test_a_full_disk_at_any_point_is_exit_6_and_the_same_command_continues(
-    tmp_path, reference, mode
-):
-    calls, _ = sabotaged(tmp_path / "count", None, mode)
-    refused = 0
-    for at in range(1, calls + 1):
-        root = tmp_path / str(at)
-        _, outcome = sabotaged(root, at, mode)
-        if outcome is not None:
-            refused += 1
-            assert isinstance(outcome, ResourceError), (at, outcome)
-            assert "No space left" in str(outcome)
-        run(root)
-        assert content(root) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at
-    assert refused > 20
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_kill_while_replacing_never_loses_both(tmp_path, reference, again):
-    run(tmp_path / "old", settings={"sigma": 9}, episodes=EPISODES[:2])
-
-    def prepare(name):
-        return Path(shutil.copytree(tmp_path / "old", tmp_path / name))
-
-    root = prepare("count")
-    old = content(root)
-    calls, _ = sabotaged(root, None, "kill", overwrite=True)
-    for at in range(1, calls + 1):
-        root = prepare(str(at))
-        sabotaged(root, at, "kill", overwrite=True)
-        aside = root / "lab/.toy-v0.replaced"
-        assert (root / NAME).exists() or aside.exists(), at
-        if (root / NAME).exists():
-            assert content(root) in (old, reference), at
-        else:
-            assert content(root, "lab/.toy-v0.replaced") == old, at
-        try:
-            run(root, overwrite=again)
-        except ConflictError:
-            # The kill came before the plan: nothing was begun, the old one stands.
-            assert content(root) == old, at
-            run(root, overwrite=True)
-        assert content(root) == reference, at
-        assert names(root / "lab") == ["toy-v0"], at
-
-
-def test_a_torn_replacement_without_a_complete_successor_is_undone(root):
-    run(root)
-    old = content(root)
-    (root / NAME).rename(root / "lab/.toy-v0.replaced")
-    assert run(root).complete
-    assert content(root) == old
-
-
 def test_what_is_safe_is_said(root):
     with writer(root) as w:
         w.add(EPISODES[0])
@@ -893,29 +785,6 @@ def test_sigkill_and_the_lock_of_another_process(root, reference):
         assert "another process is writing" in err
     run(root)
     assert content(root) == reference
-
-
-def test_a_forked_worker_does_not_keep_the_lock(root):
-    w = writer(root)
-    reader, end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(end)
-        os.read(reader, 1)  # lives on until the parent lets go
-        os._exit(0)
-    w.close()
-    writer(root).close()
-    os.close(end)
-    os.waitpid(pid, 0)
-    os.close(reader)
-
-
-def test_two_writers_in_one_process(root):
-    with writer(root) as w:
-        with pytest.raises(ConflictError, match="another process"):
-            writer(root, overwrite=True)
-        w.add(GOOD)
-        w.finish()
 
 
 # ------------------------------------------------------------------------------ stock Minari

@@ -16,8 +16,7 @@ from pbvf_cli.shared.output import Sink, time_taken
 from pbvf_cli.shared.progress import Bar
 
 if TYPE_CHECKING:
-    from pbvf_datasets.share.arrival import Progress
-    from pbvf_datasets.share.transfer import Arrived
+    from pbvf_datasets.share.arrival import Arrived, Progress
 
 PublicKey = Annotated[
     Path | None,

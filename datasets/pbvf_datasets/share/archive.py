@@ -32,12 +32,24 @@ from pbvf_datasets.format.schema import (
     new_dataset_path,
 )
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, MAX_METADATA_BYTES, parse_metadata
-from pbvf_datasets.share.arrival import CHUNK, Arrival, Progress, listed_files, receive, silent
+from pbvf_datasets.share.arrival import (
+    CHUNK,
+    Arrival,
+    Arrived,
+    Progress,
+    listed_files,
+    receive,
+    silent,
+)
 from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
 from pbvf_datasets.share.remotes.base import MissingFileError
 from pbvf_datasets.share.remotes.folder import FolderRemote
-from pbvf_datasets.share.signing import SIGNATURE_BYTES, load_public_key, require_signature
-from pbvf_datasets.share.transfer import Arrived
+from pbvf_datasets.share.signing import (
+    SIGNATURE_BYTES,
+    fingerprint,
+    load_public_key,
+    require_signature,
+)
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -57,20 +69,7 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 _MOST_MEMBERS: Final = 64
 _AGAIN: Final = "copy it again, or ask for it once more"
 _PACK: Final = "give an archive that 'pbvf dataset pack' made, not compressed"
-_KINDS: Final = {
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a pipe",
-    tarfile.CONTTYPE: "a contiguous file",
-    tarfile.XGLTYPE: "a header of settings for all members",
-    tarfile.XHDTYPE: "a header of settings for the next member",
-    tarfile.SOLARIS_XHDTYPE: "a header of settings for the next member",
-    tarfile.GNUTYPE_LONGLINK: "a header with a long link name",
-    tarfile.GNUTYPE_LONGNAME: "a header with a long name",
-    tarfile.GNUTYPE_SPARSE: "a file with holes",
-}
+_LINKS: Final = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link"}
 
 
 @dataclass(frozen=True)
@@ -312,9 +311,11 @@ def unpack(
                 remedy="give an id, such as lab/name-v0, after the file",
             )
         path = new_dataset_path(name, root)
+        signed_by = None
         if key is not None:
             require_signature(source.manifest, source.signature, key, file)
-        return Arrived.of(receive(source, path, overwrite=overwrite), name, path, source, key)
+            signed_by = fingerprint(key)
+        return receive(source, path, name, overwrite=overwrite, signed_by=signed_by)
 
 
 @contextlib.contextmanager
@@ -426,8 +427,8 @@ class _Archive:
             shown = f"{self._where}: {printable(info.name)[:100]}"
             if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, b"D"):
                 raise UnsafeError(
-                    f"it is {_KINDS.get(info.type, 'of an unknown kind')}; only regular files are "
-                    "read",
+                    f"it is {_LINKS.get(info.type, f'of kind {info.type!r}')}; only regular files "
+                    "are read",
                     where=shown,
                     remedy="do not unpack it with other programs either",
                 )

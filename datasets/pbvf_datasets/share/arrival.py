@@ -400,31 +400,52 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Received:
-    """What became of receiving a dataset.
+class Arrived:
+    """What became of a pull, or of unpacking an archive.
 
     Attributes:
+        dataset: The id that it has here.
+        path: Its folder.
+        source: Where from, without credentials.
         digest: The manifest's digest.
         size: Bytes of its data files and manifest.
         fetched: Bytes that came now; what came earlier is not fetched again.
-        was_there: Whether the dataset was there already.
+        was_there: Whether the dataset was here already; a signature may have come.
+        signed_by: Fingerprint of the key that was asked for and signed it, or None.
     """
 
+    dataset: str
+    path: Path
+    source: str
     digest: str
     size: int
     fetched: int
     was_there: bool
+    signed_by: str | None = None
+
+    @property
+    def already_complete(self) -> bool:
+        """Whether there was nothing to fetch."""
+        return self.was_there and self.fetched == 0
 
 
 def receive(
-    source: Source, path: Path, *, overwrite: bool, check: Callable[[], None] | None = None
-) -> Received:
+    source: Source,
+    path: Path,
+    dataset: str = "",
+    *,
+    overwrite: bool,
+    signed_by: str | None = None,
+    check: Callable[[], None] | None = None,
+) -> Arrived:
     """Bring a dataset to a folder of this machine; nothing is visible before all is checked.
 
     Args:
         source: The dataset elsewhere.
         path: The folder.
+        dataset: The id that it has here.
         overwrite: Replace another dataset there.
+        signed_by: Fingerprint of the key that it was checked with, or None.
         check: Called when something is to be fetched, before anything is written.
 
     Raises:
@@ -441,14 +462,18 @@ def receive(
     digest: str = manifest["digest"]
     size = sum(entry["size"] for entry in files.values()) + len(source.manifest)
 
-    def found(arrival: Arrival | None) -> Received:
+    def arrived(fetched: int, *, was_there: bool) -> Arrived:
+        shown = source.shown
+        return Arrived(dataset, path, shown, digest, size, fetched, was_there, signed_by)
+
+    def found(arrival: Arrival | None) -> Arrived:
         came = source.fetch(files, (), None)
         if arrival is None:
             arrival_work(path).remove_leftovers()
         else:
             arrival.discard()
         came += update_file(path, SIGNATURE_FILE, source.signature, replace=overwrite)
-        return Received(digest, size, came, was_there=True)
+        return arrived(came, was_there=True)
 
     if is_there(path, digest, overwrite=overwrite):
         return found(None)
@@ -467,7 +492,7 @@ def receive(
         arrival.check(source.shown)
         arrival.publish(overwrite=overwrite)
     _warn_of_card(card, manifest, source.shown)
-    return Received(digest, size, fetched, was_there=False)
+    return arrived(fetched, was_there=False)
 
 
 def _warn_of_card(card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.format.schema import (
@@ -29,9 +29,8 @@ from pbvf_datasets.read.untrusted import MAX_CARD_BYTES
 from pbvf_datasets.share.arrival import (
     CHUNK,
     Arrival,
+    Arrived,
     Progress,
-    Received,
-    Source,
     receive,
     silent,
     update_file,
@@ -69,9 +68,6 @@ from pbvf_offline.errors import (
 from pbvf_offline.io.durable import path_exists
 from pbvf_offline.io.reading import file_digest
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 T = TypeVar("T")
 
 _SMALL: Final = frozenset((CARD_FILE, SIGNATURE_FILE))
@@ -102,52 +98,6 @@ class Pushed:
     files: dict[str, int]
     sent: int
     already_complete: bool
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What became of a pull, or of unpacking an archive.
-
-    Attributes:
-        dataset: The id that it has here.
-        path: Its folder.
-        source: Where from, without credentials.
-        digest: The manifest's digest.
-        size: Bytes of its data files and manifest.
-        fetched: Bytes that came now; what came earlier is not fetched again.
-        signed_by: Fingerprint of the key that was asked for and signed it, or None.
-        already_complete: Whether it was here already.
-    """
-
-    dataset: str
-    path: Path
-    source: str
-    digest: str
-    size: int
-    fetched: int
-    signed_by: str | None
-    already_complete: bool
-
-    @classmethod
-    def of(
-        cls,
-        received: Received,
-        dataset: str,
-        path: Path,
-        source: Source,
-        key: Ed25519PublicKey | None,
-    ) -> Arrived:
-        """Return what became of a dataset that was received, and signed by ``key`` if given."""
-        return cls(
-            dataset=dataset,
-            path=path,
-            source=source.shown,
-            digest=received.digest,
-            size=received.size,
-            fetched=received.fetched,
-            signed_by=None if key is None else fingerprint(key),
-            already_complete=received.was_there and received.fetched == 0,
-        )
 
 
 # -------------------------------------------------------------------------------- push
@@ -411,9 +361,11 @@ def pull(
     path = new_dataset_path(dataset_id, root)
     key = None if public_key is None else load_public_key(public_key)
     source = _Fetched(remote_at(remote), progress or silent)
+    signed_by = None
     if key is not None:
         require_signature(source.manifest, source.signature, key, source.shown)
-    return Arrived.of(receive(source, path, overwrite=overwrite), dataset_id, path, source, key)
+        signed_by = fingerprint(key)
+    return receive(source, path, dataset_id, overwrite=overwrite, signed_by=signed_by)
 
 
 class _Fetched:
@@ -500,39 +452,16 @@ class _File:
             DamagedError: Other bytes come than the manifest lists.
             NetworkError: The connection breaks again and again.
         """
-        fetched = 0
-        continued = self.arrival.arrived(self.entry) > 0
-        while True:
-            fetched += self._patiently()
-            with self.arrival.resources():
-                digest = file_digest(self.arrival.part(self.entry))
-                if digest == self.entry["sha256"]:
-                    self.arrival.keep(self.name, self.entry)
-                    return fetched
-                self.arrival.part(self.entry).unlink()
-            if not continued:
-                raise self._other(f"its sha256 is {digest}, but its manifest says", "sha256")
-            continued = False  # what came earlier may have been at fault: once more, all of it
-
-    def _other(self, what: str, key: str) -> DamagedError:
-        listed = self.entry[key]
-        return DamagedError(
-            f"{what} {listed:,}" if key == "size" else f"{what} {listed}",
-            where=self.where,
-            remedy=_PUSH_AGAIN,
-        )
-
-    def _patiently(self) -> int:
-        """Fetch all of the file, with pauses after breaks; progress earns new tries."""
         fetched = tries = 0
+        continued = self.arrival.arrived(self.entry) > 0
         while True:
             before = self.arrival.arrived(self.entry)
             try:
-                return fetched + self._append()
+                fetched += self._append()
             except BrokenError as error:
                 came = self.arrival.arrived(self.entry) - before
                 fetched += max(0, came)
-                tries = 1 if came > 0 else tries + 1
+                tries = 1 if came > 0 else tries + 1  # progress earns new tries
                 if tries > len(self.remote.pauses):
                     raise NetworkError(
                         f"the connection broke: {error}",
@@ -540,6 +469,21 @@ class _File:
                         remedy="the same command continues where this one stopped",
                     ) from None
                 time.sleep(self.remote.pauses[tries - 1])
+                continue
+            with self.arrival.resources():
+                digest = file_digest(self.arrival.part(self.entry))
+                if digest == self.entry["sha256"]:
+                    self.arrival.keep(self.name, self.entry)
+                    return fetched
+                self.arrival.part(self.entry).unlink()
+            if not continued:
+                raise self._damaged(
+                    f"its sha256 is {digest}, but its manifest says {self.entry['sha256']}"
+                )
+            continued = False  # what came earlier may have been at fault: once more, all of it
+
+    def _damaged(self, what: str) -> DamagedError:
+        return DamagedError(what, where=self.where, remedy=_PUSH_AGAIN)
 
     def _append(self) -> int:
         """Fetch the rest of the file's bytes into its part."""
@@ -550,14 +494,12 @@ class _File:
         try:
             incoming = self.remote.open(self.name, start)
         except MissingFileError:
-            raise DamagedError(
-                "the file is missing, though the manifest lists it",
-                where=self.where,
-                remedy=_PUSH_AGAIN,
-            ) from None
+            raise self._damaged("the file is missing, though the manifest lists it") from None
         with incoming:
             if incoming.total is not None and incoming.total != size:
-                raise self._other(f"it has {incoming.total:,} bytes, but its manifest says", "size")
+                raise self._damaged(
+                    f"it has {incoming.total:,} bytes, but its manifest says {size:,}"
+                )
             start = done = incoming.start
             with self.arrival.arriving(self.entry, start) as write:
                 while done < size:
@@ -568,9 +510,7 @@ class _File:
                     done += len(chunk)
                     self.told(done)
             if incoming.total is None and incoming.read(1):
-                raise DamagedError(
-                    f"it has more than the {size:,} bytes of its manifest", where=self.where
-                )
+                raise self._damaged(f"it has more than the {size:,} bytes of its manifest")
         return size - start
 
 
