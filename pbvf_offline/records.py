@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import (
@@ -71,6 +71,9 @@ class About:
         panel: The heading of the help under which the option stands.
         blank: What a user writes for None or for an empty tuple, such as ``episode``.
         choices: The registry whose names a value is one of.
+        read: Turns what a user writes, and the option's name for messages, into the value, where
+            the type does not say how.
+        write: Turns the value into what ``read`` takes.
     """
 
     help: str
@@ -81,6 +84,8 @@ class About:
     panel: str | None = None
     blank: str | None = None
     choices: Registry[Any] | None = None
+    read: Callable[[str, str], Any] | None = None
+    write: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,8 @@ class Field:
         """Return a value as a user writes it on the command line."""
         if value is None or value == ():
             return (self.about and self.about.blank) or ""
+        if self.about is not None and self.about.write is not None:
+            return self.about.write(value)
         if self.base is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
         return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -141,9 +148,11 @@ class Field:
         try:
             if self.about is not None and text == self.about.blank:
                 value: Any = () if get_origin(kind) is tuple else None
+            elif self.about is not None and self.about.read is not None:
+                value = self.about.read(text, self.option)
             elif get_origin(kind) is tuple:
                 entry = _base(get_args(kind)[0])
-                value = tuple(entry(part) for part in text.split(","))
+                value = tuple(entry(part.strip()) for part in text.split(","))
             else:
                 value = text if get_origin(kind) is Literal else kind(text)
         except ValueError:
@@ -303,6 +312,8 @@ def setting(
     blank: str | None = None,
     choices: Registry[Any] | None = None,
     since: int = 1,
+    read: Callable[[str, str], Any] | None = None,
+    write: Callable[[Any], str] | None = None,
 ) -> msgspec.Meta:
     """Declare a setting: its range for the check, and what people read about it.
 
@@ -323,8 +334,10 @@ def setting(
         choices: The registry whose names a value is one of.
         since: The format version that the field came with; see
             :data:`pbvf_offline.io.formats.FORMAT_VERSION`. Such a field has a default.
+        read: Turns what a user writes into the value.
+        write: Turns the value into what a user writes.
     """
-    about = About(help, symbol, option, metavar, default, panel, blank, choices)
+    about = About(help, symbol, option, metavar, default, panel, blank, choices, read, write)
     bounds: dict[str, Any] = {
         "ge": ge,
         "gt": gt,

@@ -13,101 +13,34 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "collect": (
-        "collect",
-        "Collect a dataset: episodes whose every step is tagged with the policy that acted.",
-    ),
-    "fit-critic": (
-        "fit_critic",
-        "Fit a critic to a dataset and write it to one self-contained file.",
-    ),
-    "fit-model": (
-        "fit_model",
-        "Learn a dataset's environment: an ensemble that predicts what a step leads to.",
-    ),
-    "synthesize": (
-        "synthesize",
-        "Grow policies from random weights, by gradient ascent on a critic that stays as it is.",
-    ),
-    "evaluate": (
-        "evaluate",
-        "Run each policy for exactly so many whole episodes, from the same starts.",
-    ),
-    "train-online": (
-        "train_online",
-        "Train policy and critic together in an environment: the paper's Algorithms 1 to 4.",
-    ),
-    "dataset list": (
-        "dataset_info:list_all",
-        "List the datasets under MINARI_DATASETS_PATH (else Minari's own folder).",
-    ),
+    "collect": ("collect", "Collect a dataset, every step tagged with the policy that acted."),
+    "fit-critic": ("fit_critic", "Fit a critic to a dataset and write it to one file."),
+    "fit-model": ("fit_model", "Learn a dataset's environment, and check how far to rely on it."),
+    "synthesize": ("synthesize", "Grow policies from random weights by climbing a critic."),
+    "evaluate": ("evaluate", "Run policies for whole episodes, and compare with a critic."),
+    "train-online": ("train_online", "Train policy and critic together in an environment."),
+    "dataset list": ("dataset_info:list_all", "List the datasets in the datasets' folder."),
     "dataset info": ("dataset_info:info", "Show what is in a dataset and where it came from."),
-    "dataset verify": (
-        "dataset_verify:verify_path",
-        "Check that a file is whole, true to itself and safe; report all that is wrong.",
-    ),
+    "dataset verify": ("dataset_verify:verify_path", "Check that a file is whole and safe."),
     "dataset merge": ("dataset_edit:merge", "Make one dataset of the episodes of several."),
-    "dataset filter": (
-        "dataset_edit:filter_",
-        "Make a dataset of those episodes that pass every criterion given.",
-    ),
-    "dataset split": (
-        "dataset_edit:split",
-        "Split a dataset into several by whole episodes, drawn by the seed.",
-    ),
-    "dataset push": (
-        "dataset_share:push",
-        "Send a dataset to another place, manifest last; the same command continues.",
-    ),
-    "dataset pull": (
-        "dataset_share:pull",
-        "Fetch a dataset from another place; the same command continues.",
-    ),
-    "dataset pack": (
-        "dataset_share:pack",
-        "Put a dataset into one tar file, for mail or a USB stick; equal datasets, equal bytes.",
-    ),
-    "dataset unpack": (
-        "dataset_share:unpack",
-        "Take a dataset out of a tar file made by pack, after a check of every byte.",
-    ),
-    "dataset keygen": (
-        "dataset_sign:keygen",
-        "Make a pair of Ed25519 keys to sign datasets with; no file is ever overwritten.",
-    ),
-    "dataset sign": (
-        "dataset_sign:sign",
-        "Sign a dataset's manifest: put manifest.json.sig beside it.",
-    ),
-    "dataset check-signature": (
-        "dataset_sign:check_signature",
-        "Check that a dataset is whole and that the owner of a key signed it; 4 when not signed.",
-    ),
-    "policies import": (
-        "policies_import:import_policies",
-        "Make a policies file of weights that were trained elsewhere; collect --policies runs it.",
-    ),
-    "policies export": (
-        "policies_export:export",
-        "Write policies for programs without pbvf: raw observations in, executed actions out.",
-    ),
-    "policies info": (
-        "policies_info:info",
-        "Show what a policies file holds; nothing in it is run, and no environment is built.",
-    ),
-    "quickstart": (
-        "quickstart",
-        "Collect, fit a PSVF, synthesize and evaluate on Swimmer-v5, each stage resumable.",
-    ),
-    "reproduce": (
-        "reproduce",
-        "Run an experiment cell by cell; finished cells are read back, others continue.",
-    ),
+    "dataset filter": ("dataset_edit:filter_", "Make a dataset of the episodes that pass."),
+    "dataset split": ("dataset_edit:split", "Split a dataset into several by whole episodes."),
+    "dataset push": ("dataset_share:push", "Send a dataset to another place."),
+    "dataset pull": ("dataset_share:pull", "Fetch a dataset from another place."),
+    "dataset pack": ("dataset_share:pack", "Put a dataset into one tar file."),
+    "dataset unpack": ("dataset_share:unpack", "Take a dataset out of a tar file made by pack."),
+    "dataset keygen": ("dataset_sign:keygen", "Make a pair of keys to sign datasets with."),
+    "dataset sign": ("dataset_sign:sign", "Sign a dataset's manifest."),
+    "dataset check-signature": ("dataset_sign:check_signature", "Check who signed a dataset."),
+    "policies import": ("policies_import:import_policies", "Import weights trained elsewhere."),
+    "policies export": ("policies_export:export", "Write policies for programs without pbvf."),
+    "policies info": ("policies_info:info", "Show what a policies file holds."),
+    "quickstart": ("quickstart", "Collect, fit, synthesize and evaluate on Swimmer-v5."),
+    "reproduce": ("reproduce", "Run the paper's experiments, or show their results."),
 }
-"""Name, with that of its group, to module and one line of help.
+"""Name, with that of its group, to module and one line for the list of commands.
 
-The function is named like the module unless it follows a colon. The line is the first of the
-function's docstring.
+The function is named like the module unless it follows a colon.
 """
 
 _GROUPS: Final = {

@@ -30,15 +30,8 @@ from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.read.untrusted import CardWarning, CheckedFolder, UnverifiedWarning
 from pbvf_datasets.write.duplicates import surplus
-from pbvf_datasets.write.edit import (
-    EditResult,
-    FilterSettings,
-    SplitSettings,
-    filter_dataset,
-    merge,
-    parse_ranges,
-    split,
-)
+from pbvf_datasets.write.edit import EditResult, filter_dataset, merge, split
+from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings, parse_ranges
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import (
     ConflictError,
@@ -952,10 +945,10 @@ def test_by_policy_comes_near_the_fractions(root: Path) -> None:
 def test_split_refuses_what_makes_no_sense(root: Path) -> None:
     make(root, A, EPISODES[:3])
     for options, words in (
-        ({"fractions": (1.0,)}, "two or more"),
+        ({"fractions": (1.0,)}, "2 or more"),
         ({"fractions": (0.5, 0.6)}, "add up to 1.1"),
-        ({"fractions": (0.5, 0.5, 0.0)}, "between 0 and 1"),
-        ({"fractions": (float("nan"), 0.5)}, "between 0 and 1"),
+        ({"fractions": (0.5, 0.5, 0.0)}, r"numbers in \(0, 1\)"),
+        ({"fractions": (float("nan"), 0.5)}, r"numbers in \(0, 1\)"),
         ({"fractions": (0.5, 0.5), "names": ("a",)}, "2 different names"),
         ({"fractions": (0.5, 0.5), "names": ("a", "a")}, "2 different names"),
         ({"fractions": (0.5, 0.5), "seed": -1}, "--seed"),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.options import DeviceName
-from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
+from pbvf_cli.shared.options import DeviceName, option
+from pbvf_cli.shared.output import NO_RETURN, Sink, as_payload, return_range, time_taken
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
@@ -38,12 +36,10 @@ def collect(
     given: Given[CollectSettings],
     policy: Given[NewPolicy],
     base: Annotated[
-        Path | None,
-        typer.Option("--base", metavar="FILE", help="Perturb this policy, not a fresh one."),
+        Path | None, option("--base", "Perturb this policy, not a fresh one.", "FILE")
     ] = None,
     policies: Annotated[
-        Path | None,
-        typer.Option("--policies", metavar="FILE", help="Roll these policies out unperturbed."),
+        Path | None, option("--policies", "Roll these policies out unperturbed.", "FILE")
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
@@ -134,17 +130,17 @@ def _check_combination(
         return
     other = "--base" if policies is None else "--policies"
     perturbing = [] if policies is None else given.options(*_PERTURBING)
-    for option in perturbing:
+    for name in perturbing:
         raise UsageError(
             f"does not go with {other}: the policies are rolled out unperturbed, for whole "
             "episodes",
-            where=option,
+            where=name,
             remedy="leave it out",
         )
-    for option in [*policy.options(), *given.options(*_FRESH)]:
+    for name in [*policy.options(), *given.options(*_FRESH)]:
         raise UsageError(
             f"does not go with {other}: the file holds architecture and normaliser",
-            where=option,
+            where=name,
             remedy="leave it out",
         )
 
@@ -168,20 +164,7 @@ def _undecided(
 
 
 def _print(sink: Sink, result: CollectResult) -> None:
-    payload: dict[str, Any] = {
-        "dataset": result.dataset,
-        "path": result.path,
-        "episodes": result.episodes,
-        "steps": result.steps,
-        "policies": result.policies,
-        "cut": result.cut,
-        "seed": result.seed,
-        "warmup_steps": result.warmup_steps,
-        "seconds": result.seconds,
-        "steps_per_second": result.steps_per_second,
-        "return": result.returns or NO_RETURN,
-        "already_complete": result.already_complete,
-    }
+    payload = {**as_payload(result, "returns"), "return": result.returns or NO_RETURN}
     rows = [
         ("dataset", result.dataset),
         ("path", str(result.path)),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import options, values
-from pbvf_cli.shared.command import command
-from pbvf_cli.shared.output import NO_RETURN, Sink, return_range, time_taken
+from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.options import argument, option
+from pbvf_cli.shared.output import NO_RETURN, Sink, as_payload, return_range, time_taken
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings
 from pbvf_offline.errors import UsageError
+from pbvf_offline.records import Defaults
 
 if TYPE_CHECKING:
     from pbvf_datasets.write.edit import EditResult
@@ -22,26 +23,21 @@ if TYPE_CHECKING:
     "pbvf dataset merge downloads/theirs lab/ours-v0 --dataset lab/all-v0 --license CC-BY-4.0",
 )
 def merge(
-    datasets: Annotated[
-        list[str], typer.Argument(metavar="DATASET", help="Ids or folders, in order.")
-    ],
+    datasets: Annotated[list[str], argument("DATASET", "Ids or folders, in order.")],
     *,
     dataset: options.DatasetId,
     license_id: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--license",
+            "Licence of the result.",
+            "ID",
+            default="that of the inputs, where it is the same",
             callback=options.licence,
-            metavar="ID",
-            help="Licence of the result.",
-            show_default="that of the inputs, where it is the same",
         ),
     ] = None,
     keep_duplicates: Annotated[
-        bool,
-        typer.Option(
-            "--keep-duplicates", help="Take an episode as often as it is in different inputs."
-        ),
+        bool, option("--keep-duplicates", "Take an episode as often as it is in different inputs.")
     ] = False,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
@@ -86,39 +82,11 @@ def filter_(
     source: options.Dataset,
     *,
     dataset: options.DatasetId,
-    min_return: Annotated[
-        float | None, typer.Option("--min-return", metavar="R", help="Least return.")
-    ] = None,
-    max_return: Annotated[
-        float | None, typer.Option("--max-return", metavar="R", help="Greatest return.")
-    ] = None,
-    top: Annotated[
-        float | None,
-        typer.Option(
-            "--top",
-            metavar="FRACTION",
-            help="Of what passes all else, this fraction with the highest returns.",
-        ),
-    ] = None,
-    min_steps: Annotated[int | None, options.counting("--min-steps", "Least steps.")] = None,
-    max_steps: Annotated[int | None, options.counting("--max-steps", "Greatest steps.")] = None,
-    terminated: Annotated[
-        bool, typer.Option("--terminated", help="Only episodes whose task ended.")
-    ] = False,
+    given: Given[FilterSettings],
+    terminated: Annotated[bool, option("--terminated", "Only episodes whose task ended.")] = False,
     truncated: Annotated[
-        bool, typer.Option("--truncated", help="Only episodes that a limit or budget ended.")
+        bool, option("--truncated", "Only episodes that a limit or budget ended.")
     ] = False,
-    no_cut: Annotated[
-        bool, typer.Option("--no-cut", help="No episodes that a step budget cut short.")
-    ] = False,
-    episodes: Annotated[
-        str | None,
-        typer.Option("--episodes", metavar="0-99,200", help="Only these, numbered from 0."),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", metavar="0-99,200", help="Only those reset with these seeds."),
-    ] = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     sink: Sink,
@@ -135,19 +103,10 @@ def filter_(
             remedy="without them both kinds of episodes pass",
         )
 
-    from pbvf_datasets.write.edit import FilterSettings, filter_dataset, parse_ranges
+    from pbvf_datasets.write.edit import filter_dataset
 
-    settings = FilterSettings(
-        min_return=min_return,
-        max_return=max_return,
-        top=top,
-        min_steps=min_steps,
-        max_steps=max_steps,
-        terminated=terminated if terminated or truncated else None,
-        no_cut=no_cut,
-        episodes=None if episodes is None else parse_ranges(episodes, "--episodes"),
-        seeds=None if seeds is None else parse_ranges(seeds, "--seeds"),
-    )
+    ended = terminated if terminated or truncated else None
+    settings = FilterSettings(**given.values, terminated=ended)
     table = SettingsTable()
     table.show("input", source)
     table.show("dataset", dataset)
@@ -176,30 +135,9 @@ def split(
     source: options.Dataset,
     *,
     dataset: options.DatasetId,
-    fractions: Annotated[
-        str,
-        typer.Option("--fractions", metavar="0.8,0.2", help="Share of each part; they sum to 1."),
-    ],
-    names: Annotated[
-        str | None,
-        typer.Option(
-            "--names",
-            metavar="NAME,NAME",
-            help="Names of the parts, which become part of their ids.",
-            show_default="train,test; train,validation,test; part-1,…",
-        ),
-    ] = None,
-    by: Annotated[
-        Literal["episode", "policy"] | None,
-        typer.Option(
-            "--by",
-            help="policy: episodes that share a policy stay in one part, all of them.",
-            show_default="episode",
-        ),
-    ] = None,
+    given: Given[SplitSettings],
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
-    seed: options.Seed = None,
     sink: Sink,
 ) -> None:
     """Split a dataset into several by whole episodes, drawn by the seed.
@@ -208,28 +146,26 @@ def split(
     """
     values.check_dataset(dataset)
 
+    fractions = given.get("fractions")
+    if fractions is None:
+        raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
+
     from pbvf_datasets.format.identity import peek
-    from pbvf_datasets.write.edit import SplitSettings
     from pbvf_datasets.write.edit import split as split_dataset
 
-    table = SettingsTable()
-    parts = () if names is None else tuple(name.strip() for name in names.split(","))
-    settings = SplitSettings(_fractions(fractions), parts, by or "episode")
-    first = settings.dataset_ids(dataset)[0]
+    usual = SplitSettings(fractions, given.get("names", ()))
+    first = usual.dataset_ids(dataset)[0]
 
     def stored() -> int | None:
         found = peek(first)
-        given = None if found is None else found["seed"]
-        return given if type(given) is int else None
+        seed = None if found is None else found["seed"]
+        return seed if type(seed) is int else None
 
+    table = SettingsTable()
     table.show("input", source)
     table.show("dataset", dataset)
-    table.show("fractions", settings.fractions)
-    table.show("names", settings.names, "default" if names is None else "given")
-    table.show("by", settings.by, "default" if by is None else "given")
-    seed = table.seed(seed, None if overwrite else stored)
+    settings = table.fill(given, Defaults(usual, {}), stored_seed=None if overwrite else stored)
     sink.settings("pbvf dataset split", table.settings)
-    settings = SplitSettings(settings.fractions, settings.names, settings.by, seed)
     with Bar("copying", "episodes", sink=sink) as bar:
         results = split_dataset(
             source,
@@ -246,7 +182,7 @@ def split(
             {"name": name, "fraction": share, **_payload(result)} for name, share, result in named
         ],
         "by": settings.by,
-        "seed": seed,
+        "seed": settings.seed,
         "seconds": sum(result.seconds for result in results),
         "already_complete": all(result.already_complete for result in results),
     }
@@ -262,46 +198,25 @@ def split(
     ]
     sink.result(
         payload,
-        [("seed", str(seed)), ("by", settings.by)],
+        [("seed", str(settings.seed)), ("by", settings.by)],
         table=(header, lines),
         place=", ".join(result.dataset for result in results),
     )
 
 
-def _fractions(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} are not numbers", where="--fractions", remedy="give shares such as 0.8,0.2"
-        ) from error
-
-
 def _payload(result: EditResult) -> dict[str, Any]:
-    return {
-        "dataset": result.dataset,
-        "path": result.path,
-        "episodes": result.episodes,
-        "steps": result.steps,
-        "policies": result.policies,
-        "cut": result.cut,
-        "return": result.returns or NO_RETURN,
-        "license": result.license,
-        "authors": result.authors,
-        "sources": [
-            {
-                "dataset": source.id,
-                "digest": source.digest,
-                "verified": source.verified,
-                "episodes": source.episodes,
-                "steps": source.steps,
-            }
-            for source in result.sources
-        ],
-        "seconds": result.seconds,
-        "steps_per_second": result.steps_per_second,
-        "already_complete": result.already_complete,
-    }
+    sources = [
+        {
+            "dataset": source.id,
+            "digest": source.digest,
+            "verified": source.verified,
+            "episodes": source.episodes,
+            "steps": source.steps,
+        }
+        for source in result.sources
+    ]
+    payload = as_payload(result, "returns", "left_out", "notes")
+    return {**payload, "return": result.returns or NO_RETURN, "sources": sources}
 
 
 def _print(sink: Sink, result: EditResult, key: str, left_out: tuple[str, int]) -> None:

@@ -53,10 +53,7 @@ def list_all(*, sink: Sink) -> None:
 
 @command("pbvf dataset info lab/swimmer-v0", "pbvf dataset info ./downloaded-v0 --json")
 def info(
-    dataset: options.Dataset,
-    *,
-    require_manifest: options.RequireManifest = False,
-    sink: Sink,
+    dataset: options.Dataset, *, require_manifest: options.RequireManifest = False, sink: Sink
 ) -> None:
     """Show what is in a dataset and where it came from.
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.output import Sink, time_taken
+from pbvf_cli.shared.options import argument, option
+from pbvf_cli.shared.output import Sink, as_payload, time_taken
 from pbvf_cli.shared.progress import Bar
 
 if TYPE_CHECKING:
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 
 PublicKey = Annotated[
     Path | None,
-    typer.Option(
-        "--public-key", metavar="FILE", help="Refuse a dataset that this key's owner did not sign."
-    ),
+    option("--public-key", "Refuse a dataset that this key's owner did not sign.", "FILE"),
 ]
 
 
@@ -35,20 +32,16 @@ def push(
     dataset: options.Dataset,
     remote: Annotated[
         str,
-        typer.Argument(
-            metavar="REMOTE",
-            help="The dataset's folder there: a path, s3://…, gs://…, hf://datasets/…, or what "
+        argument(
+            "REMOTE",
+            "The dataset's folder there: a path, s3://…, gs://…, hf://datasets/…, or what "
             "else fsspec writes to.",
         ),
     ],
     *,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="TEXT",
-            help="A path, user or host name that may go out; may be repeated.",
-        ),
+        option("--allow", "A path, user or host name that may go out; may be repeated.", "TEXT"),
     ] = None,
     overwrite: options.Replace = False,
     sink: Sink,
@@ -71,16 +64,7 @@ def push(
             progress=sending,
         )
     seconds, size = time.perf_counter() - start, sum(pushed.files.values())
-    payload = {
-        "dataset": pushed.dataset,
-        "remote": pushed.remote,
-        "digest": pushed.digest,
-        "files": pushed.files,
-        "bytes": size,
-        "sent": pushed.sent,
-        "already_complete": pushed.already_complete,
-        "seconds": seconds,
-    }
+    payload = as_payload(pushed) | {"bytes": size, "seconds": seconds}
     rows = [
         *_named(payload, "dataset", "remote", "digest"),
         ("files", f"{len(pushed.files)}, {_size(size)}"),
@@ -97,15 +81,13 @@ def push(
 def pull(
     remote: Annotated[
         str,
-        typer.Argument(
-            metavar="REMOTE",
-            help="The dataset's folder there: a path, https://…, s3://…, gs://…, "
+        argument(
+            "REMOTE",
+            "The dataset's folder there: a path, https://…, s3://…, gs://…, "
             "hf://datasets/…, or what else fsspec reads.",
         ),
     ],
-    dataset: Annotated[
-        str, typer.Argument(metavar="ID", help="What to call it here, such as lab/swimmer-v0.")
-    ],
+    dataset: Annotated[str, argument("ID", "What to call it here, such as lab/swimmer-v0.")],
     *,
     public_key: PublicKey = None,
     overwrite: options.Replace = False,
@@ -129,7 +111,7 @@ def pull(
 @command("pbvf dataset pack lab/swimmer-v0 swimmer.tar")
 def pack(
     dataset: options.Dataset,
-    file: Annotated[Path, typer.Argument(metavar="FILE.tar", help="The archive to write.")],
+    file: Annotated[Path, argument("FILE.tar", "The archive to write.")],
     *,
     overwrite: options.Replace = False,
     sink: Sink,
@@ -146,14 +128,7 @@ def pack(
             dataset, file, overwrite=overwrite, verifying=verifying, progress=packing
         )
     seconds = time.perf_counter() - start
-    payload = {
-        "dataset": packed.dataset,
-        "file": packed.file,
-        "digest": packed.digest,
-        "bytes": packed.size,
-        "already_complete": packed.already_complete,
-        "seconds": seconds,
-    }
+    payload = as_payload(packed, "size") | {"bytes": packed.size, "seconds": seconds}
     rows = [
         *_named(payload, "dataset", "file", "digest"),
         ("size", _moved(packed.size, already=packed.already_complete)),
@@ -164,12 +139,9 @@ def pack(
 
 @command("pbvf dataset unpack swimmer.tar lab/swimmer-v0")
 def unpack(
-    file: Annotated[Path, typer.Argument(metavar="FILE.tar", help="An archive made by pack.")],
+    file: Annotated[Path, argument("FILE.tar", "An archive made by pack.")],
     dataset: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[ID]", help="What to call it here; as it calls itself when left out."
-        ),
+        str | None, argument("[ID]", "What to call it here; as it calls itself when left out.")
     ] = None,
     *,
     public_key: PublicKey = None,
@@ -205,15 +177,9 @@ def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
 
 
 def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, moved: str) -> None:
-    payload = {
-        "dataset": arrived.dataset,
-        "path": arrived.path,
+    payload = as_payload(arrived, "source", "size") | {
         source: arrived.source,
-        "digest": arrived.digest,
         "bytes": arrived.size,
-        "fetched": arrived.fetched,
-        "signed_by": arrived.signed_by,
-        "already_complete": arrived.already_complete,
         "seconds": seconds,
     }
     rows = _named(payload, "dataset", "path", source, "digest")

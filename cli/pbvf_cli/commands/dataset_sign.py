@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.options import argument, option
+from pbvf_cli.shared.output import Sink, as_payload
 
 if TYPE_CHECKING:
     from pbvf_datasets.share.signing import Signed
@@ -23,9 +22,7 @@ _EXAMPLES = (
 
 @command(*_EXAMPLES)
 def keygen(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The private key; the public one is FILE.pub.")
-    ],
+    file: Annotated[Path, argument("FILE", "The private key; the public one is FILE.pub.")],
     *,
     sink: Sink,
 ) -> None:
@@ -49,7 +46,7 @@ def keygen(
 def sign(
     dataset: options.Dataset,
     *,
-    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Your private key.")],
+    key: Annotated[Path, option("--key", "Your private key.", "FILE")],
     overwrite: options.Replace = False,
     sink: Sink,
 ) -> None:
@@ -63,10 +60,7 @@ def sign(
 def check_signature(
     dataset: options.Dataset,
     *,
-    key: Annotated[
-        Path,
-        typer.Option("--key", metavar="FILE", help="The author's public key, got from the author."),
-    ],
+    key: Annotated[Path, option("--key", "The author's public key, got from the author.", "FILE")],
     sink: Sink,
 ) -> None:
     """Check that a dataset is whole and that the owner of a key signed it; 4 when not signed."""
@@ -76,15 +70,9 @@ def check_signature(
 
 
 def _print(sink: Sink, signed: Signed) -> None:
-    payload = {
-        "path": signed.path,
-        "digest": signed.digest,
-        "fingerprint": signed.fingerprint,
-        "already_complete": signed.already_complete,
-    }
     rows = [
         ("path", str(signed.path)),
         ("digest", signed.digest),
         ("signed by", signed.fingerprint),
     ]
-    sink.result(payload, rows)
+    sink.result(as_payload(signed), rows)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
+from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_offline.errors import PbvfError, UnsafeError
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 def verify_path(
     path: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH",
-            help="An id or folder of a dataset, or a critic, policies, model or checkpoint file.",
+        argument(
+            "PATH", "An id or folder of a dataset, or a critic, policies, model or checkpoint file."
         ),
     ],
     *,

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
@@ -58,30 +56,24 @@ class Measurement(Record):
     "pbvf evaluate policies.safetensors --env Swimmer-v5 --video swimmer.mp4",
 )
 def evaluate(
-    policies: Annotated[Path, typer.Argument(metavar="POLICIES", help="A policies file.")],
+    policies: Annotated[Path, argument("POLICIES", "A policies file.")],
     *,
     env: Annotated[
-        str | None,
-        typer.Option("--env", metavar="ENV", help="Where to run; the policies' own by default."),
+        str | None, option("--env", "Where to run; the policies' own by default.", "ENV")
     ] = None,
     given: Given[Measurement],
     critic: Annotated[
-        Path | None,
-        typer.Option("--critic", metavar="CRITIC", help="Compare with this critic's predictions."),
+        Path | None, option("--critic", "Compare with this critic's predictions.", "CRITIC")
     ] = None,
     video: Annotated[
         Path | None,
-        typer.Option(
-            "--video",
-            metavar="FILE",
-            help="Film the first policy's first episode: .mp4 or .gif.",
-        ),
+        option("--video", "Film the first policy's first episode: .mp4 or .gif.", "FILE"),
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
     wrapper: Wrappers = None,
     workers: options.Workers = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the video.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace the video.")] = False,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:

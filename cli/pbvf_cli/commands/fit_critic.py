@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pbvf_cli.commands import fit_imagined as imagined
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Critic
@@ -38,9 +36,7 @@ def fit_critic(
     dataset: options.Dataset,
     *,
     critic: Critic,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where the critic is written.")
-    ],
+    out: Annotated[Path, option("--out", "Where the critic is written.", "FILE")],
     updates: Annotated[
         int | None,
         options.counting(
@@ -53,30 +49,25 @@ def fit_critic(
     given: Given[FitSettings],
     snapshots: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--snapshots",
-            metavar="500,1000,…",
-            help="Updates at which NAME-000500.safetensors, … are written beside the output.",
+            "Updates at which NAME-000500.safetensors, … are written beside the output.",
+            "500,1000,…",
         ),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--model",
-            metavar="FILE",
-            help="Fit a pssvf to returns imagined in this learned environment, of the policies "
+            "Fit a pssvf to returns imagined in this learned environment, of the policies "
             "that its own ascent proposes.",
-            rich_help_panel=IMAGINED,
+            "FILE",
+            panel=IMAGINED,
         ),
     ] = None,
     search: Annotated[Given[RoundSettings], "rounds", "tries", "caution"],
     force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Use the model though its own check failed.",
-            rich_help_panel=IMAGINED,
-        ),
+        bool, option("--force", "Use the model though its own check failed.", panel=IMAGINED)
     ] = False,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,

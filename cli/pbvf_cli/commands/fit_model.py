@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
@@ -34,7 +32,7 @@ _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverag
 def fit_model(
     dataset: options.Dataset,
     *,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the model is written.")],
+    out: Annotated[Path, option("--out", "Where the model is written.", "FILE")],
     updates: Annotated[
         int | None,
         options.counting(

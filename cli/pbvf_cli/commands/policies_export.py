@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
+from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.output import Sink
 from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text
 from pbvf_offline.errors import UsageError
@@ -19,35 +18,30 @@ from pbvf_offline.errors import UsageError
     "pbvf policies export policies.safetensors --out policy.onnx",
 )
 def export(
-    policies: Annotated[Path, typer.Argument(metavar="POLICIES", help="A policies file.")],
+    policies: Annotated[Path, argument("POLICIES", "A policies file.")],
     *,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="The file to write; NAME-0, NAME-1, … beside it for several policies.",
+        option(
+            "--out", "The file to write; NAME-0, NAME-1, … beside it for several policies.", "FILE"
         ),
     ],
     index: Annotated[
-        int | None,
-        typer.Option(
-            "--index", metavar="K", help="One policy, counted from 0.", show_default="all"
-        ),
+        int | None, option("--index", "One policy, counted from 0.", "K", default="all")
     ] = None,
     file_format: Annotated[
         Literal["torch", "onnx"] | None,
-        typer.Option(
+        option(
             "--format",
-            help="torch: a state dict as .safetensors; onnx: a graph.",
-            show_default="onnx for .onnx, else torch",
+            "torch: a state dict as .safetensors; onnx: a graph.",
+            default="onnx for .onnx, else torch",
         ),
     ] = None,
     dtype: Annotated[
         Literal["float64", "float32"],
-        typer.Option(
+        option(
             "--dtype",
-            help="What it computes in: float64 acts as policies here do; float32 is for runtimes "
+            "What it computes in: float64 acts as policies here do; float32 is for runtimes "
             "that have nothing else.",
         ),
     ] = "float64",
@@ -79,12 +73,7 @@ def export(
         mean = "mean action" if spec.is_continuous else "most likely action"
         sink.note(f"note: the policies are stochastic; the export is their {mean}")
     done = export_policies(
-        loaded.policies,
-        out,
-        row=index,
-        file_format=file_format,
-        dtype=dtype,
-        overwrite=overwrite,
+        loaded.policies, out, row=index, file_format=file_format, dtype=dtype, overwrite=overwrite
     )
     payload = {
         "files": [{"path": file.path, "policy": file.row} for file in done],

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
+from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.output import Sink
 from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
 from pbvf_cli.shared.registered import Wrappers
@@ -29,92 +28,78 @@ if TYPE_CHECKING:
 )
 def import_policies(
     files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE…", help="State dicts as .safetensors; each becomes one policy."
-        ),
+        list[Path], argument("FILE…", "State dicts as .safetensors; each becomes one policy.")
     ],
     *,
-    env: Annotated[
-        str,
-        typer.Option("--env", metavar="ENV", help="The environment; gives spaces and bounds."),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The policies file to write.")],
+    env: Annotated[str, option("--env", "The environment; gives spaces and bounds.", "ENV")],
+    out: Annotated[Path, option("--out", "The policies file to write.", "FILE")],
     layout: Annotated[
         Literal["torch", "sb3"] | None,
-        typer.Option(
+        option(
             "--format",
-            help="Names of the tensors: any torch module's, or of model.policy in "
-            "Stable-Baselines3.",
-            show_default="torch",
+            "Names of the tensors: any torch module's, or of model.policy in Stable-Baselines3.",
+            default="torch",
         ),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--layers",
-            metavar="NAME,NAME",
-            help="The linear layers in the order in which they act, without .weight.",
-            show_default="all of the file, if their order is clear",
+            "The linear layers in the order in which they act, without .weight.",
+            "NAME,NAME",
+            default="all of the file, if their order is clear",
         ),
     ] = None,
     activation: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--activation",
-            metavar="NAME",
-            help="What lies between the layers, tanh or relu; weights do not tell.",
-            show_default="tanh; sb3 needs it where its own default is not tanh",
+            "What lies between the layers, tanh or relu; weights do not tell.",
+            "NAME",
+            default="tanh; sb3 needs it where its own default is not tanh",
         ),
     ] = None,
     squash: Annotated[
         Squash | None,
-        typer.Option(
+        option(
             "--squash",
-            help="tanh: the output's tanh is mapped to the bounds; none: the output is clipped.",
-            show_default="by the names of sb3; else tanh, none for the LQR",
+            "tanh: the output's tanh is mapped to the bounds; none: the output is clipped.",
+            default="by the names of sb3; else tanh, none for the LQR",
         ),
     ] = None,
     stochastic: Annotated[
-        bool,
-        typer.Option(
-            "--stochastic", help="Keep the noise: a Gaussian with log_std, or categorical."
-        ),
+        bool, option("--stochastic", "Keep the noise: a Gaussian with log_std, or categorical.")
     ] = False,
     log_std: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--log-std",
-            metavar="NAME|JSON|NPY",
-            help="log_std of a stochastic policy.",
-            show_default="the tensor log_std",
+            "log_std of a stochastic policy.",
+            "NAME|JSON|NPY",
+            default="the tensor log_std",
         ),
     ] = None,
     obs_mean: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--obs-mean",
-            metavar="NAME|JSON|NPY",
-            help="Mean that the module's observations are normalised with.",
-            show_default="the tensor obs_mean, if there is one",
+            "Mean that the module's observations are normalised with.",
+            "NAME|JSON|NPY",
+            default="the tensor obs_mean, if there is one",
         ),
     ] = None,
     obs_std: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--obs-std",
-            metavar="NAME|JSON|NPY",
-            help="What they are divided by.",
-            show_default="the tensor obs_std, if there is one",
+            "What they are divided by.",
+            "NAME|JSON|NPY",
+            default="the tensor obs_std, if there is one",
         ),
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(
-            "--check",
-            metavar="FILE",
-            help="Compare with tensors obs and action of this .safetensors file.",
-        ),
+        option("--check", "Compare with tensors obs and action of this .safetensors file.", "FILE"),
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,

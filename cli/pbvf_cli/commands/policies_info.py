@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pbvf_cli.shared.command import command
+from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
 
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
     "pbvf policies info policies.safetensors", "pbvf policies info policies.safetensors --json"
 )
 def info(
-    policies: Annotated[Path, typer.Argument(metavar="POLICIES", help="A policies file.")],
-    *,
-    sink: Sink,
+    policies: Annotated[Path, argument("POLICIES", "A policies file.")], *, sink: Sink
 ) -> None:
     """Show what a policies file holds; nothing in it is run, and no environment is built."""
     import numpy as np

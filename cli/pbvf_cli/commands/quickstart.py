@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
@@ -22,27 +20,17 @@ _UNITS = {
 }
 
 
-@command(
-    "pbvf quickstart",
-    "pbvf quickstart --out swimmer --seed 3 --workers 4",
-)
+@command("pbvf quickstart", "pbvf quickstart --out swimmer --seed 3 --workers 4")
 def quickstart(
     *,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of everything that is made.")
-    ] = Path("quickstart-out"),
+    out: Annotated[Path, option("--out", "Folder of everything that is made.", "DIR")] = Path(
+        "quickstart-out"
+    ),
     steps: Annotated[
-        int, typer.Option("--steps", min=1_000, metavar="N", help="Transitions to collect.")
+        int, options.counting("--steps", "Transitions to collect.", least=1_000)
     ] = 100_000,
     updates: Annotated[
-        int | None,
-        typer.Option(
-            "--updates",
-            min=1,
-            metavar="N",
-            help="Gradient steps.",
-            show_default="3000",
-        ),
+        int | None, options.counting("--updates", "Gradient steps.", show_default="3000")
     ] = None,
     workers: Annotated[
         int,

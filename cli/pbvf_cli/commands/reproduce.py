@@ -6,11 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_offline.errors import ConflictError
 
@@ -37,43 +35,39 @@ class Name(StrEnum):
     "pbvf reproduce table --no-run --out docs/results/table",
 )
 def reproduce(
-    name: Annotated[
-        Name, typer.Argument(metavar="NAME", help=f"One of {', '.join(n.value for n in Name)}.")
-    ],
+    name: Annotated[Name, argument("NAME", f"One of {', '.join(n.value for n in Name)}.")],
     *,
     out: Annotated[
         Path,
-        typer.Option(
+        option(
             "--out",
-            metavar="DIR",
-            help="Folder of results and figures; runs, datasets and critics go to its 'work' "
+            "Folder of results and figures; runs, datasets and critics go to its 'work' "
             "folder. The table and the learning curves can share one.",
+            "DIR",
         ),
     ],
     seeds: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--seeds",
-            metavar="0-4",
-            help="Seeds of each cell.",
-            show_default="10 for fig-offline and fig-zero-shot, else 5 or 3 a cell",
+            "Seeds of each cell.",
+            "0-4",
+            default="10 for fig-offline and fig-zero-shot, else 5 or 3 a cell",
         ),
     ] = None,
     cells: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--cells",
-            metavar="NAMES",
-            help="Which cells, by name, separated by commas; * stands for anything. "
+            "Which cells, by name, separated by commas; * stands for anything. "
             "fig-offline: default, paper, model. fig-lqr: pssvf, psvf, pavf.",
-            show_default="those of the results page; all of the ablations and the grid",
+            "NAMES",
+            default="those of the results page; all of the ablations and the grid",
         ),
     ] = None,
     run: Annotated[
         bool,
-        typer.Option(
-            "--run/--no-run", help="Run what is missing, or show what is there (runs of a table)."
-        ),
+        option("--run/--no-run", "Run what is missing, or show what is there (runs of a table)."),
     ] = True,
     workers: Annotated[
         int,

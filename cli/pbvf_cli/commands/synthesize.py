@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.options import DeviceName
-from pbvf_cli.shared.output import Sink, number
+from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.output import Sink, as_payload, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
@@ -28,31 +26,24 @@ if TYPE_CHECKING:
     "pbvf synthesize critic.safetensors --no-trust-region --evaluate --out policies.safetensors",
 )
 def synthesize(
-    critic: Annotated[Path, typer.Argument(metavar="CRITIC", help="A critic file.")],
+    critic: Annotated[Path, argument("CRITIC", "A critic file.")],
     *,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where the policies are written.")
-    ],
+    out: Annotated[Path, option("--out", "Where the policies are written.", "FILE")],
     given: Given[SynthesisSettings],
     dataset: Annotated[
         str | None,
-        typer.Option(
-            "--dataset",
-            metavar="ID",
-            help="Take the states from this dataset, not from the critic's file.",
-        ),
+        option("--dataset", "Take the states from this dataset, not from the critic's file.", "ID"),
     ] = None,
     require_manifest: options.RequireManifest = False,
     evaluate: Annotated[
         bool,
-        typer.Option(
+        option(
             "--evaluate/--no-evaluate",
-            help="Run the policies in the environment, to measure them; the choice is the same.",
+            "Run the policies in the environment, to measure them; the choice is the same.",
         ),
     ] = False,
     env: Annotated[
-        str | None,
-        typer.Option("--env", metavar="ENV", help="Where to measure; the critic's own by default."),
+        str | None, option("--env", "Where to measure; the critic's own by default.", "ENV")
     ] = None,
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
@@ -140,9 +131,7 @@ def _refuse_measuring(given: list[str]) -> None:
     """Refuse options that say how to measure when nothing is measured."""
     if given:
         raise UsageError(
-            "says how to measure, but nothing is measured",
-            where=given[0],
-            remedy="add --evaluate",
+            "says how to measure, but nothing is measured", where=given[0], remedy="add --evaluate"
         )
 
 
@@ -174,17 +163,6 @@ def _print(sink: Sink, out: Path, seed: int, result: SynthesisResult) -> None:
     if result.returns is not None and result.closest is not None:
         header += ["return", "nearest dataset policy"]
         columns += [[number(v) for v in result.returns], [number(v) for v in result.closest]]
-    payload = {
-        "policies": out,
-        "predicted": result.predicted,
-        "chosen_step": result.chosen_step,
-        "objective": result.objective,
-        "distance": result.distance,
-        "returns": result.returns,
-        "closest": result.closest,
-        "curve": result.curve,
-        "seed": seed,
-        "already_complete": result.already_complete,
-    }
+    payload = as_payload(result, "file") | {"policies": out, "seed": seed}
     rows = [("policies", str(out)), ("seed", str(seed))]
     sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))), place=out)

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.options import DeviceName
+from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Critic, Loggers, Wrappers
@@ -44,9 +42,7 @@ def train_online(
     env: options.Environment,
     *,
     critic: Critic,
-    run: Annotated[
-        Path, typer.Option("--run", metavar="DIR", help="The run's folder; with --seeds, of runs.")
-    ],
+    run: Annotated[Path, option("--run", "The run's folder; with --seeds, of runs.", "DIR")],
     policy: Given[NewPolicy],
     steps: Annotated[
         int | None,
@@ -58,20 +54,17 @@ def train_online(
     ] = None,
     preset: Annotated[
         Preset | None,
-        typer.Option(
+        option(
             "--preset",
-            metavar="NAME",
-            help="Insist on the paper's values: paper-avg, best for the average return, or "
+            "Insist on the paper's values: paper-avg, best for the average return, or "
             "paper-last, best for the last.",
-            show_default="paper-avg where the paper has it, else this project's values",
+            "NAME",
+            default="paper-avg where the paper has it, else this project's values",
         ),
     ] = None,
     given: Given[OnlineSettings],
     seeds: Annotated[
-        str | None,
-        typer.Option(
-            "--seeds", metavar="0-4", help="Several runs, in the folders seed-0, … of --run."
-        ),
+        str | None, option("--seeds", "Several runs, in the folders seed-0, … of --run.", "0-4")
     ] = None,
     workers: Annotated[
         int | None,
@@ -85,20 +78,20 @@ def train_online(
     evaluation: Given[RunEvaluation],
     snapshots: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--snapshots",
-            metavar="100000,…",
-            help="Steps at which critic-0100000.safetensors and policy-0100000.safetensors, … "
+            "Steps at which critic-0100000.safetensors and policy-0100000.safetensors, … "
             "are kept too.",
+            "100000,…",
         ),
     ] = None,
     logger: Loggers = None,
     export_dataset: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--export-dataset",
-            metavar="ID",
-            help="Make a dataset of all training episodes too, such as lab/swimmer-v0.",
+            "Make a dataset of all training episodes too, such as lab/swimmer-v0.",
+            "ID",
         ),
     ] = None,
     license_id: options.License = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -20,6 +21,40 @@ class DeviceName(StrEnum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Return an argument: what stands for it in the help, and its help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(
+    name: str,
+    text: str,
+    metavar: str | None = None,
+    *,
+    default: str | bool = True,
+    panel: str | None = None,
+    callback: Callable[..., Any] | None = None,
+) -> Any:
+    """Return an option.
+
+    Args:
+        name: With its dashes.
+        text: Its help.
+        metavar: What stands for its value in the help.
+        default: The default in words, where the signature does not say it.
+        panel: The heading of the help under which it stands.
+        callback: Checks the value, see ``typer.Option``.
+    """
+    return typer.Option(
+        name,
+        metavar=metavar,
+        help=text,
+        show_default=default,
+        rich_help_panel=panel,
+        callback=callback,
+    )
 
 
 def counting(name: str, text: str, *, least: int = 1, most: int | None = MOST, **more: Any) -> Any:
@@ -46,52 +81,33 @@ def licence(param: typer.CallbackParam, value: str | None) -> str | None:
 
 # ------------------------------------------------------------------ what is worked on
 
-Environment = Annotated[
-    str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:Name-v0.")
-]
+Environment = Annotated[str, argument("ENV", "A Gymnasium id, or module:Name-v0.")]
 EnvKwargs = Annotated[
-    str | None,
-    typer.Option(
-        "--env-kwargs", metavar="JSON", help="Arguments of the environment, a JSON object."
-    ),
+    str | None, option("--env-kwargs", "Arguments of the environment, a JSON object.", "JSON")
 ]
 MaxEpisodeSteps = Annotated[
     int | None, counting("--max-episode-steps", "Time limit in place of the environment's own.")
 ]
-Dataset = Annotated[
-    str, typer.Argument(metavar="DATASET", help="A dataset's id, or the path of its folder.")
-]
+Dataset = Annotated[str, argument("DATASET", "A dataset's id, or the path of its folder.")]
 RequireManifest = Annotated[
-    bool,
-    typer.Option(
-        "--require-manifest", help="Refuse a dataset folder that no manifest vouches for."
-    ),
+    bool, option("--require-manifest", "Refuse a dataset folder that no manifest vouches for.")
 ]
 
 # -------------------------------------------------------------------------- what is made
 
-DatasetId = Annotated[
-    str,
-    typer.Option("--dataset", metavar="ID", help="Where to: an id such as lab/swimmer-v0."),
-]
+DatasetId = Annotated[str, option("--dataset", "Where to: an id such as lab/swimmer-v0.", "ID")]
 License = Annotated[
     str | None,
-    typer.Option(
-        "--license",
-        callback=licence,
-        metavar="ID",
-        help="Licence of the dataset, such as CC-BY-4.0.",
-    ),
+    option("--license", "Licence of the dataset, such as CC-BY-4.0.", "ID", callback=licence),
 ]
 Authors = Annotated[
-    list[str] | None,
-    typer.Option("--author", metavar="NAME", help="An author of the dataset; may be repeated."),
+    list[str] | None, option("--author", "An author of the dataset; may be repeated.", "NAME")
 ]
 Replace = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what stands at the output, if that differs.")
+    bool, option("--overwrite", "Replace what stands at the output, if that differs.")
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the output, also one of other settings.")
+    bool, option("--overwrite", "Replace the output, also one of other settings.")
 ]
 
 # ----------------------------------------------------------------------- how it is done
@@ -107,29 +123,19 @@ Workers = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--seed",
-        help="Seed of every random number, 0 to 4294967295. Drawn, stored and printed when absent.",
-        show_default=False,
+        "Seed of every random number, 0 to 4294967295. Drawn, stored and printed when absent.",
+        default=False,
     ),
 ]
 Device = Annotated[
     DeviceName,
-    typer.Option(
-        "--device",
-        help="Where tensors live; auto takes CUDA if it is there.",
-        rich_help_panel=_COMMON,
-    ),
+    option("--device", "Where tensors live; auto takes CUDA if it is there.", panel=_COMMON),
 ]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=_COMMON),
-]
+Json = Annotated[bool, option("--json", "Print one JSON object on stdout.", panel=_COMMON)]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="No settings, notes or progress.", rich_help_panel=_COMMON),
 ]
-Debug = Annotated[
-    bool,
-    typer.Option("--debug", help="Show tracebacks with errors.", rich_help_panel=_COMMON),
-]
+Debug = Annotated[bool, option("--debug", "Show tracebacks with errors.", panel=_COMMON)]

@@ -78,6 +78,16 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+def as_payload(result: object, *left_out: str) -> dict[str, Any]:
+    """Return the fields of a result as keys of ``--json``.
+
+    Args:
+        result: A dataclass.
+        left_out: Fields that are no keys.
+    """
+    return {name: value for name, value in vars(result).items() if name not in left_out}
+
+
 def number(value: float | None, digits: int = 6) -> str:
     """Return a number for people; a dash where there is none."""
     if value is None or not math.isfinite(value):

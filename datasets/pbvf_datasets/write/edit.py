@@ -32,14 +32,8 @@ from pbvf_datasets.write.edit_inputs import (
     read_facts,
     version_notes,
 )
-from pbvf_datasets.write.selection import (
-    FilterSettings,
-    SplitSettings,
-    deal,
-    filter_words,
-    parse_ranges,
-    select,
-)
+from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings
+from pbvf_datasets.write.selection import deal, select
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import (
     DamagedError,
@@ -53,17 +47,6 @@ from pbvf_offline.io.strict_json import canonical_json, parse_json
 Pathlike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 """Called with episodes done and episodes wanted."""
-
-__all__ = [
-    "EditResult",
-    "FilterSettings",
-    "SourceUse",
-    "SplitSettings",
-    "filter_dataset",
-    "merge",
-    "parse_ranges",
-    "split",
-]
 
 
 @dataclass(frozen=True)
@@ -235,7 +218,7 @@ def filter_dataset(
                 [source],
                 operation="filter",
                 settings=settings.to_dict(),
-                words=["filter", source.id, "--dataset", dataset_id, *filter_words(settings)],
+                words=["filter", source.id, "--dataset", dataset_id, *settings.command_words()],
                 license=source.license,
                 authors=source.authors,
                 root=root,
