@@ -243,35 +243,55 @@ def _run_one_episode(
         before = run.steps
         ended = run.advance(stop - training.steps)
         training.steps = start + run.steps
-        _require_bonus(settings, run)
-        if not replay.monte_carlo:
-            _store_steps(training, run, before, row, per_step)
-        if per_step is not None:
-            training.normaliser = per_step.seen[-1]
-        if ended:
-            _finish(training, run, row)
-        due = settings.update_every is not None and training.steps % settings.update_every == 0
-        if due or (ended and settings.update_every is None):
+        _take_in(training, run, before, row, per_step)
+        if _is_due(settings, training.steps, ended=ended):
             _update(training)
+        training.episodes += ended
+        _watch(training, hooks, watched)
         if ended:
-            training.episodes += 1
-        if watched and training.steps == watched[0] and hooks.watch is not None:
-            check_weights(training.fit)
-            watched.pop(0)
-            hooks.watch(training)
-        if hooks.tick is not None:
-            hooks.tick(training.steps)
-        if ended:
-            if hooks.episode is not None:
-                check_weights(training.fit)
-                hooks.episode(
-                    training, _record(training, run), run.episode() if hooks.keep else None
-                )
-            training.effective.clear()
+            _tell(training, run, hooks)
             return None
         if training.steps >= until:
             check_weights(training.fit)
             return run.episode() if hooks.keep else None
+
+
+def _take_in(
+    training: Training, run: EpisodeRun, before: int, row: int, per_step: PerStepSchedule | None
+) -> None:
+    """Take in the steps from ``before`` on, and the episode if it ended with them."""
+    _require_bonus(training.settings, run)
+    if not training.replay.monte_carlo:
+        _store_steps(training, run, before, row, per_step)
+    if per_step is not None:
+        training.normaliser = per_step.seen[-1]
+    if run.ended:
+        _finish(training, run, row)
+
+
+def _is_due(settings: OnlineSettings, step: int, *, ended: bool) -> bool:
+    """Return whether a round of updates is due."""
+    every = settings.update_every
+    return ended if every is None else step % every == 0
+
+
+def _watch(training: Training, hooks: Hooks, watched: list[int]) -> None:
+    """Tell who watches that the training stands at this step."""
+    if watched and training.steps == watched[0] and hooks.watch is not None:
+        check_weights(training.fit)
+        watched.pop(0)
+        hooks.watch(training)
+    if hooks.tick is not None:
+        hooks.tick(training.steps)
+
+
+def _tell(training: Training, run: EpisodeRun, hooks: Hooks) -> None:
+    """Tell of a finished episode."""
+    if hooks.episode is not None:
+        check_weights(training.fit)
+        episode = run.episode() if hooks.keep else None
+        hooks.episode(training, _record(training, run), episode)
+    training.effective.clear()
 
 
 def _acting_policy(schedule: PerturbationSchedule, index: int) -> Policies:

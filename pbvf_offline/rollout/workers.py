@@ -81,6 +81,88 @@ def start_method() -> str:
     return "fork" if forkable else "spawn"
 
 
+class _Pool(Generic[ItemT, OutT]):
+    """Workers, what they have in hand, and the answers that nobody has taken yet.
+
+    Attributes:
+        done: Answers by position: whether the job succeeded, and its result or exception.
+    """
+
+    def __init__(
+        self,
+        job: Job[ItemT, OutT],
+        items: Iterable[ItemT],
+        workers: int,
+        hang_seconds: float,
+        queued: int,
+    ) -> None:
+        self._context = mp.get_context(start_method())
+        self._job, self._source = job, enumerate(items)
+        self._most, self._hang_seconds, self._queued = workers, hang_seconds, queued
+        self._lost: deque[tuple[int, ItemT]] = deque()
+        self._tries: dict[int, int] = {}
+        self._workers: list[_Worker[ItemT]] = []
+        self._exhausted = False
+        self.done: dict[int, tuple[bool, Any]] = {}
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there may be items that no worker has."""
+        return bool(self._lost) or not self._exhausted
+
+    @property
+    def finished(self) -> bool:
+        """Whether every item has been answered."""
+        return not self._has_work and not any(w.owed for w in self._workers)
+
+    def grow(self) -> bool:
+        """Start one more worker where there is work for it; return whether one was started."""
+        wanted = len(self._workers) < self._most and self._has_work
+        if wanted:
+            self._workers.append(_Worker(self._context, self._job))
+        return wanted
+
+    def hand_out(self) -> None:
+        """Give workers as many items as they may have in hand."""
+        # Results that wait for an earlier one count too, so memory stays bounded.
+        room = self._most * self._queued * 2
+        for worker in self._workers:
+            while len(worker.owed) < self._queued and self._has_work:
+                waiting = len(self.done) + sum(len(w.owed) for w in self._workers)
+                if self._lost:
+                    worker.send(*self._lost.popleft())
+                elif waiting >= room:
+                    break
+                else:
+                    try:
+                        worker.send(*next(self._source))
+                    except StopIteration:
+                        self._exhausted = True
+
+    def collect(self) -> None:
+        """Wait a moment for answers; replace workers that died or hang.
+
+        Raises:
+            WorkerError: The same item lost its worker three times.
+        """
+        ready = set(wait([w.conn for w in self._workers if w.owed], _POLL_SECONDS))
+        for worker in list(self._workers):
+            if worker.conn in ready and _receive(worker, self.done):
+                continue
+            silent = time.monotonic() - worker.last_sign
+            hung = bool(worker.owed) and silent > self._hang_seconds
+            if hung or worker.conn in ready or not worker.process.is_alive():
+                self._workers.remove(worker)
+                worker.kill()
+                _mourn(worker, self._tries, hung=hung)
+                self._lost.extendleft(reversed(worker.owed))
+
+    def kill(self) -> None:
+        """Stop all workers."""
+        for worker in self._workers:
+            worker.kill()
+
+
 def ordered_map(
     job: Job[ItemT, OutT],
     items: Iterable[ItemT],
@@ -105,56 +187,24 @@ def ordered_map(
     Raises:
         WorkerError: The same item lost its worker three times.
     """
-    context = mp.get_context(start_method())
-    source = enumerate(items)
-    lost: deque[tuple[int, ItemT]] = deque()
-    tries: dict[int, int] = {}
-    done: dict[int, tuple[bool, Any]] = {}
-    pool: list[_Worker[ItemT]] = []
-    exhausted = False
+    pool = _Pool(job, items, workers, hang_seconds, queued)
     next_out = 0
     try:
         while True:
-            while next_out in done:
-                good, value = done.pop(next_out)
+            while next_out in pool.done:
+                good, value = pool.done.pop(next_out)
                 next_out += 1
                 if not good:
                     raise value
                 yield value
-            # Results that wait for an earlier one count too, so memory stays bounded.
-            room = workers * queued * 2
-            for worker in pool:
-                while len(worker.owed) < queued and (lost or not exhausted):
-                    waiting = len(done) + sum(len(w.owed) for w in pool)
-                    if lost:
-                        worker.send(*lost.popleft())
-                    elif waiting >= room:
-                        break
-                    else:
-                        try:
-                            worker.send(*next(source))
-                        except StopIteration:
-                            exhausted = True
-            if len(pool) < workers and (lost or not exhausted):
-                pool.append(_Worker(context, job))
+            pool.hand_out()
+            if pool.grow():
                 continue
-            if exhausted and not lost and not any(w.owed for w in pool):
-                if next_out in done:
-                    continue
+            if pool.finished:
                 return
-            ready = set(wait([w.conn for w in pool if w.owed], _POLL_SECONDS))
-            for worker in list(pool):
-                if worker.conn in ready and _receive(worker, done):
-                    continue
-                hung = bool(worker.owed) and time.monotonic() - worker.last_sign > hang_seconds
-                if hung or worker.conn in ready or not worker.process.is_alive():
-                    pool.remove(worker)
-                    worker.kill()
-                    _mourn(worker, tries, hung=hung)
-                    lost.extendleft(reversed(worker.owed))
+            pool.collect()
     finally:
-        for worker in pool:
-            worker.kill()
+        pool.kill()
 
 
 def _receive(worker: _Worker[Any], done: dict[int, tuple[bool, Any]]) -> bool:
