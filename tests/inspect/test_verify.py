@@ -195,7 +195,7 @@ def test_all_problems_are_reported(folder: Path, tmp_path: Path) -> None:
 def test_problems_come_in_the_order_of_episodes(
     long: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_dataset, "_LONG", long)
+    monkeypatch.setattr(verify_dataset, "LONG_EPISODE", long)
     for place in ("episode_0/actions", "episode_2/actions"):
         hostile.set_values(place, (3, 0), 0.123)(folder, tmp_path)
     hostile.set_values("episode_1/rewards", 3, np.nan)(folder, tmp_path)
@@ -210,7 +210,7 @@ def test_a_failure_of_the_thread_is_not_lost(folder: Path, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(verify_dataset, "_LONG", 1)
+    monkeypatch.setattr(verify_dataset, "LONG_EPISODE", 1)
     monkeypatch.setattr(verify_dataset, "wrong_actions", fail)
     with pytest.raises(ResourceError, match="not enough memory"):
         verify(folder)
@@ -446,7 +446,7 @@ SPECS = [
 def test_what_an_actor_did_one_by_one_is_right(
     spec: PolicySpec, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if small:
+    if small:  # else batches would need episodes of 100,000 steps
         monkeypatch.setattr("pbvf_datasets.inspect.recompute._BATCH_VALUES", 100)
         monkeypatch.setattr("pbvf_datasets.inspect.recompute._BATCH_PARAMETERS", 200)
     assert wrong_actions(one(spec)).size == 0

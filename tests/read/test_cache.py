@@ -34,8 +34,8 @@ def _trajectories(episodes: int = 3) -> Trajectories:
 
 def _reseal(path: Path, data: bytes) -> None:
     """Write cache bytes with the checksum that fits."""
-    rest = data[len(cache._MAGIC) + 32 :]
-    path.write_bytes(data[: len(cache._MAGIC)] + hashlib.sha256(rest).digest() + rest)
+    start, rest = data[:8], data[8 + 32 :]
+    path.write_bytes(start + hashlib.sha256(rest).digest() + rest)
 
 
 def test_where_it_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ from pbvf_offline.rollout.episodes import Trajectories
 
 Progress = Callable[[int, int], None]
 
-_LONG: Final = 10_000  # steps of an episode whose actions are worth a thread
+LONG_EPISODE: Final = 10_000
+"""Actions of an episode of so many steps are recomputed in a thread while the next is read."""
 
 
 def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verification:
@@ -186,7 +187,7 @@ class _Check:
             )
             return
         where = self._folder.open_data().where(f"episode_{episode.index}/actions")
-        if len(episode) < _LONG:
+        if len(episode) < LONG_EPISODE:
             error = _action_error(where, episode)
             if error is not None:
                 self._report(error)

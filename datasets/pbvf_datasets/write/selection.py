@@ -116,20 +116,15 @@ def deal(facts: Facts, settings: SplitSettings, name: str) -> list[list[int]]:
 
 def _tied(policies: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return groups of episodes such that no policy acts in two groups, as many as there can be."""
-    parent = list(range(len(policies)))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    first: dict[int, int] = {}
-    for i, rows in enumerate(policies):
-        for row in rows:
-            a, b = root(first.setdefault(row, i)), root(i)
-            parent[max(a, b)] = min(a, b)
-    groups: dict[int, list[int]] = {}
-    for i in range(len(policies)):
-        groups.setdefault(root(i), []).append(i)
-    return list(groups.values())
+    count = len(policies)
+    episode = np.repeat(np.arange(count), [len(rows) for rows in policies])
+    node = count + np.concatenate([np.array(rows, np.int64) for rows in policies])
+    size = int(node.max()) + 1
+    graph = coo_array((np.ones(len(node), np.bool_), (episode, node)), shape=(size, size))
+    group = connected_components(graph, directed=False)[1][:count]
+    ends = np.cumsum(np.bincount(group))
+    order = np.argsort(group, kind="stable")
+    return [part.tolist() for part in np.split(order, ends[:-1])]
