@@ -69,11 +69,11 @@ class MemoryArray:
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
         self.shape = array.shape
-        self.dtype = array.dtype.newbyteorder("=")
+        self.dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
 
     def read_into(self, out: NDArray[Any]) -> None:
         """Copy it into an array of the same shape, converting to its dtype."""
-        if out.dtype.kind == "i":
+        if out.dtype.kind == "i" and out.dtype != self.dtype:
             # As HDF5 converts: what does not fit becomes the end of the range, and is found there.
             bounds = np.iinfo(out.dtype)
             out[...] = np.clip(self._array, bounds.min, bounds.max)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.format.episode_rules import DatasetForm, spec_fits_spaces, well_formed
-from pbvf_datasets.format.schema import BLOB, FIELDS, OBS_DTYPES, Field, episode_blob, field_dtype
+from pbvf_datasets.format.schema import BLOB, FIELDS, OBS_DTYPES, episode_blob, field_dtype
 from pbvf_datasets.read.episodes import (
     IN_ARGUMENTS,
     ArraySource,
@@ -45,6 +45,7 @@ class IncomingEpisodes:
         self._obs_space_dtype = np.dtype(spaces[0].dtype)
         self._checker = EpisodeChecker(spaces, kinds=IN_ARGUMENTS)
         self._tags: dict[Cut, MemoryArray] = {}
+        self._targets = {field: field_dtype(field, spec) for field in FIELDS}
 
     def check(self, episode: Episode, where: str) -> Episode:
         """Return a copy of an episode in the format's dtypes.
@@ -81,11 +82,11 @@ class IncomingEpisodes:
 
     def _arrays(self, episode: Episode) -> dict[str, ArraySource]:
         arrays: dict[str, ArraySource] = {}
-        for field in FIELDS:
+        for field, target in self._targets.items():
             value = getattr(episode, field.attribute)
             if value is not None:
                 array = np.asarray(value)
-                arrays[field.name] = MemoryArray(_cast(array, self._target(field, array)))
+                arrays[field.name] = MemoryArray(_cast(array, target or self._obs_dtype(array)))
         tag = self._tags.get(episode.cut)
         if tag is None:
             data = episode_blob(self._spec, episode.cut)
@@ -93,11 +94,8 @@ class IncomingEpisodes:
         arrays[BLOB] = tag
         return arrays
 
-    def _target(self, field: Field, array: NDArray[Any]) -> np.dtype[Any]:
-        """Return the dtype in which a field is stored."""
-        target = field_dtype(field, self._spec)
-        if target is not None:
-            return target
+    def _obs_dtype(self, array: NDArray[Any]) -> np.dtype[Any]:
+        """Return the dtype in which observations are stored."""
         if self._checker.form is not None:
             return self._checker.form.obs_dtype
         own = array.dtype.newbyteorder("=")
