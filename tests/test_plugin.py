@@ -1,4 +1,4 @@
-"""An installed package adds critics, schedules and loggers; nothing of this project changes."""
+"""An installed package adds members to registries; nothing of this project changes."""
 
 from __future__ import annotations
 
@@ -88,9 +88,35 @@ def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     assert not (run / "metrics.jsonl").exists()
 
 
+def test_policies_of_a_family_that_a_package_adds(installed: Path, place: Path) -> None:
+    """A convolution, from collecting to ONNX."""
+    collected = ("collect", "toyenv:Toy-v0", "--dataset", "lab/conv-v0", "--episodes", 12)
+    json_of(installed, *collected, "--policy", 4, "--family", "lab-conv", "--seed", 1)
+    assert json_of(installed, "dataset", "verify", "lab/conv-v0")["status"] == "intact"
+    critic, grown = place / "critic.safetensors", place / "grown.safetensors"
+    fit = ("--critic", "pavf", "--updates", 20, "--relabel", 0.1, "--seed", 0)
+    json_of(installed, "fit-critic", "lab/conv-v0", *fit, "--out", critic)
+    synthesis = ("--from-scratch", 2, "--steps", 3, "--no-evaluate", "--seed", 0)
+    json_of(installed, "synthesize", critic, *synthesis, "--out", grown)
+    for name in ("policy.onnx", "policy.safetensors"):
+        json_of(installed, "policies", "export", grown, "--index", 0, "--out", place / name)
+    online = ("--critic", "psvf", "--policy", 4, "--family", "lab-conv", "--steps", 60)
+    json_of(installed, "train-online", "toyenv:Toy-v0", *online, "--run", place / "run")
+    # Without the package each file is whole, and says what is missing.
+    for argv in (
+        ("policies", "info", grown),
+        ("evaluate", grown),
+        ("fit-critic", "lab/conv-v0", "--critic", "pavf", "--out", place / "other"),
+        ("synthesize", critic, "--out", place / "other"),
+    ):
+        _, err = ran(None, *argv, code=5)
+        assert "of the family 'lab-conv', which is not installed; install the package" in err
+
+
 def test_what_a_package_adds_conforms(installed: Path) -> None:
     tests = [f"{ROOT}/tests/{name}.py" for name in (
-        "critics/test_conformance", "rollout/test_schedules", "runs/test_loggers"
+        "critics/test_conformance", "policies/test_families", "rollout/test_schedules",
+        "runs/test_loggers",
     )]  # fmt: skip
     process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "lab", *tests],

@@ -15,7 +15,7 @@ from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingS
 from pbvf_offline.critics.psvf import td_parts, td_training_set
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.policies.actions import DiscreteActions
-from pbvf_offline.policies.batch import log_prob, network_output, to_unit
+from pbvf_offline.policies.batch import log_prob, network_output, squashed, to_unit
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
@@ -168,5 +168,4 @@ def _drawn(spec: PolicySpec, theta: Tensor, out: Tensor, noise: Tensor) -> Tenso
         uniform = torch.special.ndtr(noise).clamp(1e-7, 1.0 - 1e-7)
         choice = (out - torch.log(-torch.log(uniform))).argmax(dim=-1)
         return torch.nn.functional.one_hot(choice, out.shape[-1]).to(out.dtype)
-    sample = out + torch.exp(theta[..., : spec.log_std_size]) * noise
-    return torch.tanh(sample) if spec.squash == "tanh" else sample
+    return squashed(spec, out + torch.exp(theta[..., : spec.log_std_size]) * noise)

@@ -20,7 +20,7 @@ from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.exchange.stable_baselines import from_sb3
-from pbvf_offline.policies.files import PoliciesFile, load_policies
+from pbvf_offline.policies.files import load_policies
 
 TOY = "toyenv:ToyAsym-v0"  # 3 observations, 1 action in [-0.3, 0.7]
 RELU = ["--activation", "relu"]
@@ -181,17 +181,3 @@ def test_online_training_of_another_family() -> None:
     ran = pbvf(*argv)
     assert ran.code == 7
     assert "family" in ran.error
-
-
-def test_a_policies_file_of_a_family_that_is_not_installed() -> None:
-    save("weights", network(3, 4, 1, between=nn.ReLU).state_dict())
-    run("policies", "import", "weights", "--env", TOY, "--out", "p", *RELU)
-    file = load_policies(Path("p"))
-    # A package that is gone since: the same file with another name in its spec.
-    spec = file.policies.spec
-    object.__setattr__(spec, "family", "gone-mlp")
-    PoliciesFile(file.policies, file.environment, file.origin).save(Path("q"))
-    for argv in (["policies", "info", "q"], ["dataset", "verify", "q"], ["evaluate", "q"]):
-        ran = pbvf(*argv)
-        assert ran.code == 5, ran.err
-        assert "q: its policies are of the family 'gone-mlp', which is not installed" in ran.err

@@ -46,7 +46,7 @@ from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import encode_checkpoint
 from pbvf_offline.online.loop import start_training
 from pbvf_offline.online.settings import OnlineSettings
-from pbvf_offline.policies.families.mlp import TANH_MLP
+from pbvf_offline.policies.families.mlp import MLP
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
@@ -433,6 +433,7 @@ def one(spec: PolicySpec, steps: int = 400, seed: int = 0, policies: int = 5) ->
 SPECS = [
     box_spec(2, (), 3, -2.0, 5.0),
     box_spec(2, (16, 8), 3, -2.0, 5.0),
+    box_spec(2, (16, 8), 3, -2.0, 5.0, family="relu-mlp"),
     box_spec(2, (7,), 1, 0.0, 1e-3, "float64"),
     box_spec(2, (7,), 1, 1e6, 1e6 + 1.0),
     box_spec(2, (), 2, -1.0, 1.0, squash="none"),
@@ -452,7 +453,7 @@ def test_what_an_actor_did_one_by_one_is_right(
     assert wrong_actions(one(spec)).size == 0
 
 
-@pytest.mark.parametrize("spec", SPECS[:3], ids=lambda s: f"{s.arch} {s.actions}")
+@pytest.mark.parametrize("spec", SPECS[:4], ids=lambda s: f"{s.arch} {s.actions}")
 def test_the_tolerance_is_the_one_promised(spec: PolicySpec) -> None:
     episode = one(spec)
     width = spec.actions.high[0] - spec.actions.low[0]
@@ -504,17 +505,24 @@ def test_single_precision_alone_condemns_nothing(monkeypatch: pytest.MonkeyPatch
 def single_precision(policies: Policies, row: int, obs: np.ndarray) -> np.ndarray:
     """What an actor does that computes in single precision throughout."""
     x = obs.astype(np.float32)
-    layers = TANH_MLP.layers(policies.spec, policies.params[row])
-    for k, (weight, bias) in enumerate(layers):
-        x = weight @ (x if k == 0 else np.tanh(x)) + bias
+    family = policies.spec.network
+    assert isinstance(family, MLP)
+    for k, (weight, bias) in enumerate(family.layers(policies.spec, policies.params[row])):
+        if k:
+            family.activation.apply(x, x)
+        x = weight @ x + bias
     assert x.dtype == np.float32
     return policies.actor(row).to_action(x.astype(np.float64))
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_actions_of_an_actor_in_single_precision_are_wrong_where_it_errs(deep: bool) -> None:
+@pytest.mark.parametrize(
+    ("deep", "family"), [(False, "tanh-mlp"), (True, "tanh-mlp"), (True, "relu-mlp")]
+)
+def test_actions_of_an_actor_in_single_precision_are_wrong_where_it_errs(
+    deep: bool, family: str
+) -> None:
     # Its errors are also those of a check that takes the quick way. Two large parts cancel.
-    spec = box_spec(2, (2, 1) if deep else (), 1)
+    spec = box_spec(2, (2, 1) if deep else (), 1, family=family)
     episode = one(spec, steps=400, policies=2)
     cancelling = [5000.0, -4999.5, 0.0]
     theta = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, *cancelling, 0.5, 0.0] if deep else cancelling
