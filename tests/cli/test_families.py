@@ -127,17 +127,19 @@ def test_a_fresh_policy_is_what_its_family_draws() -> None:
 def test_the_family_is_part_of_what_a_dataset_is() -> None:
     argv = ["collect", TOY, "--dataset", "lab/x-v0", "--episodes", 2, "--seed", 0, "--policy", 8]
     shown = run(*argv)
-    assert re_row(shown.err, "family") == "family tanh-mlp default"
+    assert row_of(shown.err, "family") == "family tanh-mlp default"
     manifest = Path("datasets/lab/x-v0/manifest.json")
     before = manifest.read_bytes()
     assert "family" not in json.loads(before)["provenance"]["settings"]
+    assert json.loads(before)["version"] == 1
     assert "already complete" in run(*argv, "--family", "tanh-mlp").err
     ran = pbvf(*argv, "--family", "relu-mlp")
     assert ran.code == 7
     assert "family" in ran.error
     assert manifest.read_bytes() == before
     shown = run(*argv, "--family", "relu-mlp", "--overwrite")
-    assert re_row(shown.err, "family") == "family relu-mlp given"
+    assert row_of(shown.err, "family") == "family relu-mlp given"
+    assert json.loads(manifest.read_bytes())["version"] == 2  # version 0.1 asks for an upgrade
     assert "--policy 8 --family relu-mlp" in Path("datasets/lab/x-v0/README.md").read_text()
     assert "8 relu-mlp" in run("dataset", "info", "lab/x-v0").out
     ran = pbvf(*argv)
@@ -145,7 +147,7 @@ def test_the_family_is_part_of_what_a_dataset_is() -> None:
     assert "family" in ran.error
 
 
-def re_row(text: str, name: str) -> str:
+def row_of(text: str, name: str) -> str:
     """Return a row of the table of settings, its columns one space apart."""
     (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == [name]]
     return " ".join(row)

@@ -243,6 +243,7 @@ def test_the_json_form(spec: PolicySpec) -> None:
     data = json.loads(json.dumps(spec.to_dict(), allow_nan=False))
     assert PolicySpec.from_dict(data, "file") == spec
     assert ("family" in data) is (spec.family != DEFAULT_FAMILY)
+    assert spec.format_version == (1 if spec.family == DEFAULT_FAMILY else 2)
 
 
 def test_without_a_family_it_is_the_default_one() -> None:
