@@ -128,10 +128,16 @@ class Field:
         """The type of a value, without range and without None."""
         return _base(self.type)
 
+    @property
+    def _is_tuple(self) -> bool:
+        return get_origin(self.base) is tuple
+
     def text(self, value: Any) -> str:
         """Return a value as a user writes it on the command line."""
         if value is None or value == ():
-            return (self.about and self.about.blank) or ""
+            # A tuple that may be None too has the word for its empty value alone.
+            blank = None if self.about is None else self.about.blank
+            return blank if blank and (value == ()) == self._is_tuple else ""
         if self.about is not None and self.about.write is not None:
             return self.about.write(value)
         if self.base is float and type(value) is int and abs(value) < 2**53:
@@ -147,10 +153,10 @@ class Field:
         kind = self.base
         try:
             if self.about is not None and text == self.about.blank:
-                value: Any = () if get_origin(kind) is tuple else None
+                value: Any = () if self._is_tuple else None
             elif self.about is not None and self.about.read is not None:
                 value = self.about.read(text, self.option)
-            elif get_origin(kind) is tuple:
+            elif self._is_tuple:
                 entry = _base(get_args(kind)[0])
                 value = tuple(entry(part.strip()) for part in text.split(","))
             else:
@@ -214,7 +220,7 @@ class Field:
             shown = self.text(value)[:40] or "nothing"
             raise UsageError(f"{shown} is not {self.expected}", where=where)
         choices = None if self.about is None else self.about.choices
-        if choices is not None and value not in choices:
+        if choices is not None and value is not None and value not in choices:
             choices.choose(value, where=where)
 
 

@@ -13,6 +13,8 @@ MOST: Final = 10**12
 """Most steps, episodes or updates of anything; the dataset format has the same limit."""
 RARE: Final = "Seldom needed"
 """Heading of the options that few need."""
+MAX_PROBES: Final = 4_096
+"""Most probing states by which a critic reads a policy."""
 
 Activation = Literal["relu", "tanh"]
 """What lies between the layers of a critic."""

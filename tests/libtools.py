@@ -130,8 +130,6 @@ def make_file(kind: str = "psvf", updates: int = 5, data: Any = None, **kwargs: 
     settings = fit_settings(kind, hidden=(4,), **kwargs)
     device = torch.device("cpu")
     fit = start_fit(data, settings, device)
-    context = make_context(
-        data, fit.normaliser, settings, environment=EnvReference("LQR-v0"), dataset="d" * 64
-    )
+    context = make_context(data, fit, environment=EnvReference("LQR-v0"), dataset="d" * 64)
     advance(fit, training_set(fit, data, device), updates)
     return finished_file(fit, data, context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +17,13 @@ from torch import Tensor
 
 from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
+from pbvf_offline.critics.views import make_view, view_width
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
 from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.records import Record
+from pbvf_offline.records import Record, since
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.setting_types import Activation, RewardChoice, Width
+from pbvf_offline.setting_types import MAX_PROBES, Activation, RewardChoice, Width
 
 _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
 
@@ -36,8 +39,9 @@ class CriticConfig(Record):
         gamma: Discount factor of the values.
         reward: Which reward the values add up.
         n_step: Longest n-step target of a TD critic; 1 is the paper's.
-        standardise: Show theta to the network with the dataset's mean taken off and divided
-            by its spread, dimension by dimension; the paper shows it as it is.
+        standardise: Show policies to the network with the dataset's mean taken off and divided
+            by its spread, dimension by dimension; the paper shows theta as it is.
+        fingerprint: Number of probing states by which it reads a policy; 0: it reads theta.
 
     Raises:
         UsageError: A value is out of range.
@@ -50,6 +54,7 @@ class CriticConfig(Record):
     reward: RewardChoice = "raw"
     n_step: Annotated[int, Meta(ge=1)] = 1
     standardise: bool = False
+    fingerprint: Annotated[int, Meta(ge=0, le=MAX_PROBES), since(2)] = 0
 
 
 class Critic(torch.nn.Module, ABC):
@@ -69,15 +74,16 @@ class Critic(torch.nn.Module, ABC):
         super().__init__()
         self.check(config.spec)
         self.config = config
+        self.view = make_view(config.spec, config.fingerprint)
         self.network = SplitMLP(self.inputs(config), config.hidden, config.activation, rng)
         self.theta_center: Tensor
         self.theta_scale: Tensor
-        self.register_buffer("theta_center", torch.zeros(config.spec.size))
-        self.register_buffer("theta_scale", torch.ones(config.spec.size))
+        self.register_buffer("theta_center", torch.zeros(self.view.width))
+        self.register_buffer("theta_scale", torch.ones(self.view.width))
 
     def standardise_to(self, theta: NDArray[np.float32]) -> None:
-        """Take center and scale of the network's theta input from policies theta (P, D)."""
-        mean, variance = column_moments(theta)
+        """Take center and scale of what the network sees from policies theta (P, D)."""
+        mean, variance = column_moments(self.view.rows(self.config.spec, theta))
         scale = np.sqrt(variance)
         typical = float(np.median(scale[scale > 0])) if np.any(scale > 0) else 1.0
         # A direction without spread says nothing; dividing by its spread would make it loud.
@@ -87,9 +93,21 @@ class Critic(torch.nn.Module, ABC):
 
     def theta_part(self, theta: Tensor) -> Tensor:
         """Return what thetas (…, D) add to the first layer: (…, hidden[0])."""
+        seen = self.view(self.config.spec, theta)
         if self.config.standardise:
-            theta = (theta - self.theta_center) / self.theta_scale
-        return self.network.part("theta", theta)
+            seen = (seen - self.theta_center) / self.theta_scale
+        return self.network.part("theta", seen)
+
+    def of_policies(self, spec: PolicySpec) -> Critic:
+        """Return the critic of policies of another architecture that has the same weights.
+
+        Raises:
+            IncompatibleError: It does not read such policies.
+        """
+        self.view.check(self.config.spec, spec)
+        other = copy.copy(self)  # shares the weights
+        other.config = dataclasses.replace(self.config, spec=spec)
+        return other
 
     @classmethod
     def check(cls, spec: PolicySpec) -> None:
@@ -104,7 +122,8 @@ class Critic(torch.nn.Module, ABC):
         """Return the widths of the network's input parts by name, ``theta`` first."""
         spec, actions = config.spec, config.spec.actions
         action = actions.n if isinstance(actions, DiscreteActions) else actions.dim
-        widths = {"theta": spec.size, "obs": spec.obs_dim, "action": action}
+        seen = view_width(spec, config.fingerprint)
+        widths = {"theta": seen, "obs": spec.obs_dim, "action": action}
         return {name: widths[name] for name in cls.kind.inputs}
 
     @abstractmethod

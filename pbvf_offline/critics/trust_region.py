@@ -31,18 +31,24 @@ class TrustRegion:
     quantile: float
 
     @classmethod
-    def of(cls, theta: NDArray[np.float32]) -> TrustRegion:
+    def of(cls, theta: NDArray[np.float32], *, off_the_data: float = 0.0) -> TrustRegion:
         """Fit the region to a dataset's policies theta (P, D).
 
         Directions without spread get a thousandth of the typical one, so that the region
         has a positive, if thin, extent in every direction.
+
+        Args:
+            theta: (P, D).
+            off_the_data: Variance to add in every direction, in units of the mean one. With
+                any, the full covariance is used however few policies there are.
         """
         rows, size = theta.shape
         center, variance = column_moments(theta)
         typical = float(np.median(variance[variance > 0])) if np.any(variance > 0) else 1.0
         floor = 1e-6 * typical
-        if rows >= _ROWS_PER_DIMENSION * size:
+        if off_the_data > 0 or rows >= _ROWS_PER_DIMENSION * size:
             away = theta.astype(np.float64) - center
+            floor += off_the_data * float(variance.mean())
             covariance = away.T @ away / rows + floor * np.eye(size)
             factor = np.linalg.cholesky(covariance)
         else:
@@ -56,7 +62,7 @@ class TrustRegion:
 
     def whiten(self, theta: Tensor) -> Tensor:
         """Return thetas (K, D) as (K, D) float64 coordinates in which the region is a ball."""
-        away = theta.detach().double().cpu() - torch.from_numpy(self.center)
+        away = theta.double().cpu() - torch.from_numpy(self.center)
         factor = torch.from_numpy(self.factor)
         if factor.dim() == 1:
             return away / factor

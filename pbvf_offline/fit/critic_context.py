@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.critics import Critic
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
+from pbvf_offline.fit.loop import Fit
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.io.tensor_file import Tensors, array_of
-from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, segment_starts
 from pbvf_offline.seeding import Stream, generator
@@ -62,26 +62,28 @@ class CriticContext:
 
 def make_context(
     data: Trajectories,
-    normaliser: Normaliser,
-    settings: FitSettings,
+    fit: Fit,
     *,
     environment: EnvReference | None,
     dataset: str,
 ) -> CriticContext:
     """Collect what a critic file keeps of its dataset; subsamples come from the fit's seed."""
+    normaliser = fit.normaliser
     return context_of(
+        fit.critic,
         data.observations,
         data.obs_index,
         data.initial_observations,
         data.policies.in_normaliser(normaliser.mean, normaliser.std),
-        _policy_returns(data, settings),
-        seed=settings.seed,
+        _policy_returns(data, fit.settings),
+        seed=fit.settings.seed,
         environment=environment,
         dataset=dataset,
     )
 
 
 def context_of(
+    critic: Critic,
     observations: NDArray[Any],
     acted_on: NDArray[np.int64],
     initial: NDArray[Any],
@@ -95,6 +97,7 @@ def context_of(
     """Return what a critic file keeps of such data.
 
     Args:
+        critic: The critic, which says in which coordinates it can be trusted.
         observations: (R, obs_dim) raw.
         acted_on: Rows of ``observations`` that were acted on.
         initial: (E, obs_dim) raw first observations.
@@ -120,7 +123,7 @@ def context_of(
         initial_observations=initial[some(len(initial), MAX_INITIAL, 1)].astype(np.float64),
         theta=theta[kept],
         returns=returns[kept],
-        region=TrustRegion.of(theta),
+        region=critic.view.region(critic.config.spec, theta),
     )
 
 
@@ -142,7 +145,7 @@ def _policy_returns(data: Trajectories, settings: FitSettings) -> NDArray[np.flo
 
 def stored_context(
     tensors: Tensors,
-    spec: PolicySpec,
+    critic: Critic,
     quantile: float,
     *,
     environment: EnvReference | None,
@@ -153,7 +156,7 @@ def stored_context(
 
     Args:
         tensors: See :meth:`CriticContext.tensors`.
-        spec: Architecture of the policies.
+        critic: The critic.
         quantile: The trust region's.
         environment: The environment, when known.
         dataset: The dataset's digest.
@@ -164,7 +167,8 @@ def stored_context(
     """
     factor = tensors.get("region_factor")
     full = factor is not None and factor.ndim == 2
-    size, obs = spec.size, spec.obs_dim
+    spec = critic.config.spec
+    size, obs = critic.view.places, spec.obs_dim
 
     def array(name: str, *shape: int) -> NDArray[Any]:
         return array_of(tensors, name, shape, np.float64, where)
@@ -174,7 +178,7 @@ def stored_context(
         dataset=dataset,
         observations=array("observations", -1, obs),
         initial_observations=array("initial_observations", -1, obs),
-        theta=array_of(tensors, "dataset_theta", (-1, size), np.float32, where),
+        theta=array_of(tensors, "dataset_theta", (-1, spec.size), np.float32, where),
         returns=array("dataset_returns", -1),
         region=TrustRegion(
             array("region_center", size).copy(),

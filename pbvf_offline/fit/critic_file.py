@@ -14,6 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
+from pbvf_offline.critics.views import view_width
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_context import CriticContext, stored_context
@@ -25,6 +26,7 @@ from pbvf_offline.fit.weights import fit_tensors, stored_fit
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode, read_tensor_file
 from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, since
 from pbvf_offline.rollout.episodes import Trajectories
@@ -88,14 +90,45 @@ class CriticFile:
         device = next(self.critic.parameters()).device
         return torch.from_numpy(self.normaliser.apply(observations).astype(np.float32)).to(device)
 
-    def predict(self, theta: NDArray[np.float32]) -> NDArray[np.float64]:
+    def critic_of(self, spec: PolicySpec | None) -> Critic:
+        """Return the critic of policies of a spec, with the same weights; None: its own.
+
+        Raises:
+            IncompatibleError: It does not read such policies.
+        """
+        return self.critic if spec in (None, self.spec) else self.critic.of_policies(spec)
+
+    def policies(self, theta: NDArray[np.float32], spec: PolicySpec | None = None) -> Policies:
+        """Return thetas (K, D) in the critic's normaliser as policies, of its own spec if None."""
+        own, rows = self.normaliser, (len(theta), 1)
+        return Policies(spec or self.spec, theta, np.tile(own.mean, rows), np.tile(own.std, rows))
+
+    def predict(
+        self, theta: NDArray[np.float32], spec: PolicySpec | None = None
+    ) -> NDArray[np.float64]:
         """Return the prediction (K,) for thetas (K, D) in the critic's normaliser.
 
         The mean value over the stored initial observations, or V(theta) itself.
+
+        Args:
+            theta: (K, D).
+            spec: Their architecture; the critic's own when None.
+
+        Raises:
+            IncompatibleError: The critic does not read such policies.
         """
         device = next(self.critic.parameters()).device
         states = self.normalised(self.context.initial_observations)
-        return self.critic.objective(torch.from_numpy(theta).to(device), states).numpy()
+        return self.critic_of(spec).objective(torch.from_numpy(theta).to(device), states).numpy()
+
+    def distance(self, theta: torch.Tensor, spec: PolicySpec | None = None) -> torch.Tensor:
+        """Return the distance (K,) of thetas (K, D) from the dataset's policies, differentiable.
+
+        It is in units of the 95 % quantile of the dataset policies' own distances: 1 is the edge
+        of the trust region. Arguments and errors as in :meth:`predict`.
+        """
+        critic, region = self.critic_of(spec), self.context.region
+        return region.distance(critic.view.place(critic.config.spec, theta)) / region.quantile
 
     def encode(self) -> bytes:
         """Return the file's bytes."""
@@ -170,7 +203,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
     fit.record, fit.pending = list(content.record), list(content.pending)
     context = stored_context(
         tensors,
-        spec,
+        critic,
         content.quantile,
         environment=content.environment,
         dataset=content.dataset,
@@ -181,8 +214,8 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
 
 def _check_size(config: CriticConfig, tensors: Tensors, where: str) -> None:
     """Refuse a file of a few bytes that asks for a network of any size."""
-    sizes = (*config.hidden, 1)
-    declared = config.spec.size * sizes[0] + sum(a * b for a, b in itertools.pairwise(sizes))
+    sizes = (view_width(config.spec, config.fingerprint), *config.hidden, 1)
+    declared = sum(a * b for a, b in itertools.pairwise(sizes))
     stored = sum(array.size for name, array in tensors.items() if name.startswith("critic/"))
     if declared > stored:
         raise DamagedError(

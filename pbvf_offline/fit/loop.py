@@ -100,10 +100,12 @@ def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -
         reward=settings.reward,
         n_step=settings.n_step,
         standardise=settings.standardise,
+        fingerprint=settings.fingerprint,
     )
     rng = generator(settings.seed, Stream.CRITIC_INIT)
     critic = make_critic(settings.kind, config, rng)
     normaliser = shared_normaliser(data)
+    critic.view.choose_states(data, normaliser, generator(settings.seed, Stream.SUBSAMPLE, 3))
     if settings.standardise:
         critic.standardise_to(data.policies.in_normaliser(normaliser.mean, normaliser.std))
     critic = critic.to(device)

@@ -10,7 +10,7 @@ from pbvf_offline.critics import CRITICS
 from pbvf_offline.fit.augment import AUGMENTATIONS, RELABEL
 from pbvf_offline.presets.offline import critic_sources, default_gamma, default_reward
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import Activation, CriticHidden, Gamma, Reward, Seed
+from pbvf_offline.setting_types import MAX_PROBES, Activation, CriticHidden, Gamma, Reward, Seed
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
@@ -136,6 +136,19 @@ class FitSettings(Record):
             since=2,
         ),
     ] = RELABEL
+    fingerprint: Annotated[
+        int,
+        setting(
+            "Read policies by their actions in N probing states, not by their parameters; 0: by "
+            "their parameters.",
+            ge=0,
+            le=MAX_PROBES,
+            metavar="N",
+            default="0",
+            panel=_BEYOND,
+            since=2,
+        ),
+    ] = 0
 
 
 def fit_defaults(

@@ -151,9 +151,7 @@ def _begin(
     if found is not None:
         return found.fit, found.context
     fit = start_fit(data, settings, there.device)
-    dataset = there.dataset
-    context = make_context(data, fit.normaliser, settings, environment=environment, dataset=dataset)
-    return fit, context
+    return fit, make_context(data, fit, environment=environment, dataset=there.dataset)
 
 
 def _advance(

@@ -8,7 +8,8 @@ program's is refused, and the message says to upgrade.
 == ==========================================================================================
 1  0.1.0
 2  policies of a family other than the MLP with tanh; environments with wrappers; critics fitted
-   to imagined returns or with another augmentation than relabelling
+   to imagined returns or with another augmentation than relabelling; critics that read
+   fingerprints
 == ==========================================================================================
 """
 

@@ -146,6 +146,7 @@ def critic_file(training: Training, environment: EnvReference, source: str) -> C
     if len(observations) == 0:  # a Monte Carlo replay before its first episode ended
         observations = replay.initial_observations
     context = context_of(
+        training.fit.critic,
         observations,
         np.arange(len(observations)),
         replay.initial_observations,

@@ -91,6 +91,12 @@ class PolicySpec:
         return self.sizes if self.family == DEFAULT_FAMILY else f"{self.sizes} {self.family}"
 
     @property
+    def description(self) -> str:
+        """What such policies are, in words."""
+        kind = "stochastic" if self.stochastic else "deterministic"
+        return f"{kind} {self.arch} policies from {self.obs_dim} observations to {self.actions}"
+
+    @property
     def format_version(self) -> int:
         """The lowest format version that has such policies."""
         return 1 if self.family == DEFAULT_FAMILY else 2

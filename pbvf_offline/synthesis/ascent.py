@@ -4,6 +4,8 @@ Plain ascent walks out of the part of parameter space that the critic knows: ret
 spike and then decline. By default the policies therefore stay inside the critic's
 trust region, and the step to keep is chosen by the critic alone: no environment step
 is taken here at all.
+
+A critic that reads fingerprints is climbed by policies of any architecture.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pbvf_offline.critics import Critic
 from pbvf_offline.critics.trust_region import TrustRegion, shrink
+from pbvf_offline.critics.views import ThetaView
 from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.policy import Policies, init_theta
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own
+_EDGE = 0.999  # of the radius: where policies are drawn to
+_DRAWS, _START_DRAWS = 10, 100  # most Newton steps for that
 
 
 @dataclass(frozen=True)
@@ -76,11 +83,14 @@ def synthesize(
     file: CriticFile,
     settings: SynthesisSettings,
     *,
+    given: Policies | None = None,
     observations: NDArray[np.float64] | None = None,
     waypoint_every: int | None = None,
     after_step: Callable[[int, float], None] | None = None,
 ) -> Synthesis:
     """Grow K policies from PyTorch's default initialisation by gradient ascent in theta.
+
+    Given policies are climbed from where they are instead of fresh ones.
 
     Each step climbs the gradient in theta of the mean of V(s, theta) over states (V(theta)
     for the PSSVF, Q(s, pi_theta(s), theta) with both gradient terms for the PAVF), always
@@ -88,23 +98,28 @@ def synthesize(
 
     Plain ascent is Adam on theta and keeps the last step. In the trust region, the
     Mahalanobis ball of ``radius * quantile`` around the dataset's policies, starts outside
-    are first drawn straight to its edge, every step that would leave is drawn back, and
-    the step kept is the one with the highest objective. With restarts, several random
+    are first drawn to its edge, every step that would leave is drawn back, and the step
+    kept is the one with the highest objective. With restarts, several random
     starts climb for each policy on fewer states; from halfway on only the one with the
     highest objective goes on, with a fresh optimiser, and the step is chosen among those
-    that follow.
+    that follow. There the learning rate is for policies of the dataset's architecture; for
+    others it goes with the fourth root of the number of parameters, inversely.
 
     Args:
         file: The critic.
         settings: What decides the synthesis.
+        given: Policies to start from; as many as the settings say, and one start each.
         observations: (R, obs_dim) raw states to draw from; the critic's own when None.
         waypoint_every: Keep the policies every so many steps for later evaluation.
         after_step: Called with the step and the mean objective, for progress.
 
     Raises:
         DivergedError: The objective became NaN or infinite.
-        IncompatibleError: The observations have another width than the critic's.
+        IncompatibleError: The observations have another width than the critic's, it does not
+            read such policies, or they cannot be drawn into the trust region.
     """
+    spec = settings.spec_like(file.spec) if given is None else given.spec
+    critic = file.critic_of(spec)
     source = file.context.observations if observations is None else observations
     if source.shape[1:] != (file.spec.obs_dim,):
         raise IncompatibleError(
@@ -112,48 +127,42 @@ def synthesize(
             f"({file.spec.obs_dim},)"
         )
     states = file.normalised(synthesis_states(source, settings))
-    climb = _Climb(file, settings, waypoint_every, after_step)
+    climb = _Climb(file, critic, settings, waypoint_every, after_step)
     count, restarts = settings.count, settings.restarts
-    theta = _starts(file, settings).to(states.device)
+    theta = _starts(file, spec, settings, given).to(states.device)
     first = 0
     if restarts > 1:
         # Many starts on few states cost what few starts on many states cost.
         few = states[:: max(1, restarts)]
         first = settings.steps // 2
         climb.run(theta, few, 0, first)
-        values = file.critic.objective(climb.kept, states).reshape(count, restarts)
+        values = critic.objective(climb.kept, states).reshape(count, restarts)
         going_on = torch.arange(count) * restarts + values.argmax(dim=1)
         climb.keep_starts(going_on)
         theta = climb.kept[going_on.to(climb.kept.device)]
     climb.run(theta, states, first, settings.steps, last=True)
-    chosen, best, kept = climb.chosen, climb.best, climb.kept
-    path, region = climb.path, file.context.region
-    rows = settings.count
-    final = kept.cpu().numpy()
+    final = climb.kept.cpu().numpy()
     return Synthesis(
-        policies=Policies(
-            file.spec,
-            final,
-            np.tile(file.normaliser.mean, (rows, 1)),
-            np.tile(file.normaliser.std, (rows, 1)),
-        ),
-        chosen_step=chosen,
-        predicted=file.predict(final),
-        objective=best.numpy(),
-        distance=(region.distance(kept) / region.quantile).numpy(),
-        path=tuple(path),
+        policies=file.policies(final, spec),
+        chosen_step=climb.chosen,
+        predicted=file.predict(final, spec),
+        objective=climb.best.numpy(),
+        distance=file.distance(climb.kept, spec).numpy(),
+        path=tuple(climb.path),
     )
 
 
-def _starts(file: CriticFile, settings: SynthesisSettings) -> torch.Tensor:
-    """Return the fresh thetas (K * R, D); the first start of each policy is the same for all R."""
+def _starts(
+    file: CriticFile, spec: PolicySpec, settings: SynthesisSettings, given: Policies | None
+) -> torch.Tensor:
+    """Return the thetas (K * R, D); the first start of each policy is the same for all R."""
+    if given is not None:
+        return torch.from_numpy(given.in_normaliser(file.normaliser.mean, file.normaliser.std))
     rows = []
     for k in range(settings.count):
         for r in range(settings.restarts):
             place = (k,) if r == 0 else (k, r)
-            rows.append(
-                init_theta(file.spec, generator(settings.seed, Stream.SYNTHESIS_INIT, *place))
-            )
+            rows.append(init_theta(spec, generator(settings.seed, Stream.SYNTHESIS_INIT, *place)))
     return torch.from_numpy(np.stack(rows))
 
 
@@ -210,17 +219,74 @@ class _ConfinedAdam:
         self._white = shrink(white, self._radius)
 
 
+class _DrawnBackAdam:
+    """Ascent inside a trust region whose coordinates are not theta's.
+
+    Adam with one step size a policy, as in :class:`_ConfinedAdam`. A policy that a step takes
+    out of the region is drawn back along the gradient of its distance, by Newton's method for
+    the edge; where that does not get it back, it does not take the step.
+    """
+
+    def __init__(
+        self,
+        theta: torch.Tensor,
+        lr: float,
+        distance: Callable[[torch.Tensor], torch.Tensor],
+        radius: float,
+    ) -> None:
+        self._distance, self._radius, self._lr = distance, radius, lr
+        self.theta, inside = self._drawn_back(theta, _START_DRAWS)
+        if not bool(inside.all()):
+            raise IncompatibleError(
+                f"{int((~inside).sum())} of {len(theta)} starts act so unlike the dataset's "
+                "policies that they cannot be drawn into the trust region",
+                remedy="raise --radius, or use --no-trust-region",
+            )
+        self._mean = torch.zeros_like(theta)
+        self._square = torch.zeros(len(theta), 1, dtype=theta.dtype, device=theta.device)
+        self._steps = 0
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """Climb along a gradient in theta (K, D)."""
+        self._steps += 1
+        self._mean.lerp_(gradient, 1 - _BETA1)
+        self._square.lerp_(gradient.square().mean(dim=1, keepdim=True), 1 - _BETA2)
+        mean = self._mean / (1 - _BETA1**self._steps)
+        square = self._square / (1 - _BETA2**self._steps)
+        ahead = self.theta + self._lr * mean / (square.sqrt() + _EPSILON)
+        drawn, inside = self._drawn_back(ahead, _DRAWS)
+        self.theta = torch.where(inside[:, None], drawn, self.theta)
+
+    def _drawn_back(self, theta: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return thetas (K, D) drawn to within the radius, and which of them (K,) got there."""
+        theta, rows = theta.clone(), torch.arange(len(theta), device=theta.device)
+        for _ in range(most):
+            leaf = theta[rows].requires_grad_()
+            distance = self._distance(leaf)
+            (gradient,) = torch.autograd.grad(distance.sum(), leaf)
+            outside = (distance.detach() > self._radius).to(rows.device)
+            if not bool(outside.any()):
+                return theta, torch.ones(len(theta), dtype=torch.bool, device=theta.device)
+            rows, slope = rows[outside], gradient[outside]
+            excess = distance.detach().to(slope)[outside] - _EDGE * self._radius
+            length = excess / slope.square().sum(dim=1).clamp_min(torch.finfo(slope.dtype).tiny)
+            theta[rows] -= length[:, None] * slope
+        inside = (self._distance(theta) <= self._radius).to(theta.device)
+        return theta, inside & torch.isfinite(theta).all(dim=1)
+
+
 class _Climb:
     """Ascent of several thetas at once, with the choice of a step."""
 
     def __init__(
         self,
         file: CriticFile,
+        critic: Critic,
         settings: SynthesisSettings,
         waypoint_every: int | None,
         after_step: Callable[[int, float], None] | None,
     ) -> None:
-        self._file = file
+        self._file, self._critic = file, critic
         self._settings = settings
         self._every = waypoint_every
         self._after_step = after_step
@@ -239,18 +305,14 @@ class _Climb:
         last: bool = False,
     ) -> None:
         """Climb from step ``first`` to ``stop``; ``last``: this is the end of the way."""
-        settings, region = self._settings, self._file.context.region
-        climber: _Adam | _ConfinedAdam
-        if settings.trust_region:
-            climber = _ConfinedAdam(start, settings.lr, region, settings.radius)
-        else:
-            climber = _Adam(start, settings.lr)
+        settings = self._settings
+        climber = self._climber(start)
         best = torch.full((len(start),), -math.inf, dtype=torch.float64)
         chosen = np.zeros(len(start), dtype=np.int64)
         kept = climber.theta.clone()
         for step in range(first, stop + 1):
             theta = climber.theta
-            objective, gradient = self._file.critic.objective_and_gradient(theta, states)
+            objective, gradient = self._critic.objective_and_gradient(theta, states)
             if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
                 raise DivergedError(
                     f"the objective or its gradient is not finite at step {step}",
@@ -269,6 +331,17 @@ class _Climb:
                 climber.step(gradient)
         self.best, self.kept, self.chosen = best, kept, chosen
 
+    def _climber(self, start: torch.Tensor) -> _Adam | _ConfinedAdam | _DrawnBackAdam:
+        file, settings = self._file, self._settings
+        if not settings.trust_region:
+            return _Adam(start, settings.lr)
+        if isinstance(self._critic.view, ThetaView):
+            return _ConfinedAdam(start, settings.lr, file.context.region, settings.radius)
+        spec = self._critic.config.spec
+        # Many parameters turn the same output with smaller steps each.
+        lr = settings.lr * (file.spec.size / spec.size) ** 0.25
+        return _DrawnBackAdam(start, lr, lambda theta: file.distance(theta, spec), settings.radius)
+
     def keep_starts(self, rows: torch.Tensor) -> None:
         """Forget the way of all but the given rows."""
         self._thetas = [(step, theta[rows.to(theta.device)]) for step, theta in self._thetas]
@@ -276,22 +349,21 @@ class _Climb:
     @property
     def path(self) -> list[Waypoint]:
         """The waypoints kept."""
-        return [_waypoint(self._file, step, theta) for step, theta in self._thetas]
+        points = [(step, theta.detach().cpu().numpy().copy()) for step, theta in self._thetas]
+        spec = self._critic.config.spec
+        return [Waypoint(step, theta, self._file.predict(theta, spec)) for step, theta in points]
 
 
-def _waypoint(file: CriticFile, step: int, theta: torch.Tensor) -> Waypoint:
-    values = theta.detach().cpu().numpy().copy()
-    return Waypoint(step, values, file.predict(values))
+def closest_policies(file: CriticFile, policies: Policies) -> Policies:
+    """Return, for each of K policies, the stored dataset policy nearest in L2.
 
+    The distance is that of what the critic sees: of thetas, or of fingerprints.
 
-def closest_policies(file: CriticFile, theta: NDArray[np.float32]) -> Policies:
-    """Return, for each theta (K, D), the stored dataset policy nearest in L2."""
-    known = torch.from_numpy(file.context.theta).double()
-    rows = torch.cdist(torch.from_numpy(theta).double(), known).argmin(dim=1).numpy()
-    count = len(theta)
-    return Policies(
-        file.spec,
-        file.context.theta[rows],
-        np.tile(file.normaliser.mean, (count, 1)),
-        np.tile(file.normaliser.std, (count, 1)),
-    )
+    Args:
+        file: The critic.
+        policies: In the critic's normaliser.
+    """
+    view = file.critic.view
+    own = torch.from_numpy(view.rows(policies.spec, policies.theta)).double()
+    known = torch.from_numpy(view.rows(file.spec, file.context.theta)).double()
+    return file.policies(file.context.theta[torch.cdist(own, known).argmin(dim=1).numpy()])

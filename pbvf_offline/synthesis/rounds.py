@@ -161,7 +161,7 @@ class _Try:
         )
         self._fit = start_fit(data, fit_settings, torch.device("cpu"))
         self._context: CriticContext = make_context(
-            data, self._fit.normaliser, fit_settings, environment=environment, dataset=dataset
+            data, self._fit, environment=environment, dataset=dataset
         )
         self.number = 0
         self.best = -math.inf

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
+from pbvf_offline.policies.families import FAMILIES
 from pbvf_offline.presets.offline import SYNTHESIS, env_preset, env_source
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import MOST, Seed
+from pbvf_offline.setting_types import MOST, Seed, Width
+
+if TYPE_CHECKING:
+    from pbvf_offline.policies.spec import PolicySpec
 
 _MOST_STARTS = 100_000
+_OF_THE_DATA = "that of the dataset's policies"
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class SynthesisSettings(Record):
         states: Number of stored states the objective averages over.
         restarts: Random starts for each policy; the critic keeps the best of them halfway.
             Plain ascent has one.
+        hidden: Sizes of the policies' hidden layers; None: those of the dataset's policies.
+        family: The policies' family; None: that of the dataset's policies.
 
     Raises:
         UsageError: A value is out of range.
@@ -87,6 +95,29 @@ class SynthesisSettings(Record):
             default="32; plain ascent 1",
         ),
     ] = 1
+    hidden: (
+        Annotated[
+            tuple[Width, ...],
+            setting(
+                "The policies' architecture: linear, or sizes such as 64,64. Another one than the "
+                "data's needs a critic that was fitted with --fingerprint.",
+                max_length=16,
+                option="--policy",
+                metavar="ARCH",
+                default=_OF_THE_DATA,
+                blank="linear",
+                since=2,
+            ),
+        ]
+        | None
+    ) = None
+    family: (
+        Annotated[
+            str,
+            setting("The policies' network.", choices=FAMILIES, default=_OF_THE_DATA, since=2),
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +128,11 @@ class SynthesisSettings(Record):
             )
         if self.restarts > 1 and not self.trust_region:
             raise UsageError("plain ascent has one start a policy", where="--restarts")
+
+    def spec_like(self, spec: PolicySpec) -> PolicySpec:
+        """Return the spec of the policies, with the observations and actions of a dataset's."""
+        hidden = spec.hidden if self.hidden is None else self.hidden
+        return dataclasses.replace(spec, hidden=hidden, family=self.family or spec.family)
 
 
 def synthesis_defaults(

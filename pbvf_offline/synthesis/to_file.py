@@ -65,6 +65,8 @@ def synthesize_to_file(
     settings: SynthesisSettings,
     out: Path,
     *,
+    given: Policies | None = None,
+    given_digest: str | None = None,
     observations: NDArray[np.float64] | None = None,
     states_digest: str | None = None,
     evaluation: EvaluationSettings | None = None,
@@ -78,6 +80,8 @@ def synthesize_to_file(
         critic: The loaded critic.
         settings: What decides the synthesis.
         out: The policies file.
+        given: Policies to start from, in place of fresh ones.
+        given_digest: Digest of their file.
         observations: Raw states from a dataset in place of the critic's own.
         states_digest: Digest of that dataset.
         evaluation: Measure the policies along the way; the chosen step is the same without.
@@ -95,15 +99,18 @@ def synthesize_to_file(
         "states_from": states_digest,
         "settings": settings.to_dict(),
     }
+    if given is not None:
+        made_from["started_from"] = given_digest
     measured = None if evaluation is None else evaluation.to_dict()
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
-            there = {name: existing.origin.get(name) for name in made_from}
+            named = {"started_from": None, **made_from}
+            there = {name: existing.origin.get(name) for name in named}
             with contextlib.suppress(DamagedError):  # a setting that it lacks means its default
                 stored = SynthesisSettings.from_dict(there["settings"], str(out))
                 there["settings"] = stored.to_dict()
-            refuse_difference(there, made_from, out)
+            refuse_difference(there, named, out)
             result = existing.origin.get("result")
             if _is_result(result) and (
                 measured is None or existing.origin.get("evaluation") == measured
@@ -114,6 +121,7 @@ def synthesize_to_file(
         grown = synthesize(
             critic,
             settings,
+            given=given,
             observations=observations,
             waypoint_every=None if evaluation is None else evaluation.every,
             after_step=None
@@ -143,26 +151,33 @@ def _measure(
     evaluation: EvaluationSettings,
     progress: Callable[[str, int, int], None] | None,
 ) -> dict[str, Any]:
-    """Measure waypoints, chosen policies and their nearest dataset policies in one go."""
-    count = len(grown.policies)
+    """Measure waypoints, chosen policies and their nearest dataset policies."""
+    count, spec = len(grown.policies), grown.policies.spec
+    groups = [critic.policies(point.theta, spec) for point in grown.path]
+    groups += [grown.policies, closest_policies(critic, grown.policies)]
+    total, done = count * len(groups) * evaluation.episodes, 0
 
-    def as_policies(theta: NDArray[np.float32]) -> Policies:
-        return Policies(critic.spec, theta, grown.policies.obs_mean, grown.policies.obs_std)
+    def means_of(policies: Policies) -> NDArray[np.float64]:
+        nonlocal done
+        returns, _ = evaluate_policies(
+            evaluation.env,
+            policies,
+            episodes=evaluation.episodes,
+            seed=evaluation.seed,
+            max_steps=evaluation.max_steps,
+            workers=evaluation.workers,
+            progress=None
+            if progress is None
+            else lambda now, _: progress("evaluate", done + now, total),
+        )
+        done += returns.size
+        means: NDArray[np.float64] = returns.mean(axis=1).reshape(-1, count)
+        return means
 
-    groups = [as_policies(point.theta) for point in grown.path]
-    groups += [grown.policies, closest_policies(critic, grown.policies.theta)]
-    returns, _ = evaluate_policies(
-        evaluation.env,
-        concatenate(groups),
-        episodes=evaluation.episodes,
-        seed=evaluation.seed,
-        max_steps=evaluation.max_steps,
-        workers=evaluation.workers,
-        progress=None
-        if progress is None
-        else lambda done, total: progress("evaluate", done, total),
-    )
-    means = returns.mean(axis=1).reshape(len(groups), count)
+    # The nearest dataset policies may be of another architecture.
+    together = -1 if groups[-1].spec != spec else len(groups)
+    parts = [part for part in (groups[:together], groups[together:]) if part]
+    means = np.concatenate([means_of(concatenate(part)) for part in parts])
     curve = [
         {"step": p.step, "returns": m.tolist(), "predicted": p.predicted.tolist()}
         for p, m in zip(grown.path, means[:-2], strict=True)

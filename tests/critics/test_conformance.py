@@ -22,7 +22,9 @@ from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.setting_types import Activation
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
@@ -45,12 +47,19 @@ def accepts(name: str, spec: PolicySpec) -> bool:
 
 CASES = [(name, spec) for name in CRITICS for spec in SPECS if accepts(name, SPECS[spec])]
 every_case = pytest.mark.parametrize(("name", "spec"), CASES)
+# By theta, and by what policies do in so many probing states.
+every_view = pytest.mark.parametrize("fingerprint", [0, 4])
 every_kind = pytest.mark.parametrize("name", CRITICS)
 
 
-def critic_of(name: str, spec: str, activation: str = "tanh") -> Critic:
-    config = CriticConfig(SPECS[spec], (6, 5), activation)
-    return make_critic(name, config, np.random.default_rng(0))
+def critic_of(
+    name: str, spec: str, activation: Activation = "tanh", fingerprint: int = 0
+) -> Critic:
+    config = CriticConfig(SPECS[spec], (6, 5), activation, fingerprint=fingerprint)
+    rng = np.random.default_rng(0)
+    critic = make_critic(name, config, rng)
+    critic.view.choose_states(make_data(SPECS[spec]), Normaliser.identity(2), rng)
+    return critic
 
 
 def inputs(critic: Critic, thetas: int, states: int) -> tuple[Tensor, Tensor]:
@@ -81,9 +90,10 @@ def test_a_kind_says_what_it_is(name: str) -> None:
     assert fit_settings(name, hidden=kind.offline.hidden, lr=kind.offline.lr)
 
 
+@every_view
 @every_case
-def test_values_have_the_declared_shape(name: str, spec: str) -> None:
-    critic = critic_of(name, spec)
+def test_values_have_the_declared_shape(name: str, spec: str, fingerprint: int) -> None:
+    critic = critic_of(name, spec, fingerprint=fingerprint)
     assert critic.kind is CRITICS[name]
     theta, states = inputs(critic, 3, 4)
     part = critic.state_part(states)
@@ -95,9 +105,10 @@ def test_values_have_the_declared_shape(name: str, spec: str) -> None:
     assert values.dtype == paired.dtype == torch.float32
 
 
+@every_view
 @every_case
-def test_the_objective_is_the_mean_value(name: str, spec: str) -> None:
-    critic = critic_of(name, spec).double()
+def test_the_objective_is_the_mean_value(name: str, spec: str, fingerprint: int) -> None:
+    critic = critic_of(name, spec, fingerprint=fingerprint).double()
     theta, states = inputs(critic, 2, 9)
     objective = critic.objective(theta, states)
     assert objective.dtype == torch.float64
@@ -111,10 +122,13 @@ def test_the_objective_is_the_mean_value(name: str, spec: str) -> None:
     assert torch.allclose(gradient, (halves[0][1] + halves[1][1]) / 2, atol=1e-12)
 
 
+@every_view
 @every_case
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_the_gradient_is_that_of_finite_differences(name: str, spec: str, activation: str) -> None:
-    critic = critic_of(name, spec, activation).double()
+def test_the_gradient_is_that_of_finite_differences(
+    name: str, spec: str, activation: Activation, fingerprint: int
+) -> None:
+    critic = critic_of(name, spec, activation, fingerprint).double()
     theta, states = inputs(critic, 3, 7)
     value, gradient = critic.objective_and_gradient(theta, states)
     assert torch.allclose(value, critic.objective(theta, states), atol=1e-14)
@@ -130,9 +144,10 @@ def test_the_gradient_is_that_of_finite_differences(name: str, spec: str, activa
         assert torch.all(slope[others] == 0)  # a policy's value is its own
 
 
+@every_view
 @every_case
-def test_the_objective_leaves_everything_alone(name: str, spec: str) -> None:
-    critic = critic_of(name, spec)
+def test_the_objective_leaves_everything_alone(name: str, spec: str, fingerprint: int) -> None:
+    critic = critic_of(name, spec, fingerprint=fingerprint)
     before = {key: w.clone() for key, w in critic.state_dict().items()}
     theta, states = inputs(critic, 2, 4)
     kept = theta.clone()
@@ -143,10 +158,12 @@ def test_the_objective_leaves_everything_alone(name: str, spec: str) -> None:
     assert theta.grad is None
 
 
+@every_view
 @every_case
-def test_a_fit_lowers_a_finite_loss(name: str, spec: str) -> None:
+def test_a_fit_lowers_a_finite_loss(name: str, spec: str, fingerprint: int) -> None:
     data = make_data(SPECS[spec], policies=8)
-    settings = fit_settings(name, gamma=0.5, n_step=1, hidden=(32,), batch_size=16)
+    more: dict[str, Any] = {"hidden": (32,), "batch_size": 16, "fingerprint": fingerprint}
+    settings = fit_settings(name, gamma=0.5, n_step=1, **more)
     fit = start_fit(data, settings, CPU)
     prepared = training_set(fit, data, CPU)
     shape = fit.critic.noise_shape(prepared)
@@ -200,9 +217,12 @@ def test_initial_weights_come_from_the_generator(name: str, spec: str) -> None:
     assert not any(torch.equal(x, y) for x, y in zip(a, c, strict=True))
 
 
+@every_view
 @every_case
-def test_a_file_brings_everything_back(name: str, spec: str, tmp_path: Path) -> None:
-    extras: dict[str, Any] = {"standardise": True, "average": 0.9}
+def test_a_file_brings_everything_back(
+    name: str, spec: str, fingerprint: int, tmp_path: Path
+) -> None:
+    extras: dict[str, Any] = {"standardise": True, "average": 0.9, "fingerprint": fingerprint}
     file = make_file(name, 5, make_data(SPECS[spec], policies=6), **extras)
     path = tmp_path / "critic.safetensors"
     file.save(path)
@@ -212,9 +232,10 @@ def test_a_file_brings_everything_back(name: str, spec: str, tmp_path: Path) -> 
     assert np.array_equal(loaded.predict(theta), file.predict(theta))
 
 
+@every_view
 @every_case
-def test_synthesis_leaves_the_critic_frozen(name: str, spec: str) -> None:
-    file = make_file(name, 5, make_data(SPECS[spec], policies=6))
+def test_synthesis_leaves_the_critic_frozen(name: str, spec: str, fingerprint: int) -> None:
+    file = make_file(name, 5, make_data(SPECS[spec], policies=6), fingerprint=fingerprint)
     before = file.encode()
     settings = SynthesisSettings(count=2, steps=3, lr=0.05, seed=0)
     grown = synthesize(file, settings)

@@ -12,7 +12,7 @@ from libtools import box_spec, make_data, make_file
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
-from pbvf_offline.policies.policy import init_theta
+from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesis_states, synthesize
 from pbvf_offline.synthesis.settings import SynthesisSettings
@@ -23,7 +23,9 @@ KINDS = ("pssvf", "psvf", "pavf")
 def grow(file: CriticFile, *, steps: int = 25, count: int = 3, **kwargs: Any) -> Synthesis:
     settings: dict[str, Any] = {"lr": 0.05, "seed": 0, "restarts": 1}
     path = {
-        k: kwargs.pop(k) for k in ("waypoint_every", "after_step", "observations") if k in kwargs
+        k: kwargs.pop(k)
+        for k in ("waypoint_every", "after_step", "observations", "given")
+        if k in kwargs
     }
     return synthesize(file, SynthesisSettings(count, steps, **{**settings, **kwargs}), **path)
 
@@ -197,7 +199,7 @@ def test_other_states_can_be_given() -> None:
 def test_closest_policies_by_brute_force() -> None:
     file = make_file()
     theta = np.random.default_rng(0).normal(0, 1, (4, file.spec.size)).astype(np.float32)
-    near = closest_policies(file, theta)
+    near = closest_policies(file, file.policies(theta))
     for k in range(4):
         distances = np.linalg.norm(file.context.theta - theta[k], axis=1)
         assert np.array_equal(near.theta[k], file.context.theta[distances.argmin()])
@@ -288,3 +290,93 @@ def test_the_ascent_ends_at_the_best_point_of_the_region() -> None:
     radius = region.quantile
     want = region.colour(radius * pulled / pulled.norm())
     assert np.allclose(grown.policies.theta, want.numpy(), atol=0.02)
+
+
+def by_actions(kind: str = "psvf", **kwargs: Any) -> CriticFile:
+    """A critic that reads policies by their actions, fitted to linear ones."""
+    return make_file(kind, 30, make_data(policies=40, length=2), fingerprint=6, **kwargs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", [{}, {"hidden": (5, 4)}, {"hidden": (8,), "family": "relu-mlp"}])
+def test_every_architecture_climbs_a_critic_of_actions(kind: str, change: dict[str, Any]) -> None:
+    file = by_actions(kind)
+    before = file.encode()
+    grown = grow(file, steps=30, restarts=2, waypoint_every=15, **change)
+    assert file.encode() == before
+    spec = dataclasses.replace(file.spec, **change)
+    assert grown.policies.spec == spec
+    assert grown.policies.theta.shape == (3, spec.size)
+    assert np.all(grown.distance <= 1.0 + 1e-6)
+    first, last = grown.path[0], grown.path[-1]
+    assert last.predicted.mean() > first.predicted.mean() + 1e-3
+    assert grown.predicted == pytest.approx(file.predict(grown.policies.theta, spec))
+    again = grow(file, steps=30, restarts=2, **change)
+    assert np.array_equal(again.policies.theta, grown.policies.theta)
+
+
+def test_without_a_region_an_ascent_by_actions_is_adam() -> None:
+    file = by_actions()
+    grown = grow(file, steps=15, trust_region=False, lr=0.02)
+    states = file.normalised(file.context.observations)
+    for k, theta in enumerate(start_of(file, 0, 3)):
+        want = adam_by_hand(file, theta, states, 15, 0.02)
+        assert np.allclose(grown.policies.theta[k], want, rtol=0, atol=2e-4)
+
+
+def test_no_step_of_an_ascent_by_actions_leaves_the_region() -> None:
+    file = by_actions("pssvf")
+    free = grow(file, steps=60, hidden=(6,), trust_region=False, lr=0.1)
+    assert file.distance(torch.from_numpy(free.policies.theta), free.policies.spec).min() > 0.6
+    held = grow(file, steps=60, hidden=(6,), radius=0.5, lr=0.1, waypoint_every=1)
+    for point in held.path:
+        distance = file.distance(torch.from_numpy(point.theta), held.policies.spec)
+        assert torch.all(distance <= 0.5 + 1e-9)
+    assert held.distance.max() > 0.45  # the critic pulls to the edge
+
+
+def test_starts_that_act_too_unlike_the_data_are_drawn_in_or_refused() -> None:
+    file = by_actions()
+    far = file.policies(30 * start_of(file, 0, 3))
+    assert file.distance(torch.from_numpy(far.theta)).min() > 3
+    assert np.all(grow(file, steps=2, given=far).distance <= 1)
+    # Two units with tanh compute nearly what the mean policy does, not exactly that.
+    with pytest.raises(IncompatibleError, match="cannot be drawn into the trust region") as caught:
+        grow(file, steps=2, hidden=(2,), radius=1e-4)
+    assert "--radius" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("fingerprint", [0, 6])
+def test_given_policies_climb_from_where_they_are(fingerprint: int) -> None:
+    file = make_file("psvf", 30, make_data(policies=40, length=2), fingerprint=fingerprint)
+    given = file.policies(file.context.theta[:3])
+    here = grow(file, steps=0, given=given, radius=5.0)
+    assert np.allclose(here.policies.theta, given.theta, atol=1e-6)
+    further = grow(file, steps=30, given=given, radius=5.0)
+    assert np.all(further.objective > here.objective)
+
+
+def test_given_policies_of_another_normaliser_are_re_expressed() -> None:
+    file = by_actions()
+    theta = file.context.theta[:3]
+    mean, std = np.full((3, 2), 0.3), np.full((3, 2), 1.7)
+    given = Policies(file.spec, theta, mean, std)
+    grown = grow(file, steps=0, given=given, radius=5.0)
+    assert np.all(grown.policies.obs_std == file.normaliser.std)
+    want = given.in_normaliser(file.normaliser.mean, file.normaliser.std)
+    assert np.allclose(grown.policies.theta, want, atol=1e-6)
+    assert not np.allclose(want, theta, atol=0.1)
+
+
+def test_the_nearest_policy_of_the_data_is_the_one_that_acts_alike() -> None:
+    file = by_actions()
+    deep = dataclasses.replace(file.spec, hidden=(2,), family="relu-mlp")
+    # Row k of the data as a network with hidden units: relu(x) - relu(-x) is x.
+    rows = [7, 3, 11]
+    known = file.context.theta[rows]
+    weight, bias = known[:, :2], known[:, 2:]
+    ends = np.tile([1.0, -1.0, 0.0], (3, 1))
+    theta = np.concatenate([weight, -weight, bias, -bias, ends], axis=1).astype(np.float32)
+    near = closest_policies(file, file.policies(theta, deep))
+    assert near.spec == file.spec
+    assert np.array_equal(near.theta, known)

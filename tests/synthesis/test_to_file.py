@@ -102,7 +102,7 @@ def test_measured_numbers(critic_path: Path, critic: CriticFile, tmp_path: Path)
     policies = result.file.policies
     returns, _ = evaluate_policies(LQR, policies, episodes=2, seed=11)
     assert result.returns == pytest.approx(returns.mean(axis=1).tolist())
-    near, _ = evaluate_policies(LQR, closest_policies(critic, policies.theta), episodes=2, seed=11)
+    near, _ = evaluate_policies(LQR, closest_policies(critic, policies), episodes=2, seed=11)
     assert result.closest == pytest.approx(near.mean(axis=1).tolist())
     assert result.curve is not None
     assert [point["step"] for point in result.curve] == [0, 5, 10]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.critics import refuse_unread
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
-from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import MOST, Seed
 
@@ -98,7 +98,7 @@ def evaluate(
         from pbvf_offline.fit.critic_file import load_critic
 
         judge = load_critic(critic, devices.torch_device(device))
-        _check_spec(loaded.policies, judge, critic)
+        refuse_unread(judge, loaded.policies.spec, policies)
         references.append((judge.context.environment, critic))
     config = environments.choose_environment(
         env, env_kwargs, max_episode_steps, wrapper, references
@@ -163,25 +163,12 @@ def _compare(
     from pbvf_offline.fit.validation import rank_correlation
 
     normaliser = judge.normaliser
-    predicted = judge.predict(policies.in_normaliser(normaliser.mean, normaliser.std))
+    theta = policies.in_normaliser(normaliser.mean, normaliser.std)
+    predicted = judge.predict(theta, policies.spec)
     return {
         "predicted": predicted,
         "rank_correlation": rank_correlation(predicted, discounted.mean(axis=1)),
     }
-
-
-def _check_spec(policies: Policies, judge: CriticFile, path: Path) -> None:
-    if policies.spec != judge.spec:
-        raise IncompatibleError(
-            f"it evaluates {_describe(judge.spec)}, these are {_describe(policies.spec)}",
-            where=path,
-            remedy="give a critic that was fitted to such policies",
-        )
-
-
-def _describe(spec: Any) -> str:
-    kind = "stochastic" if spec.stochastic else "deterministic"
-    return f"{kind} {spec.arch} policies from {spec.obs_dim} observations to {spec.actions}"
 
 
 def _print(

@@ -1,28 +1,36 @@
-"""``pbvf synthesize``: grow policies from random weights by climbing a frozen critic."""
+"""``pbvf synthesize``: grow policies from random weights, or given ones, by climbing a critic."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.critics import refuse_unread
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, as_payload, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
+from pbvf_offline.records import Defaults
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 
 if TYPE_CHECKING:
     from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.policies.policy import Policies
     from pbvf_offline.synthesis.to_file import SynthesisResult
+
+_FRESH = ("count", "restarts", "hidden", "family")  # settings of policies from random weights
 
 
 @command(
     "pbvf synthesize critic.safetensors --out policies.safetensors",
     "pbvf synthesize critic.safetensors --from-scratch 10 --evaluate --out policies.safetensors",
+    "pbvf synthesize critic.safetensors --policy 64,64 --out policies.safetensors",
+    "pbvf synthesize critic.safetensors --from policies.safetensors --out better.safetensors",
     "pbvf synthesize critic.safetensors --no-trust-region --evaluate --out policies.safetensors",
 )
 def synthesize(
@@ -30,6 +38,10 @@ def synthesize(
     *,
     out: Annotated[Path, option("--out", "Where the policies are written.", "FILE")],
     given: Given[SynthesisSettings],
+    start: Annotated[
+        Path | None,
+        option("--from", "Climb from the policies in this file, not from random weights.", "FILE"),
+    ] = None,
     dataset: Annotated[
         str | None,
         option("--dataset", "Take the states from this dataset, not from the critic's file.", "ID"),
@@ -56,12 +68,15 @@ def synthesize(
 ) -> None:
     """Grow policies from random weights, by gradient ascent on a critic that stays as it is.
 
-    No environment step is taken, except to measure the result with --evaluate.
+    With --from, given policies are climbed further instead. No environment step is taken,
+    except to measure the result with --evaluate.
     """
     values.output_file(out)
     trust_region = given.get("trust_region", True)
     if "radius" in given.values and not trust_region:
         raise UsageError("does not go with --no-trust-region", where="--radius")
+    if start is not None and (other := given.options(*_FRESH)):
+        raise UsageError("does not go with --from, whose policies are climbed", where=other[0])
     place = {
         "--env": env,
         "--env-kwargs": env_kwargs,
@@ -74,8 +89,9 @@ def synthesize(
 
     from pbvf_cli.shared import environments
     from pbvf_offline.fit.critic_file import load_critic
+    from pbvf_offline.io.reading import file_digest
     from pbvf_offline.rollout.evaluation import require_end
-    from pbvf_offline.synthesis.settings import evaluation_defaults, synthesis_defaults
+    from pbvf_offline.synthesis.settings import evaluation_defaults
     from pbvf_offline.synthesis.to_file import stored_seed, synthesize_to_file
 
     environments.silence_gymnasium()
@@ -85,12 +101,16 @@ def synthesize(
     table = SettingsTable()
     table.show("critic", critic)
     table.show("out", out)
+    started = None if start is None else _started(start, file)
+    if start is not None:
+        table.show("from", start)
     settings = table.fill(
         given,
-        synthesis_defaults(env_id, trust_region=trust_region),
+        _defaults(env_id, started, trust_region=trust_region),
         stored_seed=None if overwrite else lambda: stored_seed(out),
-        hidden=() if trust_region else ("radius",),
+        hidden=(*(() if trust_region else ("radius",)), *(() if start is None else _FRESH)),
     )
+    _refuse_other_architecture(settings, file)
     evaluation = None
     if evaluate:
         sources = [(reference, critic)]
@@ -118,6 +138,8 @@ def synthesize(
             file,
             settings,
             out,
+            given=started,
+            given_digest=None if start is None else file_digest(start),
             observations=observations,
             states_digest=digest,
             evaluation=evaluation,
@@ -125,6 +147,42 @@ def synthesize(
             progress=lambda stage, done, total: bars[stage].update(done, total),
         )
     _print(sink, out, settings.seed, result)
+
+
+def _defaults(
+    env_id: str | None, started: Policies | None, *, trust_region: bool
+) -> Defaults[SynthesisSettings]:
+    """Return the defaults of growing fresh policies, or of climbing given ones."""
+    from pbvf_offline.synthesis.settings import synthesis_defaults
+
+    usual = synthesis_defaults(env_id, trust_region=trust_region)
+    if started is None:
+        return usual
+    return Defaults(replace(usual.settings, count=len(started), restarts=1), usual.sources)
+
+
+def _started(path: Path, critic: CriticFile) -> Policies:
+    """Return the policies of a file that are to be climbed.
+
+    Raises:
+        IncompatibleError: The critic does not read them.
+    """
+    from pbvf_offline.policies.files import load_policies
+
+    loaded = load_policies(path).policies
+    refuse_unread(critic, loaded.spec, path)
+    return loaded
+
+
+def _refuse_other_architecture(settings: SynthesisSettings, critic: CriticFile) -> None:
+    """Refuse fresh policies of an architecture that the critic does not read."""
+    view = critic.critic.view
+    if settings.spec_like(critic.spec) != critic.spec and not view.any_architecture:
+        raise UsageError(
+            f"the critic reads parameters of {critic.spec.arch} policies, and no others",
+            where="--family" if settings.hidden in (None, critic.spec.hidden) else "--policy",
+            remedy="fit it with --fingerprint N: it then reads what policies do",
+        )
 
 
 def _refuse_measuring(given: list[str]) -> None:
