@@ -17,7 +17,9 @@ import pbvf_offline.io.formats as formats
 from cli_tools import pbvf
 from libtools import box_spec, fit_settings, make_data, make_file, make_policies
 from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
-from pbvf_offline.envs.reference import EnvReference
+from pbvf_datasets.format.schema import dataset_version, episode_blob
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.envs.wrappers import Wrapper
 from pbvf_offline.errors import ConflictError, IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.settings import FitSettings
@@ -97,6 +99,44 @@ def test_a_critic_that_uses_a_later_setting_is_for_later_programs(
     monkeypatch.undo()
     with pytest.raises(IncompatibleError, match=f"format version {FORMAT_VERSION + 1}.*upgrade"):
         load_critic(path)
+
+
+def stated(image: bytes) -> int:
+    """The format version in the header of a tensor file."""
+    header = json.loads(image[8 : 8 + int.from_bytes(image[:8], "little")])
+    version: int = json.loads(header["__metadata__"]["pbvf"])["version"]
+    return version
+
+
+WRAPPED = EnvConfig("LQR-v0", wrappers=(Wrapper("time-feature"),)).reference()
+RELU = make_policies(box_spec(2, (3,), family="relu-mlp"), 2)
+PLAIN = make_policies(box_spec(2, (3,)), 2)
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        (lambda: PoliciesFile(PLAIN).encode(), 1),
+        (lambda: PoliciesFile(RELU).encode(), 2),
+        (lambda: PoliciesFile(PLAIN, WRAPPED).encode(), 2),
+        (lambda: make_file("psvf", 1, relabel=0.1).encode(), 1),
+        (lambda: make_file("psvf", 1, relabel=0.1, augment="blur").encode(), 2),
+    ],
+    ids=["plain policies", "a family", "a wrapper", "relabelling", "another augmentation"],
+)
+def test_a_file_states_the_lowest_version_that_can_read_it(
+    image: Callable[[], bytes], version: int
+) -> None:
+    assert stated(image()) == version
+
+
+def test_tags_and_manifests_state_the_lowest_version_too() -> None:
+    for spec, version in ((PLAIN.spec, 1), (RELU.spec, 2)):
+        assert json.loads(episode_blob(spec, "none"))["version"] == version
+        provenance = {"spec": spec.to_dict(), "environment": None}
+        assert dataset_version(provenance) == version
+        source = {"provenance": {"environment": WRAPPED.to_dict()}}
+        assert dataset_version({**provenance, "sources": [source]}) == 2
 
 
 def restated(kind: str, path: Path, version: int) -> None:

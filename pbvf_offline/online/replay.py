@@ -21,12 +21,12 @@ from torch import Tensor
 from pbvf_offline.critics import TrainingSet
 from pbvf_offline.critics.stochastic_pavf import action_input
 from pbvf_offline.errors import DamagedError
+from pbvf_offline.online.policy_rows import FIRST_ROWS, PolicyRows
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser
-from pbvf_offline.policies.policy import Policies, renormalise
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 
-_FIRST_ROWS = 256  # a power of two
 RECENT = 10_000
 """Observations that a replay of whole episodes keeps, for those who ask for states."""
 INITIAL = 1_000
@@ -55,55 +55,6 @@ class Steps:
     terminated: bool
     pre_action: NDArray[np.float64] | None = None
     shown: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-
-
-class _PolicyRows:
-    """The policies that entries refer to by row; rows that nothing refers to are dropped."""
-
-    def __init__(self, spec: PolicySpec, device: torch.device) -> None:
-        self.spec, self.device = spec, device
-        self.count = 0
-        self.theta = np.zeros((_FIRST_ROWS, spec.size), np.float32)
-        self.mean = np.zeros((_FIRST_ROWS, spec.obs_dim))
-        self.std = np.ones((_FIRST_ROWS, spec.obs_dim))
-        self.total = np.full(_FIRST_ROWS, np.nan)
-        self.shown = torch.zeros(_FIRST_ROWS, spec.size, device=device)
-
-    def make_room(self, rows: int) -> None:
-        """Allocate so that ``rows`` policies fit."""
-        while len(self.theta) < rows:
-            self.theta = np.concatenate([self.theta, np.zeros_like(self.theta)])
-            self.mean = np.concatenate([self.mean, np.zeros_like(self.mean)])
-            self.std = np.concatenate([self.std, np.ones_like(self.std)])
-            self.total = np.concatenate([self.total, np.full_like(self.total, np.nan)])
-            self.shown = torch.cat([self.shown, torch.zeros_like(self.shown)])
-
-    def add(self, policies: Policies) -> int:
-        """Store one policy and return its row."""
-        self.make_room(self.count + 1)
-        row = self.count
-        self.theta[row], self.mean[row] = policies.theta[0], policies.obs_mean[0]
-        self.std[row], self.total[row] = policies.obs_std[0], np.nan
-        self.count += 1
-        return row
-
-    def drop(self, rows: int) -> None:
-        """Forget the first ``rows`` policies."""
-        left = self.count - rows
-        for array in (self.theta, self.mean, self.std, self.total):
-            array[:left] = array[rows : self.count].copy()
-        self.shown[:left] = self.shown[rows : self.count].clone()
-        self.count = left
-
-    def show(self, first: int, normaliser: Normaliser | None) -> None:
-        """Bring what the critic sees of the rows from ``first`` on up to date."""
-        rows = slice(first, self.count)
-        theta = self.theta[rows]
-        if normaliser is not None:
-            theta = renormalise(
-                self.spec, theta, self.mean[rows], self.std[rows], normaliser.mean, normaliser.std
-            )
-        self.shown[rows] = torch.from_numpy(theta).to(self.device)
 
 
 class Replay:
@@ -136,7 +87,7 @@ class Replay:
         self.spec, self.capacity, self.gamma = spec, capacity, gamma
         self.monte_carlo, self.as_stored, self.device = monte_carlo, as_stored, device
         self.size = self.at = 0
-        self._rows = _PolicyRows(spec, device)
+        self._rows = PolicyRows(spec, device)
         self._normaliser = Normaliser.identity(spec.obs_dim)
         self._initial = np.zeros((INITIAL, spec.obs_dim), obs_dtype)
         self._initials = 0
@@ -254,7 +205,7 @@ class Replay:
         restored buffer forgets what the original forgets.
         """
         count = self._rows.count
-        if not self.size or count < _FIRST_ROWS or count & (count - 1):
+        if not self.size or count < FIRST_ROWS or count & (count - 1):
             return  # not at 256, 512, 1024, …
         oldest = int(self._policy[: self.size].min())
         if oldest >= count // 2:
@@ -326,43 +277,39 @@ class Replay:
 
     # -------------------------------------------------------------------- checkpointing
 
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def _entries(self) -> dict[str, Tensor]:
+        """Return the entries' tensors by their names in a checkpoint: views."""
+        tensors = {"policy": self._policy, "value": self._value}
+        if not self.monte_carlo:
+            tensors |= {"discount": self._discount, "action": self._action}
+            if self._sample is not None:
+                tensors["sample"] = self._sample
+            if self.as_stored:
+                tensors["shown"] = self._shown[: self.capacity]
+                tensors["shown_next"] = self._shown[self.capacity :]
+        return {name: tensor[: self.size] for name, tensor in tensors.items()}
+
+    def state(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
         """Return numbers and arrays from which :meth:`restore` makes an equal buffer."""
-        rows, kept = self._rows, slice(0, self._rows.count)
         numbers = {
             "size": self.size,
             "at": self.at,
             "initials": self._initials,
             "seen": self._seen,
-            "rows": rows.count,
+            "rows": self._rows.count,
         }
         arrays = {
-            "policy_theta": rows.theta[kept],
-            "policy_mean": rows.mean[kept],
-            "policy_std": rows.std[kept],
-            "policy_total": np.nan_to_num(rows.total[kept]),
-            "policy_ended": (~np.isnan(rows.total[kept])).astype(np.uint8),
+            **self._rows.state(),
             "initial": self.initial_observations.astype(np.float64),
             "obs": self.observations.astype(np.float64),
         }
-        tensors = {"policy": self._policy[: self.size], "value": self._value[: self.size]}
         if not self.monte_carlo:
             arrays["next_obs"] = self._next_obs[: self.size].astype(np.float64)
-            tensors |= {
-                "discount": self._discount[: self.size],
-                "action": self._action[: self.size],
-            }
-            if self._sample is not None:
-                tensors["sample"] = self._sample[: self.size]
-            if self.as_stored:
-                tensors["shown"] = self._shown[: self.size]
-                tensors["shown_next"] = self._shown[self.capacity : self.capacity + self.size]
-        arrays |= {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-        return numbers, arrays
+        return numbers, arrays | {n: tensor.cpu().numpy() for n, tensor in self._entries().items()}
 
     def restore(
         self,
-        numbers: Mapping[str, Any],
+        numbers: Mapping[str, int],
         arrays: Mapping[str, NDArray[Any]],
         normaliser: Normaliser,
         where: str | None = None,
@@ -373,33 +320,15 @@ class Replay:
             DamagedError: The state, which ``where`` holds, is not that of such a buffer.
         """
         try:
-            self._restore(numbers, arrays)
+            self.size, self.at = numbers["size"], numbers["at"]
+            self._initials, self._seen = numbers["initials"], numbers["seen"]
+            self._rows.restore(numbers["rows"], arrays)
+            self._initial[: min(self._initials, INITIAL)] = arrays["initial"]
+            self._obs[: len(self.observations)] = arrays["obs"]
+            if not self.monte_carlo:
+                self._next_obs[: self.size] = arrays["next_obs"]
+            for name, tensor in self._entries().items():
+                tensor[:] = torch.from_numpy(arrays[name].copy()).to(self.device)
         except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
             raise DamagedError(f"the replay buffer is malformed: {error}", where=where) from error
         self.renormalise(normaliser)
-
-    def _restore(self, numbers: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        size, count = int(numbers["size"]), int(numbers["rows"])
-        self.size, self.at = size, int(numbers["at"])
-        self._initials, self._seen = int(numbers["initials"]), int(numbers["seen"])
-        rows = self._rows
-        rows.make_room(count)
-        rows.count = count
-        kept = slice(0, count)
-        rows.theta[kept], rows.mean[kept] = arrays["policy_theta"], arrays["policy_mean"]
-        rows.std[kept] = arrays["policy_std"]
-        rows.total[kept] = np.where(arrays["policy_ended"] == 1, arrays["policy_total"], np.nan)
-        rows.show(0, None)
-        self._initial[: min(self._initials, INITIAL)] = arrays["initial"]
-        self._obs[: len(self.observations)] = arrays["obs"]
-        targets = {"policy": self._policy, "value": self._value}
-        if not self.monte_carlo:
-            self._next_obs[:size] = arrays["next_obs"]
-            targets |= {"discount": self._discount, "action": self._action}
-            if self._sample is not None:
-                targets["sample"] = self._sample
-            if self.as_stored:
-                targets["shown"] = self._shown[: self.capacity]
-                targets["shown_next"] = self._shown[self.capacity :]
-        for name, tensor in targets.items():
-            tensor[:size] = torch.from_numpy(arrays[name].copy()).to(self.device)

@@ -63,6 +63,20 @@ def test_json_holds_what_the_interface_promises(here, kind):
     assert load_critic(here / "c.safetensors").fit.settings.kind == kind
 
 
+def test_an_augmentation_is_chosen_by_name(here):
+    blur = ("--updates", 5, "--seed", 0, "--augment", "blur")
+    fit("lab/toy-v0", "psvf", *blur, "--relabel", 0.1)
+    settings = load_critic(here / "c.safetensors").fit.settings
+    assert (settings.augment, settings.relabel) == ("blur", 0.1)
+    other = ("--critic", "psvf", "--out", "c.safetensors", *SMALL, *blur[:4], "--relabel", 0.1)
+    ran = pbvf("fit-critic", "lab/toy-v0", *other)
+    assert ran.code == 7
+    assert 'augment is "blur" there and absent here' in ran.err
+    ran = pbvf("fit-critic", "lab/toy-v0", *other, "--augment", "odd")
+    assert ran.code == 2
+    assert "choose one of blur, relabel" in ran.err
+
+
 def test_without_held_out_policies_validation_is_null():
     assert fit("lab/toy-v0", "psvf", "--updates", 2)["validation"] is None
 

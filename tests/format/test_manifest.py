@@ -93,6 +93,9 @@ def resealed(folder, change):
         (lambda m: m["provenance"]["environment"].update(withheld=[1]), "withheld"),
         (lambda m: m["provenance"]["stats"].update({"return": {"mean": 1}}), "return"),
         (lambda m: m["provenance"]["stats"].update(episodes=1.5), "episodes"),
+        (lambda m: m["provenance"].update(mood=1), "field 'mood'"),
+        (lambda m: m["provenance"]["stats"].update(mood=1), "field 'mood'"),
+        (lambda m: m["provenance"]["environment"].update(mood=1), "field 'mood'"),
     ],
 )
 def test_a_well_sealed_but_malformed_manifest_is_damage(folder, change, why):
