@@ -57,7 +57,7 @@ def snapshot_path(out: Path, update: int) -> Path:
 
 
 def stored_seed(out: Path) -> int | None:
-    """Return the seed of the critic, finished or not, that stands at ``out``."""
+    """Return the seed of the critic, finished or not, at ``out``."""
     for path in (partial_path(out), out):
         with contextlib.suppress(PbvfError):
             return load_critic(path).fit.settings.seed
@@ -93,7 +93,7 @@ def fit_to_file(
         dataset: The dataset's digest.
         overwrite: Start anew whatever is there. It stays until the new fit is finished; the
             same call without ``overwrite`` goes on where such a fit was interrupted, unless
-            what stands there is the same fit with more updates.
+            what is there is the same fit with more updates.
         device: Where to compute; the CPU when None.
         progress: Called with updates done, updates wanted and the last loss.
 

@@ -15,7 +15,8 @@ import json
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,15 +100,32 @@ def _labels(settings: Mapping[str, Any]) -> dict[str, Any]:
 # -------------------------------------------------------------------------------- guard
 
 
-def own_names(names: Iterable[str]) -> re.Pattern[str]:
-    """Return what matches these files of an output, and the folders above them.
+@dataclass(frozen=True)
+class Layout:
+    """What the folder of an output holds, so that it may be replaced.
 
-    >>> own = own_names(["data/a.bin"])
-    >>> bool(own.fullmatch("data/")), bool(own.fullmatch("data/b.bin"))
-    (True, False)
+    Attributes:
+        names: Its files, relative to the folder.
+        marks: Those of which at least one is there if this is such an output: a folder with a
+            ``README.md`` alone is its user's.
     """
-    every = {str(parent) + "/" for name in names for parent in Path(name).parents} | set(names)
-    return re.compile("|".join(re.escape(name) for name in sorted(every)))
+
+    names: tuple[str, ...]
+    marks: tuple[str, ...]
+
+    def foreign(self, folder: Path) -> Path | None:
+        """Return a file or folder that is not of such an output, or None.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        above = {f"{parent}/" for name in self.names for parent in Path(name).parents}
+        own = re.compile("|".join(map(re.escape, sorted({*self.names, *above}))))
+        marked = any(path_exists(folder / name) for name in self.marks)
+        for entry, is_own in entries(folder, own):
+            if not is_own or not (marked or entry.is_dir()):
+                return entry
+        return None
 
 
 def entries(folder: Path, own: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
@@ -136,12 +154,12 @@ def entries(folder: Path, own: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
     yield from walk(folder, "")
 
 
-def refuse_foreign(path: Path, own: re.Pattern[str]) -> None:
+def refuse_foreign(path: Path, layout: Layout) -> None:
     """Refuse to replace a folder that holds files which are not of such an output.
 
     Args:
         path: The output; nothing is refused where there is none.
-        own: As for :func:`entries`.
+        layout: What such an output holds.
 
     Raises:
         ConflictError: It is no folder, or holds such a file, which is named.
@@ -156,7 +174,7 @@ def refuse_foreign(path: Path, own: re.Pattern[str]) -> None:
                 where=path,
                 remedy="move it away, or choose another name",
             )
-        foreign = next((entry for entry, is_own in entries(path, own) if not is_own), None)
+        foreign = layout.foreign(path)
     except OSError as error:
         raise resource_error(error, path) from error
     if foreign is not None:
@@ -181,7 +199,7 @@ class WorkFolder:
     Args:
         path: The output.
         suffix: What the work is called.
-        own: As for :func:`entries`: what an output may hold, so that it may be replaced.
+        layout: What such an output holds, so that it may be replaced.
         check: Raises a PbvfError or an OSError if ``build`` is not whole.
 
     Attributes:
@@ -196,7 +214,7 @@ class WorkFolder:
         path: Path,
         suffix: str,
         *,
-        own: re.Pattern[str],
+        layout: Layout,
         check: Callable[[Path], object],
     ) -> None:
         self.path = path
@@ -204,7 +222,7 @@ class WorkFolder:
         self.build = self.folder / "build"
         self.plan = self.folder / PLAN_FILE
         self._aside = path.with_name(f".{path.name}.replaced")
-        self._own = own
+        self._layout = layout
         self._check = check
         self._lock: OutputLock | None = None
 
@@ -268,7 +286,7 @@ class WorkFolder:
 
     def refuse_foreign(self) -> None:
         """Refuse to replace what is at the output's path; see :func:`refuse_foreign`."""
-        refuse_foreign(self.path, self._own)
+        refuse_foreign(self.path, self._layout)
 
     def publish(self, *, replace: bool) -> None:
         """Give ``build`` the output's name by one rename; remove the rest, and let others in.

@@ -56,7 +56,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "data/thesis.txt", "lab/inner-v0/manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["thesis.txt", "README.md", "data/thesis.txt", "lab/inner-v0/manifest.json"]
+)
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_users_file_in_the_outputs_folder_is_exit_7_and_stays(
@@ -69,7 +71,7 @@ def test_a_users_file_in_the_outputs_folder_is_exit_7_and_stays(
     argv = [str(word).format(root=root) for word in command]
     ran = pbvf(*argv, "-q", *["--overwrite"] * overwrite)
     assert ran.code == 7
-    assert (name if name.startswith("thesis") else name.split("/", maxsplit=1)[0]) in ran.error
+    assert (name if name.endswith((".txt", ".md")) else name.split("/", maxsplit=1)[0]) in ran.error
     assert "--overwrite" not in ran.error
     assert content(root) == before
 

@@ -13,15 +13,14 @@ from faults import read_only
 from pbvf_offline.errors import ConflictError, DamagedError, ResourceError
 from pbvf_offline.io.lock import OutputLock
 from pbvf_offline.io.work_folder import (
+    Layout,
     WorkFolder,
-    entries,
-    own_names,
     refuse_difference,
     refuse_foreign,
     same_settings,
 )
 
-OWN = own_names(["a.bin", "data/b.bin"])
+OWN = Layout(("a.bin", "data/b.bin", "README.md"), marks=("a.bin", "data/b.bin"))
 
 
 def whole(build: Path) -> None:
@@ -30,7 +29,7 @@ def whole(build: Path) -> None:
 
 
 def work(path: Path) -> WorkFolder:
-    return WorkFolder(path, "working", own=OWN, check=whole)
+    return WorkFolder(path, "working", layout=OWN, check=whole)
 
 
 def make(path: Path, text: str) -> Path:
@@ -127,8 +126,13 @@ def test_what_may_be_replaced(tmp_path: Path) -> None:
     path = make(tmp_path / "out", "old")
     (path / ".a.bin.tmp").write_text("half")
     (path / "data/.tmp-b.bin").write_text("half, of version 0.1")
+    (path / "README.md").write_text("of the output")
     refuse_foreign(path, OWN)
-    assert all(is_own for _, is_own in entries(path, OWN))
+    shutil.rmtree(path / "data")
+    refuse_foreign(path, OWN)  # a damaged one may be replaced too
+    (path / "a.bin").unlink()
+    with pytest.raises(ConflictError, match=r"README\.md|a\.bin\.tmp"):
+        refuse_foreign(path, OWN)
 
 
 def test_a_file_or_a_link_is_not_replaced(tmp_path: Path) -> None:

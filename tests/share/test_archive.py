@@ -251,13 +251,13 @@ def test_no_flipped_byte_goes_unnoticed(packed, root, tmp_path):
     data = packed.read_bytes()
     rng = random.Random(0)
     found = members(packed)
-    places = {rng.randrange(len(data)) for _ in range(150)}
+    offsets = {rng.randrange(len(data)) for _ in range(150)}
     for info, _ in found:  # all headers, and the first and last byte of each padding
         at = info.offset_data
-        places |= set(range(at - BLOCK, at, 7)) | {at, at + info.size, at + info.size - 1}
-        places.add(at + -(-info.size // BLOCK) * BLOCK - 1)
-    places |= {len(data) - 1, len(data) - 1024, len(data) - RECORD // 2}
-    for at in sorted(places):
+        offsets |= set(range(at - BLOCK, at, 7)) | {at, at + info.size, at + info.size - 1}
+        offsets.add(at + -(-info.size // BLOCK) * BLOCK - 1)
+    offsets |= {len(data) - 1, len(data) - 1024, len(data) - RECORD // 2}
+    for at in sorted(offsets):
         spoiled = bytearray(data)
         spoiled[at] ^= 1 << rng.randrange(8)
         refused(tmp_path / "x.tar", bytes(spoiled), root)
@@ -439,7 +439,7 @@ def test_files_that_are_no_archives(packed, root, tmp_path):
         unpack(tmp_path / "pipe.tar")
 
 
-def test_what_the_door_refuses_never_stands(made, root, tmp_path):
+def test_a_dangerous_dataset_never_arrives(made, root, tmp_path):
     secret = tmp_path / "secret"
     secret.mkdir()
     with h5py.File(secret / "secret.h5", "w") as file:

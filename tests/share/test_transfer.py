@@ -283,7 +283,7 @@ def test_a_small_file_without_end_is_exit_4(made, root, name, monkeypatch):
     assert not (root / NAME).exists()
 
 
-def test_what_the_door_refuses_never_stands(theirs, root, tmp_path):
+def test_a_dangerous_dataset_never_arrives(theirs, root, tmp_path):
     secret = tmp_path / "secret"
     secret.mkdir()
     with h5py.File(secret / "secret.h5", "w") as file:

@@ -53,7 +53,7 @@ def dataset_work(path: Path) -> WorkFolder:
         where = build / MANIFEST_FILE
         verify_files(build, parse_manifest(read_plain(where), where))
 
-    return WorkFolder(path, "collecting", own=DATASET_FILES, check=check)
+    return WorkFolder(path, "collecting", layout=DATASET_FILES, check=check)
 
 
 def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import canonical_json, parse_json
-from pbvf_offline.io.work_folder import own_names
+from pbvf_offline.io.work_folder import Layout
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, format_version
@@ -37,10 +37,11 @@ MANIFEST_FILE: Final = "manifest.json"
 CARD_FILE: Final = "README.md"
 CROISSANT_FILE: Final = "croissant.json"
 SIGNATURE_FILE: Final = "manifest.json.sig"
-DATASET_FILES: Final = own_names(
-    (DATA_FILE, METADATA_FILE, MANIFEST_FILE, CARD_FILE, CROISSANT_FILE, SIGNATURE_FILE)
+DATASET_FILES: Final = Layout(
+    (DATA_FILE, METADATA_FILE, MANIFEST_FILE, CARD_FILE, CROISSANT_FILE, SIGNATURE_FILE),
+    marks=(DATA_FILE, METADATA_FILE, MANIFEST_FILE),
 )
-"""Matches what a dataset's folder may hold so that another dataset may replace it."""
+"""What a dataset's folder holds, so that another dataset may replace it."""
 
 OBS_DTYPES: Final = (
     *("float64", "float32", "float16"),

@@ -150,7 +150,7 @@ def arrival_work(path: Path) -> WorkFolder:
         with open_folder(build, require_manifest=True, warn=False):
             pass
 
-    return WorkFolder(path, "arriving", own=DATASET_FILES, check=check)
+    return WorkFolder(path, "arriving", layout=DATASET_FILES, check=check)
 
 
 class Arrival:

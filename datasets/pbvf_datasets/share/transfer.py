@@ -1,4 +1,4 @@
-"""Push and pull: datasets to and from other places, whole or not at all.
+"""Push and pull: datasets to and from elsewhere, whole or not at all.
 
 A dataset at a remote is its files under their own names. The manifest is sent last and fetched
 first: where one is, the rest is too, and it says size and digest of all that may follow it.

@@ -226,7 +226,7 @@ class DatasetWriter:
 
     @property
     def complete(self) -> bool:
-        """Whether the dataset stands under its own name."""
+        """Whether the dataset is there under its own name."""
         return self.manifest is not None
 
     @property
