@@ -27,7 +27,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.exchange.compare import differences, how_far
-from pbvf_offline.exchange.interpret import ImportSettings, interpret
+from pbvf_offline.exchange.interpret import ImportSettings, Interpreted, interpret
 from pbvf_offline.exchange.layer_names import listed
 from pbvf_offline.exchange.output import refuse_own_input, stands
 from pbvf_offline.exchange.state_dict import activation_in
@@ -49,25 +49,18 @@ class Imported:
 
     Attributes:
         file: The policies file.
-        layers: The names of the layers taken, of the first source.
-        left_out: Tensors that no part of the policy was taken from, of the first source.
-        assumed: Whether tanh between the layers is an assumption: neither the user nor the file
-            said so.
-        rounded: Whether weights had more digits than float32 holds.
-        normaliser: Where the normaliser is from: ``given``, ``tensor NAME`` or None: there is none.
+        first: What was read of the first source.
+        rounded: Whether weights of any had more digits than float32 holds.
         checked: Rows of observations and actions compared, and their largest difference in
             units of the range (discrete: 0); None: not asked for.
         already_complete: Whether nothing had to be done.
     """
 
     file: PoliciesFile
-    layers: tuple[str, ...]
-    left_out: tuple[str, ...]
-    assumed: bool
+    first: Interpreted
     rounded: bool
-    normaliser: str | None
-    checked: tuple[int, float] | None = None
-    already_complete: bool = False
+    checked: tuple[int, float] | None
+    already_complete: bool
 
 
 def import_weights(
@@ -136,16 +129,7 @@ def import_weights(
                 raise refusal
             file.save(out)
     rounded = any(part.rounded for part in parts)
-    return Imported(
-        file,
-        first.layers,
-        first.left_out,
-        first.assumed,
-        rounded,
-        first.normaliser,
-        checked,
-        done,
-    )
+    return Imported(file, first, rounded, checked, done)
 
 
 def from_state_dict(

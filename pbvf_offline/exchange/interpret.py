@@ -67,10 +67,16 @@ class ImportSettings:
 
 @dataclass(frozen=True)
 class Interpreted:
-    """One policy of the tensors of a source; see :class:`Imported` for the other attributes.
+    """One policy of the tensors of a source.
 
     Attributes:
         policies: One policy.
+        layers: The names of its layers.
+        left_out: Tensors that no part of it was taken from.
+        assumed: Whether tanh between the layers is an assumption: neither the user nor the file
+            said so.
+        rounded: Whether weights had more digits than float32 holds.
+        normaliser: Where the normaliser is from: ``given``, ``tensor NAME`` or None: there is none.
     """
 
     policies: Policies

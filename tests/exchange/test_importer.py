@@ -236,9 +236,9 @@ def load(tmp_path: Path, state: Any, settings: ImportSettings | None = None, **k
 def test_a_file_becomes_a_policies_file(tmp_path: Path) -> None:
     module = network(3, 8, 1)
     made = load(tmp_path, module.state_dict())
-    assert made.layers == ("0", "2")
-    assert made.left_out == ()
-    assert made.normaliser is None
+    assert made.first.layers == ("0", "2")
+    assert made.first.left_out == ()
+    assert made.first.normaliser is None
     assert not made.rounded
     file = load_policies(tmp_path / "policies.safetensors")
     assert file.environment is not None

@@ -26,17 +26,6 @@ def test_network_output_is_the_sequential_network(hidden: tuple[int, ...]) -> No
     assert torch.allclose(out, net(obs), atol=1e-6)
 
 
-def test_leading_axes_broadcast() -> None:
-    spec = box_spec(3, (4,), 2)
-    theta, obs = torch.randn(5, spec.size), torch.randn(6, 3)
-    shared = network_output(spec, theta, obs)
-    assert shared.shape == (5, 6, 2)
-    own = network_output(spec, theta, obs[:5].unsqueeze(1)).squeeze(1)
-    for k in range(5):
-        assert torch.allclose(shared[k], network_output(spec, theta[k], obs), atol=1e-6)
-        assert torch.allclose(own[k], shared[k, k], atol=1e-6)
-
-
 @pytest.mark.parametrize("squash", ["tanh", "none"])
 def test_unit_action_is_the_actors_action_in_unit(squash: str, rng: np.random.Generator) -> None:
     actions = BoxActions((-0.3, 1.0), (0.7, 5.0), "float64")
@@ -57,13 +46,6 @@ def test_log_std_is_skipped() -> None:
     with_std = torch.cat([torch.full((1, 1), 9.0), theta], dim=1)
     obs = torch.randn(4, 2)
     assert torch.equal(network_output(noisy, with_std, obs), network_output(plain, theta, obs))
-
-
-def test_gradient_in_theta_by_finite_differences() -> None:
-    spec = box_spec(2, (3,), 2)
-    theta = torch.randn(2, spec.size, dtype=torch.float64, requires_grad=True)
-    obs = torch.randn(3, 2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda t: unit_action(spec, t, obs), theta)
 
 
 def test_to_unit_by_hand_and_refusal() -> None:

@@ -7,6 +7,9 @@ is below 1e-9 of the outputs here. Executed actions are float32: within 1e-6 of 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +86,27 @@ def acted(policies: Policies, row: int, obs: np.ndarray) -> np.ndarray:
 def test_a_family_has_some_network_and_its_own_name(family: str) -> None:
     assert FAMILIES[family].name == family
     assert [sizes for name, sizes in ARCHITECTURES if name == family]
+
+
+def test_acting_needs_no_torch() -> None:
+    """Workers that roll policies out never import it."""
+    script = """
+import json, sys
+import numpy as np
+from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.policy import init_theta
+from pbvf_offline.policies.spec import PolicySpec
+for data in json.loads(sys.argv[1]):
+    spec = PolicySpec.from_dict(data, "spec")
+    theta = init_theta(spec, np.random.default_rng(0))
+    Actor(spec, theta, np.zeros(spec.obs_dim), np.ones(spec.obs_dim)).act(np.ones(spec.obs_dim))
+found = {"torch", "onnx"} & set(sys.modules)
+assert not found, found
+"""
+    specs = [spec_of(name, "box", hidden).to_dict() for name, hidden in ARCHITECTURES]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = [sys.executable, "-c", script, json.dumps(specs)]
+    subprocess.run(argv, check=True, env=environment)
 
 
 @every_spec

@@ -204,13 +204,6 @@ def test_acting_changes_neither_observation_nor_itself() -> None:
     assert np.all(np.abs(second) <= 1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
-def test_observations_of_any_dtype(dtype: str) -> None:
-    actor = make_policies(box_spec(2), 1).actor(0)
-    obs = np.array([1, 0], dtype)
-    assert np.array_equal(actor.act(obs)[0], actor.act(obs.astype(float))[0])
-
-
 def test_init_is_pytorch_default() -> None:
     # nn.Linear draws weight and bias uniformly on +-1/sqrt(in).
     spec = box_spec(9, (100,), 2, stochastic=True)

@@ -150,12 +150,12 @@ def import_policies(
         log_std=numbers(log_std, "--log-std"),
     )
     made = import_weights(files, config, settings, out, check=check, overwrite=overwrite)
-    if made.assumed and check is None:
+    if made.first.assumed and check is None:
         sink.note(
             "note: tanh between the layers is assumed, since weights do not tell; see --check"
         )
-    if made.left_out:
-        sink.note(f"note: left out: {', '.join(made.left_out[:ROWS_SHOWN])}")
+    if made.first.left_out:
+        sink.note(f"note: left out: {', '.join(made.first.left_out[:ROWS_SHOWN])}")
     if made.rounded:
         sink.note("note: weights were rounded to float32")
     _print(sink, out, made)
@@ -183,9 +183,9 @@ def _print(sink: Sink, out: Path, made: Imported) -> None:
         "env": None if reference is None else reference.name,
         "spec": policies.spec.to_dict(),
         "parameters": policies.spec.size,
-        "layers": made.layers,
-        "left_out": made.left_out,
-        "normaliser": made.normaliser,
+        "layers": made.first.layers,
+        "left_out": made.first.left_out,
+        "normaliser": made.first.normaliser,
         "rounded": made.rounded,
         "check": checked,
         "already_complete": made.already_complete,
@@ -194,8 +194,8 @@ def _print(sink: Sink, out: Path, made: Imported) -> None:
         ("policies", f"{out} ({len(policies)})"),
         ("kind", kind_text(policies.spec)),
         ("actions", actions_text(policies.spec)),
-        ("layers", ", ".join(layer or "(the module itself)" for layer in made.layers)),
-        ("normaliser", made.normaliser or "none"),
+        ("layers", ", ".join(layer or "(the module itself)" for layer in made.first.layers)),
+        ("normaliser", made.first.normaliser or "none"),
     ]
     if made.checked is not None:
         rows.append(("check", f"{made.checked[0]} actions equal, within {made.checked[1]:.2g}"))
