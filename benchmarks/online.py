@@ -21,8 +21,9 @@ from torch import nn
 from alternate import alternate, options, write
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.online.loop import Hooks, start_training, train
+from pbvf_offline.online.loop import Hooks, train
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
+from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.policy import init_theta, perturb
 from pbvf_offline.policies.spaces import spec_for_env

@@ -16,10 +16,10 @@ from .models.model_file import load_model as load_model
 from .models.settings import ModelRequest as ModelRequest
 from .models.to_file import fit_model_to_file as fit_model_to_file
 from .online.loop import Hooks as Hooks
-from .online.loop import start_training as start_training
 from .online.loop import train as train
 from .online.settings import OnlineSettings as OnlineSettings
 from .online.settings import online_defaults as online_defaults
+from .online.training import start_training as start_training
 from .policies.actions import BoxActions as BoxActions
 from .policies.actions import DiscreteActions as DiscreteActions
 from .policies.actor import Actor as Actor

@@ -23,8 +23,9 @@ from pbvf_offline.envs.make import LQR_ID, close_env, make_env, time_limit
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.validation import rank_correlation
-from pbvf_offline.online.loop import Hooks, Training, start_training, train
+from pbvf_offline.online.loop import Hooks, train
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
+from pbvf_offline.online.training import Training, start_training
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.presets.offline import env_preset

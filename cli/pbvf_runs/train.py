@@ -62,7 +62,8 @@ from pbvf_runs.records import (
 if TYPE_CHECKING:
     import torch
 
-    from pbvf_offline.online.loop import EpisodeRecord, Training
+    from pbvf_offline.online.loop import EpisodeRecord
+    from pbvf_offline.online.training import Training
 
 SHARD_STEPS: Final = 20_000
 
@@ -172,7 +173,8 @@ class _Runner:
     ) -> None:
         import torch
 
-        from pbvf_offline.online.loop import evaluation_steps, fresh_critic
+        from pbvf_offline.online.loop import evaluation_steps
+        from pbvf_offline.online.training import fresh_critic
 
         fresh_critic(config.spec, config.settings)
         self.config, self.folder, self.steps, self.snapshots = config, folder, steps, snapshots
@@ -230,7 +232,7 @@ class _Runner:
         return self._complete(training, tail, seconds)
 
     def _fresh(self) -> Training:
-        from pbvf_offline.online.loop import start_training
+        from pbvf_offline.online.training import start_training
 
         self.evaluations, self.returns, self.last = {}, [], None
         self.kept = RunEpisodes(self.folder)

@@ -15,8 +15,8 @@ from pbvf_offline.fit.critic_context import context_of
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.weights import fit_tensors, stored_fit
 from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode
-from pbvf_offline.online.loop import Training, start_training
 from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.training import Training, start_training
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record

@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, UsageError
-from pbvf_offline.fit.loop import Fit, check_weights, gradient_step, make_optimiser
+from pbvf_offline.fit.loop import check_weights, gradient_step
 from pbvf_offline.online.per_step import PerStepSchedule
-from pbvf_offline.online.replay import Replay, Steps
+from pbvf_offline.online.replay import Steps
 from pbvf_offline.online.settings import OnlineSettings
-from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
-from pbvf_offline.policies.policy import Policies, init_theta
-from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.online.training import Training
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeRun
 from pbvf_offline.rollout.schedules import PerturbationSchedule
@@ -63,51 +60,6 @@ class EpisodeRecord:
     effective_samples: float | None
 
 
-@dataclass
-class Training:
-    """A run in progress.
-
-    Attributes:
-        settings: What decides it.
-        spec: Architecture of the policies.
-        fit: The critic with its optimiser.
-        theta: (1, D) the learned policy, in the present normaliser.
-        actor: Adam over it.
-        replay: The replay buffer.
-        statistics: Statistics of the observations acted on.
-        normaliser: What the present episode's policy sees with.
-        steps: Environment steps taken.
-        episodes: Episodes finished.
-        rounds: Rounds of updates done.
-        objective: The actor's last objective.
-        effective: Effective sample sizes since the last finished episode.
-    """
-
-    settings: OnlineSettings
-    spec: PolicySpec
-    fit: Fit
-    theta: torch.Tensor
-    actor: torch.optim.Adam
-    replay: Replay
-    statistics: RunningStatistics
-    normaliser: Normaliser
-    steps: int = 0
-    episodes: int = 0
-    rounds: int = 0
-    objective: float | None = None
-    effective: list[float] = field(default_factory=list)
-
-    @property
-    def policy(self) -> Policies:
-        """The learned policy, unperturbed, with statistics frozen now."""
-        return Policies(
-            self.spec,
-            self.theta.detach().cpu().numpy().copy(),
-            self.normaliser.mean[None].copy(),
-            self.normaliser.std[None].copy(),
-        )
-
-
 @dataclass(frozen=True)
 class Hooks:
     """What a caller is told while training goes on.
@@ -127,75 +79,6 @@ class Hooks:
     episode: Callable[[Training, EpisodeRecord, Episode | None], None] | None = None
     keep: bool = False
     tick: Callable[[int], None] | None = None
-
-
-def fresh_critic(spec: PolicySpec, settings: OnlineSettings) -> Critic:
-    """Return the critic of a run at step 0, on the CPU.
-
-    Raises:
-        IncompatibleError: The critic cannot evaluate such policies.
-    """
-    config = CriticConfig(
-        spec=spec,
-        hidden=settings.hidden,
-        activation=settings.activation,
-        gamma=settings.gamma,
-        reward=settings.reward,
-    )
-    return make_critic(settings.kind, config, generator(settings.seed, Stream.CRITIC_INIT))
-
-
-def start_training(
-    spec: PolicySpec, settings: OnlineSettings, *, obs_dtype: Any, device: torch.device
-) -> Training:
-    """Return a run at step 0 with a fresh critic and a fresh policy.
-
-    Args:
-        spec: Architecture of the policies.
-        settings: What decides the run.
-        obs_dtype: The observations' own dtype.
-        device: Where tensors are.
-
-    Raises:
-        IncompatibleError: The critic cannot evaluate such policies.
-        UsageError: The initial theta has another size than the spec.
-    """
-    seed = settings.seed
-    critic = fresh_critic(spec, settings).to(device)
-    if settings.initial_theta is None:
-        first = init_theta(spec, generator(seed, Stream.BASE_POLICY))
-    else:
-        first = np.array(settings.initial_theta, np.float32)
-        if first.shape != (spec.size,):
-            raise UsageError(
-                f"the initial theta has {first.size} parameters, the policy has {spec.size}"
-            )
-    theta = torch.from_numpy(first[None].copy()).to(device).requires_grad_()
-    normaliser = Normaliser.identity(spec.obs_dim)
-    return Training(
-        settings=settings,
-        spec=spec,
-        fit=Fit(
-            settings.fit_settings(),
-            critic,
-            None,
-            normaliser,
-            make_optimiser(critic, settings.lr_critic),
-        ),
-        theta=theta,
-        actor=torch.optim.Adam([theta], lr=settings.lr_policy, maximize=True, fused=True),
-        replay=Replay(
-            spec,
-            capacity=settings.buffer_size,
-            gamma=settings.gamma,
-            monte_carlo=critic.kind.monte_carlo,
-            obs_dtype=obs_dtype,
-            device=device,
-            as_stored=settings.normalization == "per-step",
-        ),
-        statistics=RunningStatistics(spec.obs_dim),
-        normaliser=normaliser,
-    )
 
 
 def train(training: Training, env: Env, until: int, hooks: Hooks) -> Episode | None:

@@ -15,8 +15,9 @@ from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
 from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.online.loop import Hooks, Training, start_training, train
+from pbvf_offline.online.loop import Hooks, train
 from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.training import Training, start_training
 from pbvf_offline.policies.families.mlp import TANH_MLP
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import PolicySpec

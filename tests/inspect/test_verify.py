@@ -44,8 +44,8 @@ from pbvf_offline.errors import (
 from pbvf_offline.io import tensor_file as files
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import encode_checkpoint
-from pbvf_offline.online.loop import start_training
 from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.families.mlp import MLP
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Policies

@@ -17,8 +17,9 @@ from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import critic_file, decode_checkpoint, encode_checkpoint
-from pbvf_offline.online.loop import Hooks, Training, start_training, train
+from pbvf_offline.online.loop import Hooks, train
 from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.training import Training, start_training
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.synthesis.ascent import synthesize

@@ -20,16 +20,9 @@ from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
-from pbvf_offline.online.loop import (
-    EpisodeRecord,
-    Hooks,
-    Training,
-    evaluation_seed,
-    evaluation_steps,
-    start_training,
-    train,
-)
+from pbvf_offline.online.loop import EpisodeRecord, Hooks, evaluation_seed, evaluation_steps, train
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
+from pbvf_offline.online.training import Training, start_training
 from pbvf_offline.policies.normaliser import MIN_STD
 from pbvf_offline.policies.policy import init_theta
 from pbvf_offline.policies.spaces import spec_for_env
@@ -161,7 +154,7 @@ class Update:
 def updates(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
     """Every gradient step that is taken, with the environment step it was taken at."""
     seen: list[Update] = []
-    begin = online.start_training
+    begin = start_training
     gradient_step = online.gradient_step
     now: list[Training] = []
 

@@ -30,6 +30,7 @@ from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.online import loop as online
 from pbvf_offline.online.loop import evaluation_seed
 from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies
@@ -672,7 +673,7 @@ def test_stored_episodes_are_all_that_was_done(steps: int, tmp_path: Path) -> No
     assert [e.cut for e in episodes[: result.episodes]] == ["none"] * result.episodes
     assert len(episodes) == result.episodes + (sum(map(len, whole)) < steps)
     # They are those that the loop ran, bit for bit.
-    training = online.start_training(
+    training = start_training(
         CONFIG.spec, CONFIG.settings, obs_dtype=np.float64, device=__import__("torch").device("cpu")
     )
     ran: list[Any] = []
