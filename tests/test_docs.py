@@ -21,7 +21,9 @@ import pbvf_datasets
 import pbvf_experiments
 import pbvf_offline
 import pbvf_runs
+from cli_tools import pbvf
 from pbvf_cli.__main__ import main
+from pbvf_cli.app import COMMANDS
 from pbvf_experiments.offline import summary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,6 +81,17 @@ def test_readme_names_files_that_exist() -> None:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for name in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / name).exists(), f"{page.name}: {name}"
+
+
+def test_options_that_pages_name_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    known = {"--help"}
+    for name in COMMANDS:
+        known |= set(re.findall(r"--[a-z0-9-]+", pbvf(*name.split(), "--help").out))
+    assert len(known) > 100
+    for page in (ROOT / "README.md", ROOT / "docs/commands.md", ROOT / "docs/interop.md"):
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))
+        assert named <= known, page.name
 
 
 def modules() -> list[str]:

@@ -81,7 +81,7 @@ def _identity(settings: CollectSettings, given: _Given) -> dict[str, Any]:
         chosen["family"] = policy.family
     return {
         "env": settings.env.reference().to_dict(),
-        # Arguments that name paths stay out of the file; their digest tells them apart.
+        # Arguments that name paths stay out of the file; their digest distinguishes them.
         "env_kwargs": _digest(repr(sorted(settings.env.kwargs.items())).encode()),
         "steps": settings.steps,
         "episodes": settings.episodes,
@@ -100,7 +100,7 @@ def _identity(settings: CollectSettings, given: _Given) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What a collection came to.
+    """Result of a collection.
 
     Attributes:
         dataset: The dataset's id.
@@ -155,7 +155,7 @@ def collect(
         base: Perturb this one policy, in its own normaliser, in place of a fresh one.
         policies: Roll these policies out unperturbed, one an episode, in turn.
         root: Folder of datasets; Minari's when None.
-        overwrite: Start anew whatever is there.
+        overwrite: Start over whatever is there.
         workers: Number of processes; does not change the result.
         progress: Called with steps done, steps wanted (None: unknown) and episodes done.
 

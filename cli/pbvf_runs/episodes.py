@@ -28,7 +28,7 @@ from pbvf_runs.records import (
     TAIL_FILE,
 )
 
-BRING_BACK: Final = "bring it back, or start anew with --overwrite"
+BRING_BACK: Final = "bring it back, or start over with --overwrite"
 
 
 class RunEpisodes:
@@ -72,7 +72,7 @@ class RunEpisodes:
         raise DamagedError(
             "does not belong to the checkpoint beside it",
             where=path,
-            remedy="start anew with --overwrite",
+            remedy="start over with --overwrite",
         )
 
     @property

@@ -56,7 +56,7 @@ def check_export(
         {key: found[key] for key in wanted},
         wanted,
         path,
-        "give another --export-dataset; --overwrite would train the run anew too",
+        "give another --export-dataset; --overwrite would train the run again too",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whose folder it is: claiming, clearing and recognising the folder of a training run."""
+"""The folder of a training run: claiming, clearing and recognising it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pbvf_runs.records import (
     snapshot_files,
 )
 
-OTHER_RUN: Final = "choose another --run, or start anew with --overwrite"
+OTHER_RUN: Final = "choose another --run, or start over with --overwrite"
 SHARD_NAME: Final = r"shard-\d{6,}-[0-9a-f]{16}\.safetensors"
 _FILES: Final = (
     *(CONFIG_FILE, PENDING_FILE, TAIL_FILE, CRITIC_FILE, POLICY_FILE, METRICS_FILE, RESULT_FILE),

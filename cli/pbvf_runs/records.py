@@ -1,4 +1,4 @@
-"""What decides a training run, what it comes to, and the names of its files."""
+"""Configuration and result of a training run, and the names of its files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, as ``config.json`` holds it.
 
-        The format version stands there from version 2 on.
+        It holds the format version from version 2 on.
         """
         version = self.stored.format_version
         return ({} if version == 1 else {"version": version}) | self.stored.to_dict()
@@ -138,7 +138,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
         folder: Its folder.

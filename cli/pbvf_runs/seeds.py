@@ -36,7 +36,7 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended: with a result or with an error, and what it had to say."""
+    """How one run ended: its result or its error, and its notes."""
 
     run: SeedRun
     result: RunResult | None
@@ -52,8 +52,8 @@ class SeedJob:
         steps: Environment steps of each.
         snapshots: Steps at which critic and policy are kept too.
         device: Where tensors are.
-        overwrite: Start anew whatever is there.
-        loggers: Who is told of episodes and evaluations.
+        overwrite: Start over whatever is there.
+        loggers: Loggers of episodes and evaluations.
     """
 
     steps: int
@@ -66,7 +66,7 @@ class SeedJob:
         """Return the function from a run to its outcome."""
         from gymnasium import logger
 
-        logger.min_level = logger.ERROR  # its remarks are no news in every process
+        logger.min_level = logger.ERROR  # its remarks would be repeated by every process
         use_one_thread()
         return self.outcome
 
@@ -127,7 +127,7 @@ def train_seeds(
         job: What they have in common.
         runs: The runs.
         workers: Processes; with one, everything happens in this process.
-        progress: Told ``(done, total, seed, last)``: steps over all runs, the seed under way
+        progress: Told ``(done, total, seed, last)``: steps over all runs, the current seed
             and the mean return of its last evaluation with one worker, else finished runs and
             None twice.
         stop_soon: With one worker called at the end of each episode; what it raises stops

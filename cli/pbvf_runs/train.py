@@ -84,8 +84,8 @@ def train_run(
     """Train in a folder; the same call continues, and finds a finished run complete.
 
     More steps extend a run, with the result of an uninterrupted one. Where that one's
-    evaluations or snapshots lie at steps which this one has passed, the way is gone over
-    again.
+    evaluations or snapshots lie at steps which this one has passed, the run is repeated
+    from its start.
 
     Args:
         config: What decides the run.
@@ -93,8 +93,8 @@ def train_run(
         steps: Environment steps in all.
         snapshots: Steps at which the critic and the policy are kept too.
         device: Where tensors are; the CPU when None.
-        overwrite: Start anew whatever is there.
-        loggers: Who is told of episodes and evaluations, by their names in
+        overwrite: Start over whatever is there.
+        loggers: Loggers of episodes and evaluations, by their names in
             :data:`pbvf_runs.loggers.LOGGERS`.
         tick: Called often with the environment steps done and the mean return of the last
             evaluation made now, for progress. What it raises
@@ -206,7 +206,7 @@ class _Runner:
             self.log.close()
         close_env(self.env)
 
-    # --------------------------------------------------------------------------- going on
+    # ------------------------------------------------------------------------ continuing
 
     def run(self) -> RunResult:
         """Train to the end and leave the folder complete."""
@@ -244,7 +244,7 @@ class _Runner:
         )
 
     def _resume(self) -> Training | None:
-        """Return the run as its last checkpoint has it; None where it must start anew."""
+        """Return the run as its last checkpoint has it; None where it must start over."""
         from pbvf_offline.online.checkpoint import decode_checkpoint
 
         path = self.folder / CHECKPOINT_FILE
@@ -272,8 +272,8 @@ class _Runner:
         if missing:
             if self.note is not None:
                 self.note(
-                    "note: this asks for steps that the run has passed already; it is gone over "
-                    "again from its start"
+                    "note: this asks for steps that the run has passed already; it runs again "
+                    "from step 0"
                 )
             return None
         self.returns = [(int(s), float(r)) for s, r in extra["training_returns"]]
@@ -350,7 +350,7 @@ class _Runner:
         if training.steps // SHARD_STEPS > (training.steps - record.steps) // SHARD_STEPS:
             self._shard(training)
         elif self.steps - training.steps < self.limit:
-            # Perhaps the last finished episode: what an extension goes on from.
+            # Perhaps the last finished episode: what an extension continues from.
             self.last = self._checkpoint_image(training)
         if self.stop_soon is not None:
             try:

@@ -38,5 +38,5 @@ def stands(path: Path, image: bytes, *, overwrite: bool) -> bool:
     raise ConflictError(
         "exists with other content",
         where=path,
-        remedy="choose another --out, or start anew with --overwrite",
+        remedy="choose another --out, or start over with --overwrite",
     )

@@ -91,7 +91,7 @@ def fit_to_file(
             what a fit of so many updates writes.
         environment: The dataset's environment.
         dataset: The dataset's digest.
-        overwrite: Start anew whatever is there. It stays until the new fit is finished; the
+        overwrite: Start over whatever is there. It stays until the new fit is finished; the
             same call without ``overwrite`` goes on where such a fit was interrupted, unless
             what is there is the same fit with more updates.
         device: Where to compute; the CPU when None.

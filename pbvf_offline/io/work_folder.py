@@ -2,7 +2,7 @@
 
 Every command that writes keeps one rule: an output that is complete with the same settings is
 left as it is; a partial one is continued; one with other settings is a conflict; and
-``--overwrite`` starts anew, while the old output stays until the new one is whole. This module
+``--overwrite`` starts over, while the old output stays until the new one is whole. This module
 says what "the same settings" means, which files may be replaced, and how a finished folder takes
 its name. Who writes one file needs no work folder: :mod:`pbvf_offline.io.durable` renames it.
 """
@@ -34,7 +34,7 @@ from pbvf_offline.io.lock import OutputLock, lock_path
 from pbvf_offline.io.strict_json import canonical_json
 
 PLAN_FILE: Final = "plan.json"
-START_ANEW: Final = "choose another --out, or start anew with --overwrite"
+START_ANEW: Final = "choose another --out, or start over with --overwrite"
 
 # ----------------------------------------------------------------------------- settings
 

@@ -94,7 +94,7 @@ def fit_model_to_file(
         updates: Gradient steps in all.
         environment: The dataset's environment.
         dataset: The dataset's digest.
-        overwrite: Start anew whatever is there; it stays until the new one is finished.
+        overwrite: Start over whatever is there; it stays until the new one is finished.
         hooks: What is called on the way.
 
     Raises:
@@ -205,7 +205,7 @@ def _finished(out: Path, request: ModelRequest, updates: int, dataset: str) -> M
         raise ConflictError(
             f"exists with {file.fit.total} updates, {updates} were asked for",
             where=out,
-            remedy="choose another --out, or start anew with --overwrite",
+            remedy="choose another --out, or start over with --overwrite",
         )
     return file
 

@@ -92,7 +92,7 @@ def rounds_to_file(
         model_digest: Digest of the model's file.
         environment: The dataset's environment.
         dataset: The dataset's digest.
-        overwrite: Start anew whatever is there; it stays until the new one is finished.
+        overwrite: Start over whatever is there; it stays until the new one is finished.
         after_round: Called after each round, for progress; what it raises stops them.
 
     Raises:

@@ -85,7 +85,7 @@ def synthesize_to_file(
         observations: Raw states from a dataset in place of the critic's own.
         states_digest: Digest of that dataset.
         evaluation: Measure the policies along the way; the chosen step is the same without.
-        overwrite: Start anew whatever is there.
+        overwrite: Start over whatever is there.
         progress: Called with the stage's name, what is done and the total.
 
     Raises:

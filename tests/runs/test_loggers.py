@@ -90,7 +90,7 @@ def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None
     told, silent = files(tmp_path / "told"), files(tmp_path / "silent")
     assert len(told) > len(silent)
     assert {key: told[key] for key in silent} == silent
-    # A run that starts anew takes the logs along.
+    # A run that starts over takes the logs along.
     train_run(CONFIG, tmp_path / "told", 30, loggers=(), overwrite=True)
     assert files(tmp_path / "told") == silent
 

@@ -220,7 +220,7 @@ def _payload(result: EditResult) -> dict[str, Any]:
 
 
 def _print(sink: Sink, result: EditResult, key: str, left_out: tuple[str, int]) -> None:
-    """Print what an edit came to; ``key`` and ``left_out`` say how many episodes are not in it."""
+    """Print the result of an edit; ``left_out`` counts the episodes that are not in it."""
     for note in result.notes:
         sink.note(f"note: {note}")
     label, count = left_out

@@ -95,8 +95,8 @@ def pull(
 ) -> None:
     """Fetch a dataset from another place; the same command continues.
 
-    The manifest comes first. Nothing stands under the dataset's name before every byte fits it
-    and the files were found safe.
+    The manifest comes first. The dataset gets its name when every byte matches the manifest and
+    the files were found safe.
     """
     from pbvf_datasets.share.transfer import pull as pull_dataset
 
@@ -161,7 +161,7 @@ def unpack(
 
 @contextlib.contextmanager
 def _bars(what: str, sink: Sink) -> Iterator[tuple[Progress, Progress]]:
-    """Yield whom to tell of the verification and of the bytes: the second bar ends the first."""
+    """Yield progress functions of the verification and of the bytes; the second ends the first."""
     with contextlib.ExitStack() as first, Bar(what, "bytes", sink=sink) as bar:
         steps = first.enter_context(Bar("verifying", "steps", sink=sink))
 
@@ -177,7 +177,8 @@ def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
 
 
 def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, moved: str) -> None:
-    payload = as_payload(arrived, "source", "size") | {
+    payload = as_payload(arrived, "source", "size", "was_there") | {
+        "already_complete": arrived.already_complete,
         source: arrived.source,
         "bytes": arrived.size,
         "seconds": seconds,

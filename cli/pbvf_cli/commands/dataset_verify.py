@@ -31,7 +31,7 @@ def verify_path(
     require_manifest: options.RequireManifest = False,
     sink: Sink,
 ) -> None:
-    """Check that a file is whole, true to itself and safe; report all that is wrong.
+    """Check that a file is whole, consistent and safe; report everything that is wrong.
 
     Digests, structure, links, sizes, shapes, finite values, tags, and for deterministic
     policies that every stored action is the one that its policy gives. Ends with 0 when it is
@@ -49,7 +49,7 @@ def verify_path(
     sink.result(found.to_dict(), _rows(found), table=table)
     if require_manifest and found.manifest is False:
         raise UnsafeError(
-            "it has no manifest.json, so nothing vouches for its content",
+            "it has no manifest.json, so its content cannot be checked",
             where=found.path,
             remedy="get it with its manifest, or check it without --require-manifest",
         )
@@ -59,7 +59,7 @@ def verify_path(
 
 
 def _with_others(error: PbvfError, others: int) -> PbvfError:
-    """Return an error that also tells how many other problems there are."""
+    """Return an error that also says how many other problems there are."""
     if others == 0:
         return error
     what = f"{error.what} (and {others:,} more {'problem' if others == 1 else 'problems'})"
@@ -76,10 +76,10 @@ def _rows(found: Verification) -> list[tuple[str, str]]:
         "intact": "all checks passed",
         "damaged": "something is not as it should be",
         "unsafe": "do not open it with other tools",
-        "unverified": "nothing vouches for its content",
+        "unverified": "it has no manifest to check its content against",
     }
     if found.status == "unverified" and found.problems:
-        meanings["unverified"] = "it could not be checked to the end"
+        meanings["unverified"] = "it could not be checked completely"
     rows = [
         ("path", str(found.path)),
         ("kind", found.kind),

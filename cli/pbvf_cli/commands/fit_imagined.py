@@ -62,10 +62,10 @@ def fit_imagined(
     force: bool,
     device: DeviceName,
 ) -> None:
-    """Run the rounds and print what they came to.
+    """Run the rounds and print their result.
 
     Args:
-        sink: Where the command's words go.
+        sink: The command's output.
         table: The settings so far.
         data: The dataset.
         environment: Its environment.

@@ -54,7 +54,7 @@ def import_policies(
         str | None,
         option(
             "--activation",
-            "What lies between the layers, tanh or relu; weights do not tell.",
+            "Activation between the layers, tanh or relu; it cannot be read from weights.",
             "NAME",
             default="tanh; sb3 needs it where its own default is not tanh",
         ),
@@ -128,7 +128,7 @@ def import_policies(
     names: Literal["torch", "sb3"] = "torch" if layout is None else layout
     table.show("format", names, "default" if layout is None else "given")
     table.show("layers", layers, "found by names and shapes" if layers is None else "given")
-    table.choose("activation", activation, "tanh", "default where the file does not tell")
+    table.choose("activation", activation, "tanh", "default where the file does not name it")
     if names == "torch":
         squash = table.choose("squash", squash, env_preset(env).squash, env_source("squash", env))
     else:
@@ -152,7 +152,7 @@ def import_policies(
     made = import_weights(files, config, settings, out, check=check, overwrite=overwrite)
     if made.first.assumed and check is None:
         sink.note(
-            "note: tanh between the layers is assumed, since weights do not tell; see --check"
+            "note: tanh between the layers is assumed, since weights do not show it; see --check"
         )
     if made.first.left_out:
         sink.note(f"note: left out: {', '.join(made.first.left_out[:ROWS_SHOWN])}")

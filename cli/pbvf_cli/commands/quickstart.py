@@ -44,7 +44,7 @@ def quickstart(
 ) -> None:
     """Collect, fit a PSVF, synthesize and evaluate on Swimmer-v5, each stage resumable.
 
-    Prints the command that each stage stands for, then a table, and draws a figure.
+    Prints the command of each stage, then a table, and draws a figure.
     """
     devices.runs_on_cpu(device, sink)
 

@@ -230,7 +230,7 @@ def _train(
     alone = workers == 1 or len(runs) == 1
     with (
         Bar("training", "steps" if alone else "runs", sink=sink) as bar,
-        # Workers are stopped at once and go on from their last checkpoints.
+        # Workers stop at once and continue from their last checkpoints.
         signals.held() if alone else contextlib.nullcontext(),
     ):
 
@@ -264,7 +264,7 @@ class _Export:
         table.rights(self.license, self.authors)
 
     def check(self, config: RunConfig, steps: int, *, overwrite: bool) -> None:
-        """Refuse, before a run, what the export would come up against; see ``check_export``."""
+        """Refuse, before a run, what would stop the export; see ``check_export``."""
         from pbvf_runs.export import check_export
 
         check_export(

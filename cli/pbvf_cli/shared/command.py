@@ -24,8 +24,8 @@ _METAVARS = {int: "N", float: "X", str: "NAME"}
 class Given(Generic[R]):
     """What the user gave of the settings of a record.
 
-    A parameter of a command with this annotation stands for one option for each setting that
-    the record declares.
+    A parameter of a command with this annotation becomes one option for each setting that the
+    record declares.
 
     Attributes:
         record: The record.

@@ -92,7 +92,7 @@ class Signals:
         now = time.monotonic()
         again = self._first > 0
         if now - self._first < _REPEAT_SECONDS:
-            return  # a wrapper and the terminal both sent it; one unwinding is under way
+            return  # a wrapper and the terminal both sent it; the first is being handled
         self._first = now
         if self._holding and not again:
             self._pending = number

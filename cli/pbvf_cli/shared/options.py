@@ -24,7 +24,7 @@ class DeviceName(StrEnum):
 
 
 def argument(metavar: str, text: str) -> Any:
-    """Return an argument: what stands for it in the help, and its help."""
+    """Return an argument with its metavar and its help."""
     return typer.Argument(metavar=metavar, help=text)
 
 
@@ -42,7 +42,7 @@ def option(
     Args:
         name: With its dashes.
         text: Its help.
-        metavar: What stands for its value in the help.
+        metavar: The placeholder of its value in the help.
         default: The default in words, where the signature does not say it.
         panel: The heading of the help under which it stands.
         callback: Checks the value, see ``typer.Option``.
@@ -90,7 +90,7 @@ MaxEpisodeSteps = Annotated[
 ]
 Dataset = Annotated[str, argument("DATASET", "A dataset's id, or the path of its folder.")]
 RequireManifest = Annotated[
-    bool, option("--require-manifest", "Refuse a dataset folder that no manifest vouches for.")
+    bool, option("--require-manifest", "Refuse a dataset folder without a manifest.")
 ]
 
 # -------------------------------------------------------------------------- what is made
@@ -103,9 +103,7 @@ License = Annotated[
 Authors = Annotated[
     list[str] | None, option("--author", "An author of the dataset; may be repeated.", "NAME")
 ]
-Replace = Annotated[
-    bool, option("--overwrite", "Replace what stands at the output, if that differs.")
-]
+Replace = Annotated[bool, option("--overwrite", "Replace the output, if it differs.")]
 Overwrite = Annotated[
     bool, option("--overwrite", "Replace the output, also one of other settings.")
 ]

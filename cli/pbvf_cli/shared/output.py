@@ -135,7 +135,7 @@ def _claim_stdout() -> TextIO:
 
 
 class Sink:
-    """Where one command's words go.
+    """The output of one command.
 
     Args:
         json_only: Print one JSON object instead of a table.
@@ -149,7 +149,7 @@ class Sink:
         self._data = _claim_stdout()
 
     def note(self, text: str) -> None:
-        """Tell something worth knowing, on stderr; after the settings, if they still wait."""
+        """Print a note on stderr, after the settings."""
         if self.quiet:
             return
         if self._held is None:
@@ -158,13 +158,13 @@ class Sink:
             self._held += "\n" + one_line(text)
 
     def settings(self, title: str, settings: Sequence[Setting]) -> None:
-        """Have the settings in force, and where each comes from, shown when work begins."""
+        """Show the settings, and where each comes from, when work begins."""
         if not self.quiet:
             rows = [(s.name, s.shown, s.source) for s in settings]
             self._held = _render(_table(title, ("setting", "value", "from"), rows), sys.stderr)
 
     def begin(self) -> None:
-        """Show the settings, if they were not yet; a command that fails at once stays brief."""
+        """Show the settings, unless they were shown; a command that fails at once stays brief."""
         if self._held is not None:
             say(self._held)
             self._held = None
@@ -177,7 +177,7 @@ class Sink:
         table: tuple[Sequence[str], Iterable[Sequence[str]]] | None = None,
         place: object = None,
     ) -> None:
-        """Print what the command came to, on stdout.
+        """Print the result of the command on stdout.
 
         Args:
             payload: What ``--json`` prints.

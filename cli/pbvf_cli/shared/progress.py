@@ -24,12 +24,12 @@ class Bar:
     """Shows how far one piece of work is; a context manager.
 
     No thread redraws it, because worker processes are forked only while there is a
-    single thread: it redraws when it is told of progress.
+    single thread: it redraws at each call of :meth:`update`.
 
     Args:
         what: What is being done, such as ``collecting``.
         unit: What is counted, such as ``steps``.
-        sink: Where the command's words go.
+        sink: The command's output.
         clock: Seconds, for tests.
     """
 
@@ -56,14 +56,14 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the screen as it should stay."""
+        """Remove the bar from the screen."""
         if self._bar is not None:
             output.drop_live(self._bar.console)
             self._bar.stop()
             self._bar = None
 
     def update(self, done: int, total: int | None, detail: str = "") -> None:
-        """Tell how much is done.
+        """Show how much is done.
 
         Args:
             done: Units done, earlier runs included.

@@ -21,7 +21,7 @@ def registered(
         option: With its dashes.
         registry: Its members; none of them is imported for the help.
         text: What the option decides; the members follow.
-        default: What stands for no value, if one may be left out.
+        default: The default in words, if the option may be left out.
     """
 
     def check(value: str | list[str] | None) -> str | list[str] | None:

@@ -1,4 +1,4 @@
-"""What online training came to: tables for people, JSON for programs."""
+"""Results of online training: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RETURNS = {
 
 
 def _payload(result: RunResult, source: str) -> dict[str, Any]:
-    """Return what one run came to, as ``--json`` has it."""
+    """Return the result of one run, as ``--json`` prints it."""
     from pbvf_runs.records import snapshot_files
 
     config = result.config
@@ -120,7 +120,7 @@ def _milestones(result: RunResult) -> list[Evaluation]:
 def print_seeds(
     sink: Sink, run: Path, results: Sequence[RunResult], source: str, seconds: float
 ) -> None:
-    """Print runs that differ in their seed, and what they say together."""
+    """Print runs that differ in their seed, and their statistics."""
     parts = [_payload(result, source) for result in results]
     over = {name: _over([part[name] for part in parts]) for name in _RETURNS}
     curve = [
@@ -166,7 +166,7 @@ def print_seeds(
 
 
 def _over(values: Sequence[float | None]) -> Interval | None:
-    """Return what seeds say together; None where one of them has no value."""
+    """Return the statistics over seeds; None where one of them has no value."""
     from pbvf_runs.statistics import interval
 
     numbers = [value for value in values if value is not None]

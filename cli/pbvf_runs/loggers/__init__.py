@@ -1,4 +1,4 @@
-"""What a training run tells while it goes on, and to whom.
+"""Loggers: what a training run records while it runs.
 
 A new logger is one file: a module of this package, called as users call the logger, with a class
 ``Log`` that does what :class:`Logger` says. A package adds one with the entry point group
@@ -28,7 +28,7 @@ class Logger(Protocol):
     Args:
         place: The file or folder in the run's folder that is this logger's own. The folder
             above it exists.
-        step: Environment step that the run goes on from; 0 at its start. Later events of an
+        step: Environment step that the run continues from; 0 at its start. Later events of an
             earlier call will be added again.
 
     Raises:
@@ -65,7 +65,7 @@ class RunLog:
 
     Args:
         folder: The run's folder.
-        step: Environment step that the run goes on from.
+        step: Environment step that the run continues from.
         names: Loggers, by their names in :data:`LOGGERS`.
 
     Raises:

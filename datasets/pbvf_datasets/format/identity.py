@@ -20,7 +20,7 @@ from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.work_folder import WorkFolder
 from pbvf_offline.records import Record, fields
 
-START_ANEW: Final = "give another dataset id, or --overwrite to start anew"
+START_ANEW: Final = "give another dataset id, or --overwrite to start over"
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def merge(
         keep_duplicates: Take episodes as often as they occur.
         require_manifest: Refuse inputs without a manifest instead of warning.
         root: Folder of datasets; Minari's when None.
-        overwrite: Start anew whatever is there.
+        overwrite: Start over whatever is there.
         progress: Called now and then.
 
     Raises:

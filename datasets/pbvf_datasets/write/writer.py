@@ -116,7 +116,7 @@ class DatasetWriter:
     goes on from there. If the dataset is there already, made with equal settings,
     :attr:`complete` is True and nothing is changed.
 
-    With ``overwrite`` work starts anew, and a dataset of that name stays until the new
+    With ``overwrite`` work starts over, and a dataset of that name stays until the new
     one replaces it in :meth:`finish`. The same call without ``overwrite`` goes on where
     such a replacement was interrupted.
 
@@ -140,7 +140,7 @@ class DatasetWriter:
         sources: The datasets that this one is made of, as the manifest holds them; equal
             settings must mean equal sources.
         root: Folder of datasets; default ``MINARI_DATASETS_PATH``, else Minari's own.
-        overwrite: Start anew.
+        overwrite: Start over.
         shard_steps: Steps after which finished episodes are put on disk.
         expected_bytes: Rough size of the dataset, to find a full disk before the first step.
 
