@@ -18,6 +18,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "fit-model": ("fit_model", "Learn a dataset's environment, and check how far to rely on it."),
     "synthesize": ("synthesize", "Grow policies from random weights by climbing a critic."),
     "evaluate": ("evaluate", "Run policies for whole episodes, and compare with a critic."),
+    "predict": ("predict", "Say what a critic makes of policies, without an environment."),
     "train-online": ("train_online", "Train policy and critic together in an environment."),
     "dataset list": ("dataset_info:list_all", "List the datasets in the datasets' folder."),
     "dataset info": ("dataset_info:info", "Show what is in a dataset and where it came from."),

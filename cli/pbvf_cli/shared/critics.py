@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from pbvf_offline.errors import IncompatibleError
 
 if TYPE_CHECKING:
+    from pbvf_cli.shared.output import Sink
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.spec import PolicySpec
+    from pbvf_offline.synthesis.foresight import Oracle
 
 
 def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> None:
@@ -27,3 +29,29 @@ def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> No
         critic.critic_of(spec)
     except IncompatibleError as error:
         raise IncompatibleError(error.what, where=where, remedy=error.remedy) from error
+
+
+def load_oracle(path: Path, critic: CriticFile, horizon: int | None, sink: Sink) -> Oracle:
+    """Return a learned environment in which whole episodes can be imagined.
+
+    Args:
+        path: The model file.
+        critic: The critic, which may know how long an episode is.
+        horizon: Steps of an episode, if given.
+        sink: Told where model and critic are of different data.
+
+    Raises:
+        IncompatibleError: The model cannot be relied on for whole episodes.
+        UsageError: Nothing says how long an episode is.
+    """
+    from pbvf_offline.models.model_file import load_model
+    from pbvf_offline.synthesis.foresight import Oracle, known_horizon, refuse_unfit
+
+    model = load_model(path)
+    try:
+        refuse_unfit(model)
+    except IncompatibleError as error:
+        raise IncompatibleError(error.what, where=path, remedy=error.remedy) from error
+    if model.dataset != critic.context.dataset:
+        sink.note("note: the model was learned from other data than the critic's")
+    return Oracle(model, known_horizon(critic) if horizon is None else horizon)

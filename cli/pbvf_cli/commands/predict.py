@@ -1,0 +1,189 @@
+"""``pbvf predict``: what a critic says of policies, without an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pbvf_cli.shared import devices, options, values
+from pbvf_cli.shared.command import command
+from pbvf_cli.shared.critics import load_oracle, refuse_unread
+from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.output import Sink, number
+from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.settings import SettingsTable
+from pbvf_offline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pbvf_offline.envs.reference import EnvReference
+    from pbvf_offline.policies.policy import Policies
+    from pbvf_offline.synthesis.prediction import Predictions
+
+
+@command(
+    "pbvf predict critic.safetensors policies.safetensors",
+    "pbvf predict critic.safetensors lab/swimmer-v0 --top 5 --out best.safetensors",
+    "pbvf predict critic.safetensors policies.safetensors --model model.safetensors",
+)
+def predict(
+    critic: Annotated[Path, argument("CRITIC", "A critic file.")],
+    policies: Annotated[
+        str, argument("POLICIES|DATASET", "A policies file, or a dataset for its policies.")
+    ],
+    *,
+    model: Annotated[
+        Path | None, option("--model", "Imagine their returns in this learned environment.", "FILE")
+    ] = None,
+    horizon: Annotated[
+        int | None,
+        options.counting(
+            "--horizon",
+            "Steps of an imagined episode at most.",
+            show_default="the time limit, where it is known",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None, options.counting("--top", "Write the best K policies to --out.", metavar="K")
+    ] = None,
+    out: Annotated[Path | None, option("--out", "Where the best are written.", "FILE")] = None,
+    require_manifest: options.RequireManifest = False,
+    overwrite: options.Overwrite = False,
+    device: options.Device = DeviceName.AUTO,
+    sink: Sink,
+) -> None:
+    """Say what a critic makes of policies, best first. No environment is built."""
+    if (top is None) != (out is None):
+        raise UsageError(
+            "goes with --top K alone" if top is None else "needs --out FILE",
+            where="--out" if top is None else "--top",
+        )
+    if horizon is not None and model is None:
+        raise UsageError("has no meaning without --model", where="--horizon")
+    if out is not None:
+        values.output_file(out)
+
+    with signals.held():  # an exception raised while torch loads would abort the process
+        from pbvf_offline.fit.critic_file import load_critic
+        from pbvf_offline.io.reading import file_digest
+        from pbvf_offline.synthesis.prediction import predict as predict_policies
+
+    judge = load_critic(critic, devices.torch_device(device))
+    given, environment, source = _policies(policies, require_manifest=require_manifest)
+    refuse_unread(judge, given.spec, policies)
+    table = SettingsTable()
+    table.show("critic", critic)
+    table.show("policies", policies)
+    oracle = None
+    if model is not None:
+        table.show("model", model)
+        oracle = load_oracle(model, judge, horizon, sink)
+        table.show("horizon", oracle.horizon, "default" if horizon is None else "given")
+    sink.settings("pbvf predict", table.settings)
+    with Bar("imagining", "policies", sink=sink) as bar:
+        said = predict_policies(judge, given, oracle, progress=bar.update)
+    written = False
+    if top is not None and out is not None:
+        origin = {
+            "made_by": "predict",
+            "critic": file_digest(critic),
+            "model": None if model is None else file_digest(model),
+            "taken_from": source,
+            "settings": {"top": top},
+        }
+        written = _write(out, given, said, environment, origin, overwrite=overwrite)
+    coverage = None
+    if oracle is not None and oracle.model.check is not None:
+        coverage = oracle.model.check.horizons[-1].coverage
+    _print(sink, said, out, coverage, already_complete=out is not None and not written)
+
+
+def _policies(name: str, *, require_manifest: bool) -> tuple[Policies, EnvReference | None, str]:
+    """Return policies of a file or of a dataset, their environment, and a digest of them."""
+    from pbvf_offline.io.reading import file_digest
+
+    path = Path(name)
+    if path.is_file():
+        from pbvf_offline.policies.files import load_policies
+
+        loaded = load_policies(path)
+        return loaded.policies, loaded.environment, file_digest(path)
+    from pbvf_datasets import load_dataset
+    from pbvf_offline.envs.reference import EnvReference
+
+    data = load_dataset(name, require_manifest=require_manifest)
+    known = data.environment
+    environment = None if known is None else EnvReference.from_dict(known, name)
+    return data.trajectories.policies, environment, data.digest
+
+
+def _write(
+    out: Path,
+    policies: Policies,
+    said: Predictions,
+    environment: EnvReference | None,
+    origin: dict[str, Any],
+    *,
+    overwrite: bool,
+) -> bool:
+    """Write the best policies; return whether they were not there before."""
+    from pbvf_offline.io.output_file import writing
+    from pbvf_offline.io.work_folder import refuse_difference
+    from pbvf_offline.policies.files import KIND, PoliciesFile, load_policies
+
+    with writing(out, kind=KIND, overwrite=overwrite) as refusal:
+        if not overwrite and out.exists():
+            there = load_policies(out).origin
+            refuse_difference({key: there.get(key) for key in origin}, origin, out)
+            return False
+        if refusal is not None:
+            raise refusal
+        rows = said.order[: origin["settings"]["top"]]
+        result = {"index": rows.tolist(), "predicted": said.predicted[rows].tolist()}
+        PoliciesFile(policies.select(rows), environment, {**origin, "result": result}).save(out)
+    return True
+
+
+def _print(
+    sink: Sink,
+    said: Predictions,
+    out: Path | None,
+    coverage: float | None,
+    *,
+    already_complete: bool,
+) -> None:
+    imagined = said.imagined
+    entries = [
+        {
+            "index": int(row),
+            "predicted": said.predicted[row],
+            "low": said.low[row],
+            "high": said.high[row],
+            "inside": bool(said.inside[row]),
+            "imagined": None if imagined is None else imagined[row],
+        }
+        for row in said.order
+    ]
+    payload = {
+        "policies": entries,
+        "interval_of": said.interval_of,
+        "coverage": coverage,
+        "out": out,
+        "already_complete": already_complete,
+    }
+    rows = [("policies", f"{len(entries):,}"), ("90 % interval of", said.interval_of or "nothing")]
+    if coverage is not None:
+        rows.append(("such intervals held, in the model's check", f"{coverage:.0%}"))
+    if out is not None:
+        rows.append(("written", str(out)))
+    header = ("policy", "predicted", "low", "high", "inside", "imagined")
+    lines = [
+        (
+            str(entry["index"]),
+            *(number(entry[name]) for name in ("predicted", "low", "high")),
+            "yes" if entry["inside"] else "no",
+            number(entry["imagined"]),
+        )
+        for entry in entries
+    ]
+    sink.result(payload, rows, table=(header, lines), place=out)

@@ -1,0 +1,134 @@
+"""What a learned environment foretells of policies: undiscounted returns of whole episodes.
+
+No environment step is taken. The estimate is no better than the environment that was learned:
+policies that were sought with it are among those that it takes to be better than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_offline.envs.make import registered_limit
+from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.models.imagine import action_noise, imagine
+from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.policies.policy import Policies
+
+STARTS = 16  # initial states that each policy is played from
+_BLOCK = 64  # policies between two reports of progress
+_NORMAL_90 = 1.6449  # half width of a 90 % interval of a normal distribution
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """Imagined undiscounted returns of K policies.
+
+    Attributes:
+        mean: (K,) float64, the members' mean.
+        spread: (K,) float64, the members' standard deviation.
+    """
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+    @property
+    def cautious(self) -> NDArray[np.float64]:
+        """(K,): the mean less as many spreads as ``fit-critic --model`` takes off by default."""
+        value: NDArray[np.float64] = self.mean - RoundSettings.caution * self.spread
+        return value
+
+    @property
+    def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Low and high (K,): 90 % of a normal distribution, as the model's check counts them."""
+        return self.mean - _NORMAL_90 * self.spread, self.mean + _NORMAL_90 * self.spread
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A learned environment with what imagining whole episodes in it needs.
+
+    Attributes:
+        model: The learned environment.
+        horizon: Time limit of an episode.
+    """
+
+    model: ModelFile
+    horizon: int
+
+    def foresee(
+        self,
+        policies: Policies,
+        *,
+        starts: int = STARTS,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Foresight:
+        """Play policies in every member; what each comes to does not depend on the others.
+
+        Args:
+            policies: K policies, of any normaliser and architecture.
+            starts: Number of initial states; all policies have the same ones.
+            progress: Called with policies done and the total.
+
+        Raises:
+            IncompatibleError: They act in another environment than the model's.
+        """
+        ensemble, seen = self.model.ensemble, self.model.ensemble.scales.normaliser
+        initial = self.model.initial_observations
+        first = initial[np.linspace(0, len(initial) - 1, starts).astype(np.int64)]
+        noise = action_noise(policies.spec, self.horizon, starts, ensemble.settings.seed)
+        theta = policies.in_normaliser(seen.mean, seen.std)
+        values = []
+        for at in range(0, len(theta), _BLOCK):
+            block = theta[at : at + _BLOCK]
+            played = imagine(ensemble, policies.spec, block, first, self.horizon, noise=noise)
+            values.append(played.member_values())
+            if progress is not None:
+                progress(min(at + _BLOCK, len(theta)), len(theta))
+        members = np.concatenate(values)
+        return Foresight(members.mean(axis=1), members.std(axis=1))
+
+
+def known_horizon(critic: CriticFile) -> int:
+    """Return the time limit of an episode of the critic's environment, which is not built.
+
+    That of the critic's own imagined episodes, else of the registered environment.
+
+    Raises:
+        UsageError: Neither is known.
+    """
+    if critic.imagined is not None:
+        return critic.imagined.horizon
+    environment = critic.context.environment
+    limit = None if environment is None else registered_limit(environment)
+    if limit is None:
+        raise UsageError(
+            "nothing says how many steps an episode has: the environment is not registered here, "
+            "or has no time limit",
+            where="--model",
+            remedy="give pbvf predict --horizon N",
+        )
+    return limit
+
+
+def refuse_unfit(model: ModelFile) -> None:
+    """Refuse a model that cannot be relied on for whole episodes.
+
+    Raises:
+        IncompatibleError: Its training is not finished, or its check says so.
+    """
+    if model.check is None:
+        raise IncompatibleError(
+            "the model's training is not finished", remedy="run pbvf fit-model again"
+        )
+    if "search" not in model.check.fit_for:
+        uses = ", ".join(model.check.fit_for) or "nothing"
+        raise IncompatibleError(
+            f"the model's own check says that it is fit for {uses}, and not for whole episodes",
+            remedy="collect more data, train it longer, or leave --model out",
+        )

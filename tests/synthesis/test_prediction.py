@@ -1,0 +1,238 @@
+"""What a critic says of policies: values, intervals, and what a learned environment foretells."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from libtools import box_spec, make_data, make_file, make_policies
+from model_tools import SETTINGS, held_out, played
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
+from pbvf_offline.models.check import HorizonCheck, ModelCheck
+from pbvf_offline.models.choice import train
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.training import start_training
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.synthesis.foresight import Foresight, Oracle, known_horizon, refuse_unfit
+from pbvf_offline.synthesis.prediction import held_out_errors, predict
+
+HORIZON = 30
+
+
+def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
+    """Push a point that drifts; it should stand at 1."""
+    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
+    return ahead, -float((ahead[0] - 1.0) ** 2), False
+
+
+@cache
+def data() -> Trajectories:
+    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    return played(make_policies(box_spec(1), 60), to_target, starts, HORIZON)
+
+
+@cache
+def oracle() -> Oracle:
+    learned = train(data(), held_out(data()), SETTINGS, 1_000)
+    starts = data().initial_observations
+    return Oracle(ModelFile(start_training(learned, 1_000), {}, None, "d" * 64, starts), HORIZON)
+
+
+def test_values_regions_and_order() -> None:
+    file = make_file("psvf", 30, make_data(policies=40, length=2))
+    theta = np.concatenate([file.context.theta[:5], 20 * file.context.theta[5:8]])
+    said = predict(file, file.policies(theta))
+    assert np.array_equal(said.predicted, file.predict(theta))
+    assert said.inside[5:].tolist() == [False] * 3
+    assert said.inside[:5].sum() >= 4
+    assert np.all(np.diff(said.predicted[said.order]) <= 0)
+    assert sorted(said.order.tolist()) == list(range(8))
+    assert said.imagined is None
+    assert said.interval_of is None
+    assert np.all(np.isnan(said.low))
+    assert np.all(np.isnan(said.high))
+
+
+def test_more_policies_than_are_asked_at_once() -> None:
+    file = make_file("psvf", 5)
+    theta = make_policies(file.spec, 600).theta
+    whole = predict(file, file.policies(theta))
+    part = predict(file, file.policies(theta[255:258]))
+    assert np.allclose(whole.predicted[255:258], part.predicted, atol=1e-6)
+
+
+@pytest.mark.parametrize("fingerprint", [0, 4])
+def test_policies_of_another_normaliser_are_re_expressed(fingerprint: int) -> None:
+    file = make_file("psvf", 20, fingerprint=fingerprint)
+    own = file.policies(file.context.theta)
+    mean, std = np.array([1.5, -0.5]), np.array([0.5, 3.0])
+    rows = len(own)
+    other = Policies(
+        own.spec, own.in_normaliser(mean, std), np.tile(mean, (rows, 1)), np.tile(std, (rows, 1))
+    )
+    assert not np.allclose(other.theta, own.theta, atol=0.1)
+    assert np.allclose(predict(file, other).predicted, predict(file, own).predicted, atol=1e-5)
+
+
+def test_other_architectures_need_a_fingerprint() -> None:
+    deep = dataclasses.replace(make_file().spec, hidden=(4,))
+    policies = make_policies(deep, 3)
+    assert len(predict(make_file(fingerprint=4), policies).predicted) == 3
+    with pytest.raises(IncompatibleError, match="--fingerprint"):
+        predict(make_file(), policies)
+
+
+# --------------------------------------------------------------- intervals by held-out errors
+
+
+def errors(count: int) -> dict[str, Any]:
+    """Policies predicted at 10 whose observed returns are 11, 12, 13, …, in another order."""
+    order = np.random.default_rng(0).permutation(count)
+    return {"predicted": [10.0] * count, "observed": [11.0 + k for k in order]}
+
+
+@pytest.mark.parametrize(
+    ("count", "ends"),
+    [(18, None), (19, (1.0, 19.0)), (38, (1.0, 38.0)), (39, (2.0, 38.0)), (99, (5.0, 95.0))],
+)
+def test_ends_by_hand(count: int, ends: tuple[float, float] | None) -> None:
+    assert held_out_errors(errors(count)) == ends
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [
+        None,
+        {},
+        {"predicted": [1.0] * 30},
+        {"predicted": [1.0] * 30, "observed": [1.0] * 29},
+        {"predicted": [1.0] * 30, "observed": ["1"] * 30},
+        {"predicted": [1.0] * 30, "observed": [True] * 30},
+        {"predicted": 3, "observed": 3},
+    ],
+)
+def test_nothing_to_build_an_interval_on(validation: dict[str, Any] | None) -> None:
+    assert held_out_errors(validation) is None
+
+
+def test_nine_of_ten_like_policies_are_in_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(300):
+        drawn = rng.standard_t(3, 61)
+        ends = held_out_errors({"predicted": [0.0] * 60, "observed": drawn[:60].tolist()})
+        assert ends is not None
+        held.append(ends[0] <= drawn[60] <= ends[1])
+    assert 0.87 <= np.mean(held) <= 0.97
+
+
+@pytest.mark.parametrize("kind", ["pssvf", "psvf"])
+def test_an_interval_is_of_what_is_predicted_and_known(kind: str) -> None:
+    file = make_file(kind, 30, make_data(policies=60), validation=0.5)
+    theta = np.concatenate([file.context.theta[:4], 30 * file.context.theta[4:6]])
+    said = predict(file, file.policies(theta))
+    if kind == "psvf":  # held-out returns are of segments, its value is of more
+        assert said.interval_of is None
+        assert np.all(np.isnan(said.low))
+        return
+    least, most = held_out_errors(file.validation) or (0.0, 0.0)
+    assert said.interval_of == "predicted"
+    assert said.low[said.inside] == pytest.approx(said.predicted[said.inside] + least)
+    assert said.high[said.inside] == pytest.approx(said.predicted[said.inside] + most)
+    assert least < most
+    assert np.all(np.isnan(said.low[~said.inside]))
+    assert not said.inside[4:].any()
+
+
+# ------------------------------------------------------------------------- imagined returns
+
+
+def test_foreseen_returns_are_those_of_the_environment() -> None:
+    policies = make_policies(box_spec(1), 30, seed=5)
+    foreseen = oracle().foresee(policies)
+    true = np.zeros(30)
+    first = oracle().model.initial_observations[np.linspace(0, 59, 16).astype(int)]
+    for k in range(30):
+        total = 0.0
+        for start in first:
+            obs = start
+            for _ in range(HORIZON):
+                obs, reward, _ = to_target(obs, policies.actor(k).act(obs, None)[0], None)
+                total += reward
+        true[k] = total / 16
+    assert np.corrcoef(foreseen.mean, true)[0, 1] > 0.98
+    assert np.abs(foreseen.mean - true).max() < 0.2 * np.ptp(true)
+    assert np.all(foreseen.spread >= 0)
+
+
+def test_a_policy_is_foreseen_alike_alone_and_among_others() -> None:
+    policies = make_policies(box_spec(1), 70, seed=5)
+    told: list[tuple[int, int]] = []
+    whole = oracle().foresee(policies, progress=lambda done, total: told.append((done, total)))
+    assert told == [(64, 70), (70, 70)]
+    alone = oracle().foresee(policies.select([66]))
+    assert alone.mean[0] == pytest.approx(whole.mean[66], abs=1e-4)
+    ensemble, mean = oracle().model.ensemble, oracle().model.ensemble.scales.normaliser
+    first = oracle().model.initial_observations[np.linspace(0, 59, 16).astype(int)]
+    theta = policies.in_normaliser(mean.mean, mean.std)[66:67]
+    members = imagine(ensemble, policies.spec, theta, first, HORIZON).member_values()[0]
+    assert alone.mean[0] == pytest.approx(members.mean())
+    assert alone.spread[0] == pytest.approx(members.std())
+
+
+def test_caution_and_interval_by_hand() -> None:
+    foreseen = Foresight(np.array([10.0, 10.0]), np.array([0.0, 3.0]))
+    assert foreseen.cautious.tolist() == [10.0, 4.0]
+    low, high = foreseen.interval
+    assert low[0] == high[0] == 10.0
+    assert (low[1], high[1]) == (pytest.approx(5.0653), pytest.approx(14.9347))
+
+
+def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
+    file = make_file("pssvf", 20, data(), fingerprint=4)
+    policies = make_policies(box_spec(1), 5, seed=9)
+    said = predict(file, policies, oracle())
+    foreseen = oracle().foresee(policies)
+    assert said.interval_of == "imagined"
+    assert np.array_equal(said.imagined, foreseen.mean)
+    assert np.all(said.low <= foreseen.mean)
+    assert np.all(foreseen.mean <= said.high)
+    assert np.all(np.diff(said.predicted[said.order]) <= 0)  # still by the critic's value
+    deep = make_policies(box_spec(1, (5,)), 2)
+    assert predict(file, deep, oracle()).imagined is not None
+    with pytest.raises(IncompatibleError, match="other observations or actions"):
+        oracle().foresee(make_policies(box_spec(2), 2))
+
+
+def test_how_long_an_episode_is() -> None:
+    file = make_file()
+    context = dataclasses.replace(file.context, environment=EnvReference("Pendulum-v1"))
+    assert known_horizon(dataclasses.replace(file, context=context)) == 200
+    done = Round(0, 1, 0.0, 0.0, 0.0, 0.0)
+    rounds = ImaginedFit("1" * 64, 77, RoundSettings(seed=0, lr=0.1), done, (done,))
+    assert known_horizon(dataclasses.replace(file, imagined=rounds)) == 77
+    unknown = dataclasses.replace(file.context, environment=EnvReference("Nowhere-v0"))
+    for environment in (None, unknown.environment):
+        context = dataclasses.replace(file.context, environment=environment)
+        with pytest.raises(UsageError, match="how many steps"):
+            known_horizon(dataclasses.replace(file, context=context))
+
+
+def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
+    model = oracle().model
+    with pytest.raises(IncompatibleError, match="not finished"):
+        refuse_unfit(model)
+    good = HorizonCheck(200, 9, 0.95, 1.0, 0.1, 1.0, 0.9, 0.1)
+    refuse_unfit(dataclasses.replace(model, check=ModelCheck((good,), None, None)))
+    bad = dataclasses.replace(good, correlation=0.2)
+    with pytest.raises(IncompatibleError, match="fit for nothing") as caught:
+        refuse_unfit(dataclasses.replace(model, check=ModelCheck((bad,), None, None)))
+    assert caught.value.exit_code == 5
