@@ -34,6 +34,7 @@ SPECS = {
     "choice": discrete_spec(2, (3,)),
     "stochastic-box": box_spec(2, (3,), 2, stochastic=True),
     "stochastic-choice": discrete_spec(2, (3,), stochastic=True),
+    "stochastic-plain": box_spec(2, (), 1, -9.0, 9.0, squash="none", stochastic=True),
 }
 
 
@@ -103,6 +104,10 @@ def test_values_have_the_declared_shape(name: str, spec: str, fingerprint: int) 
     assert paired.shape == (4,)
     assert torch.allclose(paired, values[0].expand(4), atol=1e-6)
     assert values.dtype == paired.dtype == torch.float32
+    torch.manual_seed(7)  # no generator decides a value
+    assert torch.equal(critic.values(theta, states, part), values)
+    again = critic_of(name, spec, fingerprint=fingerprint)
+    assert torch.equal(again.values(theta, states, part), values)
 
 
 @every_view
@@ -133,15 +138,16 @@ def test_the_gradient_is_that_of_finite_differences(
     value, gradient = critic.objective_and_gradient(theta, states)
     assert torch.allclose(value, critic.objective(theta, states), atol=1e-14)
     assert torch.any(gradient != 0)
-    h = 1e-6
-    for k, d in ((0, 0), (1, 4), (2, 7), (0, theta.shape[1] - 1)):
-        up, down = theta.clone(), theta.clone()
-        up[k, d] += h
-        down[k, d] -= h
-        slope = (critic.objective(up, states) - critic.objective(down, states)) / (2 * h)
-        assert gradient[k, d].item() == pytest.approx(slope[k].item(), abs=1e-7)
-        others = [j for j in range(3) if j != k]
-        assert torch.all(slope[others] == 0)  # a policy's value is its own
+    for d in range(theta.shape[1]):
+        h = torch.zeros_like(theta)
+        h[:, d] = 1e-6
+        slope = (critic.objective(theta + h, states) - critic.objective(theta - h, states)) / 2e-6
+        assert torch.allclose(gradient[:, d], slope, rtol=0, atol=1e-7)
+    moved = theta.clone()
+    moved[1] += 0.1
+    after = critic.objective(moved, states)
+    assert after[1] != value[1]
+    assert torch.equal(after[[0, 2]], value[[0, 2]])  # a policy's value is its own
 
 
 @every_view

@@ -539,43 +539,6 @@ def test_mirrored_draws_cancel_where_q_is_linear_in_the_action() -> None:
     assert torch.allclose(values, want, rtol=1e-6)  # the draws are float32
 
 
-@SPECS
-def test_values_do_not_change_from_call_to_call(spec: PolicySpec) -> None:
-    critic, again = critic_of(spec), critic_of(spec)
-    theta, states = normal(1, 3, spec.size), normal(2, 5, 2)
-    torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    first = critic.values(theta, states, critic.state_part(states))
-    torch.manual_seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    assert torch.equal(critic.values(theta, states, critic.state_part(states)), first)
-    assert torch.equal(again.values(theta, states, again.state_part(states)), first)
-    paired = critic.paired_values(theta, states[:3])
-    assert torch.allclose(paired, first.diagonal(), rtol=0, atol=1e-12)
-
-
-@SPECS
-def test_objective_gradient_by_finite_differences(spec: PolicySpec) -> None:
-    critic = critic_of(spec)
-    theta, states = normal(1, 2, spec.size), normal(2, 5, 2)
-    value, gradient = critic.objective_and_gradient(theta, states)
-    assert torch.allclose(value, critic.objective(theta, states), rtol=0, atol=1e-14)
-    for d in range(spec.size):
-        h = torch.zeros_like(theta)
-        h[:, d] = 1e-6
-        slope = (critic.objective(theta + h, states) - critic.objective(theta - h, states)) / 2e-6
-        assert torch.allclose(gradient[:, d], slope, rtol=0, atol=1e-7)
-    assert gradient.abs().max() > 0.02
-
-
-@SPECS
-def test_a_single_precision_critic_works_in_single_precision(spec: PolicySpec) -> None:
-    critic = make_critic("pavf", CriticConfig(spec, (4,)), np.random.default_rng(0))
-    theta, states = normal(1, 2, spec.size).float(), normal(2, 2, 2).float()
-    values = critic.values(theta, states, critic.state_part(states))
-    assert values.dtype == critic.paired_values(theta, states).dtype == torch.float32
-
-
 # --- what it accepts ------------------------------------------------------------------------
 
 
