@@ -48,7 +48,7 @@ from typing import (
 
 import msgspec
 
-from pbvf_offline.errors import DamagedError, UsageError, printable
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, printable
 
 if TYPE_CHECKING:
     from pbvf_offline.registry import Registry
@@ -185,14 +185,23 @@ class Field:
 
         Raises:
             DamagedError: It has another type or is out of range.
+            IncompatibleError: It names a member of a registry that is not installed here.
         """
         kind, many = self._nested
         if kind is None:
             try:
-                return msgspec.convert(value, self.type, strict=True)
+                read = msgspec.convert(value, self.type, strict=True)
             except (msgspec.ValidationError, OverflowError) as error:
                 what = printable(str(error)[:1].lower() + str(error)[1:])
                 raise DamagedError(f"{self.name}: {what}", where=where) from error
+            choices = None if self.about is None else self.about.choices
+            if choices is not None and read is not None and read not in choices:
+                raise IncompatibleError(
+                    f"{self.name}: no {choices.kind} {printable(read)!r} is installed here",
+                    where=where,
+                    remedy="install the package that adds it, or upgrade pbvf-offline",
+                )
+            return read
         if value is None and _is_optional(self.type):
             return None
         inside = f"{os.fspath(where)}: {self.name}"
@@ -452,6 +461,7 @@ class Record:
         Raises:
             DamagedError: A value is missing, out of range or of another type, or there is a
                 field that no version up to this program's has.
+            IncompatibleError: A value names what no package that is installed here has.
         """
         if not isinstance(data, Mapping):
             raise DamagedError("an object is expected", where=where)

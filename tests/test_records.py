@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.records import Record, fields, format_version, setting, since, to_json
 from pbvf_offline.registry import Registry
 
@@ -108,6 +108,12 @@ STORED = Example(gamma=1).to_dict()
 def test_stored_values_are_checked(data: object, message: str) -> None:
     with pytest.raises(DamagedError, match=f"^{re.escape(message)}$"):
         Example.from_dict(data, "f")
+
+
+def test_a_stored_name_that_nothing_installed_has() -> None:
+    message = "f: name: no thing 'c' is installed here; install the package that adds it"
+    with pytest.raises(IncompatibleError, match=f"^{re.escape(message)}"):
+        Example.from_dict({**STORED, "name": "c"}, "f")
 
 
 def test_a_field_of_a_later_version_is_written_where_it_is_used() -> None:

@@ -14,6 +14,7 @@ from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.fit.augment import AUGMENTATIONS, RELABEL
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.policies.normaliser import Normaliser
 
 CPU = torch.device("cpu")
@@ -66,6 +67,15 @@ def test_a_critic_learns_from_draws_and_its_file_says_so(name: str, tmp_path: Pa
     file.save(path)
     assert load_critic(path).fit.settings.augment == name
     assert settings.format_version == (1 if name == RELABEL else 2)
+
+
+def test_a_critic_of_an_augmentation_that_is_not_installed(tmp_path: Path) -> None:
+    content, tensors = decode("critic", make_file("psvf", 1, DATA).encode(), "x")
+    content["settings"]["augment"] = "their-own"
+    path = tmp_path / "c.safetensors"
+    path.write_bytes(encode("critic", content, tensors))
+    with pytest.raises(IncompatibleError, match="no augmentation 'their-own' is installed here"):
+        load_critic(path)
 
 
 def test_blurring_by_hand() -> None:
