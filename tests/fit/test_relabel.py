@@ -41,9 +41,12 @@ def change_of_action(spec: PolicySpec, data: Trajectories, row: int, drawn: torc
     return float((unit_action(spec, drawn, obs) - before).square().mean().sqrt())
 
 
+@pytest.mark.parametrize("family", ["tanh-mlp", "relu-mlp"])
 @pytest.mark.parametrize("hidden", [(), (6,)])
-def test_relabelled_policies_would_have_acted_nearly_the_same(hidden: tuple[int, ...]) -> None:
-    spec = box_spec(9, hidden, 2)
+def test_relabelled_policies_would_have_acted_nearly_the_same(
+    hidden: tuple[int, ...], family: str
+) -> None:
+    spec = box_spec(9, hidden, 2, family=family)
     data = make_data(spec, policies=20, length=3)  # fewer states than parameters
     tau = 0.1
     relabelling = relabel(data, tau)
