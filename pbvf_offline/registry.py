@@ -16,9 +16,10 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pbvf_offline.errors import UsageError, exception_text
 
@@ -56,7 +57,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @functools.cached_property
     def _added(self) -> dict[str, importlib.metadata.EntryPoint]:
-        points = importlib.metadata.entry_points(group=self.group)
+        points = _entry_points(tuple(sys.path)).select(group=self.group)
         return {p.name: p for p in sorted(points, key=lambda p: p.name) if p.name not in self._own}
 
     def __getitem__(self, name: str) -> T:
@@ -129,6 +130,16 @@ class Registry(Mapping[str, T], Generic[T]):
                 remedy=f"choose one of {', '.join(self)}",
             )
         return self[name]
+
+
+@functools.lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> Any:
+    """Return those of all packages on the path; one look serves every registry.
+
+    They have ``select``, whatever class the Python version gives them.
+    """
+    del path
+    return importlib.metadata.entry_points()
 
 
 def _package(point: importlib.metadata.EntryPoint) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.settings import NewPolicy
-from pbvf_offline.presets.offline import env_preset, env_source
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_offline.setting_types import MOST, RARE, Seed
@@ -123,6 +122,8 @@ def collect_defaults(
         dataset: The dataset's id.
         episodes: Whole episodes in place of steps.
     """
+    from pbvf_offline.presets.offline import env_preset, env_source
+
     preset = env_preset(env.name)
     settings = CollectSettings(
         env,
