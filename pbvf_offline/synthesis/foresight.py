@@ -21,6 +21,8 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.policies.policy import Policies
 
 STARTS = 16  # initial states that each policy is played from
+BEST_SHOWN = 5  # dataset policies that others are held against
+_PLAYED_AGAIN = 20  # dataset policies that are played from all starts
 _BLOCK = 64  # policies between two reports of progress
 _NORMAL_90 = 1.6449  # half width of a 90 % interval of a normal distribution
 
@@ -92,6 +94,31 @@ class Oracle:
                 progress(min(at + _BLOCK, len(theta)), len(theta))
         members = np.concatenate(values)
         return Foresight(members.mean(axis=1), members.std(axis=1))
+
+
+def best_of_the_data(
+    critic: CriticFile,
+    oracle: Oracle,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> NDArray[np.float64]:
+    """Return the cautious values (≤ 5,) of the dataset's best policies, highest first.
+
+    Of the policies that the critic's file keeps. All are played from one initial state, the
+    best 20 of them from as many as any other policy.
+
+    Args:
+        critic: The critic.
+        oracle: The learned environment.
+        progress: Called with policies played and the total.
+
+    Raises:
+        IncompatibleError: The policies act in another environment than the model's.
+    """
+    known = critic.policies(critic.context.theta)
+    glance = oracle.foresee(known, starts=1, progress=progress).cautious
+    liked = known.select(np.argsort(-glance, kind="stable")[:_PLAYED_AGAIN])
+    return np.sort(oracle.foresee(liked).cautious)[::-1][:BEST_SHOWN]
 
 
 def known_horizon(critic: CriticFile) -> int:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,10 @@ from pbvf_offline.policies.files import KIND, PoliciesFile, concatenate, load_po
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesize
+from pbvf_offline.synthesis.foresight import Oracle, best_of_the_data
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
+
+_LOOKED_AT = ("returns", "closest", "curve", "cautious", "above_data", "data_cautious")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class SynthesisResult:
         returns: Mean measured return at the chosen step, or None without evaluation.
         closest: Mean measured return of the nearest dataset policy, or None.
         curve: ``{"step", "returns", "predicted"}`` along the ascent, or None.
+        cautious: Cautious undiscounted return of whole episodes, see
+            :attr:`pbvf_offline.synthesis.foresight.Foresight.cautious`; None without a model.
+        above_data: Whether that is above every policy's of the data by the same estimate.
+        data_cautious: The same estimate for the dataset's best policies, highest first.
         already_complete: Whether nothing had to be done.
     """
 
@@ -47,6 +54,9 @@ class SynthesisResult:
     returns: list[float] | None
     closest: list[float] | None
     curve: list[dict[str, Any]] | None
+    cautious: list[float] | None
+    above_data: list[bool] | None
+    data_cautious: list[float] | None
     already_complete: bool
 
 
@@ -70,6 +80,8 @@ def synthesize_to_file(
     observations: NDArray[np.float64] | None = None,
     states_digest: str | None = None,
     evaluation: EvaluationSettings | None = None,
+    oracle: Oracle | None = None,
+    oracle_digest: str | None = None,
     overwrite: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> SynthesisResult:
@@ -85,12 +97,17 @@ def synthesize_to_file(
         observations: Raw states from a dataset in place of the critic's own.
         states_digest: Digest of that dataset.
         evaluation: Measure the policies along the way; the chosen step is the same without.
+        oracle: A learned environment in which the policies and the dataset's are held against
+            each other; the chosen step is the same without.
+        oracle_digest: Digest of the model's file.
         overwrite: Start over whatever is there.
         progress: Called with the stage's name, what is done and the total.
 
     Raises:
         ConflictError: ``out`` exists with other settings, or another process writes it.
         DivergedError: The objective became NaN or infinite.
+        IncompatibleError: The critic does not read such policies, they cannot be drawn into the
+            trust region, or they act in another environment than the model's.
         ResourceError: The disk or a permission refuses.
     """
     made_from = {
@@ -101,7 +118,11 @@ def synthesize_to_file(
     }
     if given is not None:
         made_from["started_from"] = given_digest
-    measured = None if evaluation is None else evaluation.to_dict()
+    looked_at = {
+        "evaluation": None if evaluation is None else evaluation.to_dict(),
+        "imagined_in": None if oracle is None else [oracle_digest, oracle.horizon],
+    }
+    before: dict[str, Any] = {}
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
@@ -112,10 +133,13 @@ def synthesize_to_file(
                 there["settings"] = stored.to_dict()
             refuse_difference(there, named, out)
             result = existing.origin.get("result")
-            if _is_result(result) and (
-                measured is None or existing.origin.get("evaluation") == measured
-            ):
-                return _result(existing, already_complete=True)
+            if _is_result(result):
+                there = {name: existing.origin.get(name) for name in looked_at}
+                if all(how in (None, there[name]) for name, how in looked_at.items()):
+                    return _result(existing, already_complete=True)
+                # The policies will be the same ones, and what was measured of them stays.
+                before = {name: value for name, value in result.items() if name in _LOOKED_AT}
+                looked_at = {name: how or there[name] for name, how in looked_at.items()}
         if refusal is not None:
             raise refusal
         grown = synthesize(
@@ -136,11 +160,12 @@ def synthesize_to_file(
         }
         if evaluation is not None:
             result |= _measure(critic, grown, evaluation, progress)
-        file = PoliciesFile(
-            grown.policies,
-            critic.context.environment,
-            {**made_from, "evaluation": measured, "result": result},
-        )
+        if oracle is not None:
+            result |= _imagine(critic, grown, oracle, progress)
+        if looked_at["imagined_in"] is None:
+            del looked_at["imagined_in"]  # which files of earlier versions lack
+        origin = {**made_from, **looked_at, "result": before | result}
+        file = PoliciesFile(grown.policies, critic.context.environment, origin)
         file.save(out)
     return _result(file, already_complete=False)
 
@@ -185,7 +210,27 @@ def _measure(
     return {"returns": means[-2].tolist(), "closest": means[-1].tolist(), "curve": curve}
 
 
-def _is_result(value: object) -> bool:
+def _imagine(
+    critic: CriticFile,
+    grown: Synthesis,
+    oracle: Oracle,
+    progress: Callable[[str, int, int], None] | None,
+) -> dict[str, Any]:
+    """Hold the policies and the dataset's against each other in the learned environment."""
+    cautious = oracle.foresee(grown.policies).cautious
+    best = best_of_the_data(
+        critic,
+        oracle,
+        progress=None if progress is None else lambda done, total: progress("imagine", done, total),
+    )
+    return {
+        "cautious": cautious.tolist(),
+        "above_data": (cautious > best[0]).tolist(),
+        "data_cautious": best.tolist(),
+    }
+
+
+def _is_result(value: object) -> TypeGuard[dict[str, Any]]:
     """Whether a file's record of its result is whole; another tool may have left it out."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), list)
@@ -204,5 +249,8 @@ def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:
         returns=result.get("returns"),
         closest=result.get("closest"),
         curve=result.get("curve"),
+        cautious=result.get("cautious"),
+        above_data=result.get("above_data"),
+        data_cautious=result.get("data_cautious"),
         already_complete=already_complete,
     )

@@ -151,3 +151,62 @@ def test_policies_that_are_not_there(made: Path) -> None:
     ran = pbvf("predict", made / "grown", made / "grown")
     assert ran.code == 5
     assert "policies file" in ran.error
+
+
+# ---------------------------------------------------------------------- synthesize --model
+
+
+GROW = ("--from-scratch", 3, "--steps", 5, "--restarts", 2, "--seed", 0, "-q", "--json")
+ENV = ("--evaluate", "--evaluate-every", 5, "--episodes", 1, "--env", "toyenv:ToyDrift-v0")
+
+
+@pytest.mark.parametrize(("critic", "more"), [("theta", ()), ("actions", ("--policy", "4"))])
+def test_grown_policies_are_held_against_the_datas(
+    critic: str, more: tuple[str, ...], made: Path
+) -> None:
+    argv = ["synthesize", made / critic, *GROW, *more, "--out", "p"]
+    ran = pbvf(*argv, "--model", made / "good")
+    assert ran.code == 0, ran.err
+    result = ran.json
+    best = result["data_cautious"]
+    assert len(best) == 5
+    assert best == sorted(best, reverse=True)
+    assert len(result["cautious"]) == 3
+    assert result["above_data"] == [value > best[0] for value in result["cautious"]]
+    plain = pbvf(*argv[:-1], "q").json
+    for key in ("predicted", "chosen_step", "objective"):
+        assert plain[key] == result[key]
+    assert plain["cautious"] is plain["above_data"] is plain["data_cautious"] is None
+    assert pbvf(*argv, "--model", made / "good").json["already_complete"] is True
+
+
+def test_where_nothing_is_gained_it_says_so(made: Path) -> None:
+    argv = ["--from-scratch", 2, "--steps", 0, "--restarts", 1, "--seed", 0, "-q"]
+    ran = pbvf("synthesize", made / "theta", *argv, "--model", made / "good", "--out", "p")
+    assert ran.code == 0, ran.err
+    assert "not above the data" in ran.out
+    assert "best of the data by the same estimate" in ran.out
+
+
+def test_what_is_asked_for_later_is_added(made: Path) -> None:
+    argv = ["synthesize", made / "theta", *GROW, "--out", "p"]
+    assert pbvf(*argv).json["already_complete"] is False
+    measured = pbvf(*argv, *ENV).json
+    held = pbvf(*argv, "--model", made / "good").json
+    assert held["already_complete"] is False
+    assert held["returns"] == measured["returns"]
+    assert held["curve"] == measured["curve"]
+    both = pbvf(*argv, *ENV, "--model", made / "good").json
+    assert both["already_complete"] is True
+    assert both["cautious"] == held["cautious"]
+    at_once = pbvf(*argv[:-1], "q", *ENV, "--model", made / "good")
+    assert at_once.code == 0
+    assert Path("q").read_bytes() == Path("p").read_bytes()
+
+
+def test_an_unfit_model_says_nothing_of_grown_policies(made: Path) -> None:
+    argv = ["synthesize", made / "theta", *GROW, "--out", "p", "--model", made / "bad"]
+    ran = pbvf(*argv)
+    assert ran.code == 5
+    assert "bad: the model's own check" in ran.error
+    assert not Path("p").exists()

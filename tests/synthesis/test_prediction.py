@@ -21,7 +21,13 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis.foresight import Foresight, Oracle, known_horizon, refuse_unfit
+from pbvf_offline.synthesis.foresight import (
+    Foresight,
+    Oracle,
+    best_of_the_data,
+    known_horizon,
+    refuse_unfit,
+)
 from pbvf_offline.synthesis.prediction import held_out_errors, predict
 
 HORIZON = 30
@@ -236,3 +242,14 @@ def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
     with pytest.raises(IncompatibleError, match="fit for nothing") as caught:
         refuse_unfit(dataclasses.replace(model, check=ModelCheck((bad,), None, None)))
     assert caught.value.exit_code == 5
+
+
+def test_the_best_policies_of_the_data_are_found() -> None:
+    file = make_file("pssvf", 5, data())
+    best = best_of_the_data(file, oracle())
+    every = oracle().foresee(file.policies(file.context.theta)).cautious
+    # Those that one start does not show among the first 20 of 60 may be missing; not the best.
+    assert best[0] == pytest.approx(every.max(), abs=1e-4)
+    assert len(best) == 5
+    assert np.all(np.diff(best) <= 0)
+    assert np.all(best <= np.sort(every)[::-1][:5] + 1e-4)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.critics import refuse_unread
+from pbvf_cli.shared.critics import load_oracle, refuse_unread
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, as_payload, number
 from pbvf_cli.shared.progress import Bar
@@ -47,6 +47,14 @@ def synthesize(
         option("--dataset", "Take the states from this dataset, not from the critic's file.", "ID"),
     ] = None,
     require_manifest: options.RequireManifest = False,
+    model: Annotated[
+        Path | None,
+        option(
+            "--model",
+            "Hold the result against the dataset's policies in this learned environment.",
+            "FILE",
+        ),
+    ] = None,
     evaluate: Annotated[
         bool,
         option(
@@ -73,10 +81,7 @@ def synthesize(
     """
     values.output_file(out)
     trust_region = given.get("trust_region", True)
-    if "radius" in given.values and not trust_region:
-        raise UsageError("does not go with --no-trust-region", where="--radius")
-    if start is not None and (other := given.options(*_FRESH)):
-        raise UsageError("does not go with --from, whose policies are climbed", where=other[0])
+    _refuse_contradictions(given, start)
     place = {
         "--env": env,
         "--env-kwargs": env_kwargs,
@@ -127,12 +132,17 @@ def synthesize(
     if dataset is not None:
         table.show("dataset", dataset)
         observations, digest = _states(dataset, file, require_manifest=require_manifest)
+    oracle = None
+    if model is not None:
+        table.show("model", model)
+        oracle = load_oracle(model, file, None, sink)
     sink.settings("pbvf synthesize", table.settings)
     with (
         Bar("climbing", "steps", sink=sink) as climb,
         Bar("measuring", "episodes", sink=sink) as measure,
+        Bar("imagining", "policies", sink=sink) as imagine,
     ):
-        bars = {"synthesize": climb, "evaluate": measure}
+        bars = {"synthesize": climb, "evaluate": measure, "imagine": imagine}
         result = synthesize_to_file(
             critic,
             file,
@@ -143,10 +153,19 @@ def synthesize(
             observations=observations,
             states_digest=digest,
             evaluation=evaluation,
+            oracle=oracle,
+            oracle_digest=None if model is None else file_digest(model),
             overwrite=overwrite,
             progress=lambda stage, done, total: bars[stage].update(done, total),
         )
     _print(sink, out, settings.seed, result)
+
+
+def _refuse_contradictions(given: Given[SynthesisSettings], start: Path | None) -> None:
+    if "radius" in given.values and not given.get("trust_region", True):
+        raise UsageError("does not go with --no-trust-region", where="--radius")
+    if start is not None and (other := given.options(*_FRESH)):
+        raise UsageError("does not go with --from, whose policies are climbed", where=other[0])
 
 
 def _defaults(
@@ -223,4 +242,12 @@ def _print(sink: Sink, out: Path, seed: int, result: SynthesisResult) -> None:
         columns += [[number(v) for v in result.returns], [number(v) for v in result.closest]]
     payload = as_payload(result, "file") | {"policies": out, "seed": seed}
     rows = [("policies", str(out)), ("seed", str(seed))]
+    if result.cautious is not None:
+        header += ["cautious return", "held against the data"]
+        columns += [
+            [number(v) for v in result.cautious],
+            ["above the data" if a else "not above the data" for a in result.above_data or []],
+        ]
+        best = ", ".join(number(v) for v in result.data_cautious or [])
+        rows.append(("best of the data by the same estimate", best))
     sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))), place=out)
