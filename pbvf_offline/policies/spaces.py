@@ -46,7 +46,8 @@ def spec_for_env(
         raise UsageError(
             f"observation space {obs} is not supported",
             where=name,
-            remedy=f"supported are {SUPPORTED}",
+            remedy=f"supported are {SUPPORTED}; --wrapper flatten-observation makes one vector of "
+            "an observation of several parts",
         )
     actions: BoxActions | DiscreteActions
     if isinstance(action, gym.spaces.Discrete):
