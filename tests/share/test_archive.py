@@ -157,13 +157,16 @@ def test_packing_again_and_over_something_else(made, tmp_path):
     assert pack(made, file).already_complete
     assert file.stat().st_mtime_ns == before
     good = file.read_bytes()
-    for other in (good[:-1], good[:-1] + b"x", b"mine", b""):
+    with tarfile.open(tmp_path / "mine.tar", "w") as archive:
+        archive.add(made / "README.md", "README.md")
+    mine = (b"mine", (tmp_path / "mine.tar").read_bytes())
+    for other in (good[:-1], good[:-1] + b"x", *mine, b""):
         file.write_bytes(other)
         with pytest.raises(ConflictError, match="--overwrite") as error:
             pack(made, file)
         assert error.value.exit_code == 7
         assert file.read_bytes() == other
-        if other == b"mine":
+        if other in mine:
             with pytest.raises(ConflictError, match="no archive"):
                 pack(made, file, overwrite=True)
             assert file.read_bytes() == other

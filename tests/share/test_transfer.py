@@ -905,42 +905,6 @@ def test_places_that_fsspec_does_not_reach(made, root):
 # ----------------------------------------------------------------------------------- S3
 
 
-def bucket(client, prefix):
-    listed = client.list_objects_v2(Bucket="lab", Prefix=prefix + "/").get("Contents", [])
-    return {
-        o["Key"].removeprefix(prefix + "/"): client.get_object(Bucket="lab", Key=o["Key"])[
-            "Body"
-        ].read()
-        for o in listed
-    }
-
-
-def test_s3_there_and_back(made, root, s3, tmp_path, monkeypatch):
-    flaky = Flaky(monkeypatch, at=1)
-    with pytest.raises(NetworkError, match="cable"):
-        push(made, "s3://lab/sets/toy")
-    assert "manifest.json" not in bucket(s3, "sets/toy")
-    first, flaky.sent, flaky.at = flaky.sent, [], None
-    push(made, "s3://lab/sets/toy")
-    assert not set(first) & set(flaky.sent)
-    assert flaky.sent[-1] == "manifest.json"
-    assert bucket(s3, "sets/toy") == content(made)
-    assert push(made, "s3://lab/sets/toy/").already_complete
-    told = []
-    pull("s3://lab/sets/toy", NAME, progress=lambda *n: told.append(n))
-    assert content(root / NAME) == content(made)
-    assert told[-1][0] == told[-1][1]
-    other = licensed(tmp_path, license="MIT")
-    with pytest.raises(ConflictError, match="another dataset"):
-        push(other, "s3://lab/sets/toy")
-    push(other, "s3://lab/sets/toy", overwrite=True)
-    assert bucket(s3, "sets/toy") == content(other)
-    with pytest.raises(ConflictError):
-        pull("s3://lab/sets/toy", NAME)
-    pull("s3://lab/sets/toy", NAME, overwrite=True)
-    assert content(root / NAME) == content(other)
-
-
 def test_s3_that_refuses(made, root, s3, monkeypatch):
     with pytest.raises(NetworkError, match="bucket") as error:
         push(made, "s3://no-such-bucket/toy")

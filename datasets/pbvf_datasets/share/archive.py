@@ -138,10 +138,14 @@ def sums_text(digests: Mapping[str, str]) -> bytes:
 
 
 def _is_archive(file: Path) -> bool:
-    """Return whether a file begins as a tar does, or is empty."""
+    """Return whether a file begins as the archive of a dataset does, or is empty."""
     with file.open("rb") as stream:
-        start = stream.read(512)
-    return not start or start[257:262] == b"ustar"
+        start = stream.read(BLOCK)
+    try:
+        first = tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape").name
+    except tarfile.HeaderError:
+        return not start
+    return first.partition("/")[2] == MANIFEST_FILE
 
 
 def pack(
