@@ -312,6 +312,7 @@ class _Seed:
         return {
             "noise": learned.file.ensemble.settings.noise,
             "angles": learned.file.ensemble.settings.angles,
+            "unroll": learned.file.ensemble.settings.unroll,
             "check": check.to_dict(),
             "fit_for": list(check.fit_for),
             "kept": imagined.kept.to_dict(),

@@ -1,9 +1,11 @@
-"""Which noise and which features suit an environment: short trainings and the held-out check.
+"""Which noise, features and steps in a row suit an environment, by the held-out check.
 
 Noise on the inputs teaches networks to come back to the data. Where the environment is
 damped that keeps imagined episodes sound; where it is unstable it makes it stable in
 imagination only. Sine and cosine of raw observations help where one is an angle that
-winds, and are noise where observations are large. The one-step error tells neither.
+winds, and are noise where observations are large. Steps in a row keep errors from adding
+up, and blur where episodes end. The one-step error tells none of it, short trainings and
+the check do.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,7 @@ from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories
 
 NOISES = (0.03, 0.0, 0.15)  # the first is the one at which features are compared
+UNROLLS = (1, 5)
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Trial(Record):
     Attributes:
         noise: Noise on the inputs.
         angles: Whether sine and cosine were shown.
+        unroll: Steps in a row.
         check: The held-out check; a smaller score is better.
     """
 
     noise: float
     angles: bool
+    unroll: int
     check: ModelCheck
 
 
@@ -48,14 +54,15 @@ def choose_settings(
     *,
     noises: Sequence[float] = NOISES,
     angles: Sequence[bool] = (False, True),
+    unrolls: Sequence[int] = UNROLLS,
     updates: int,
     members: int = 2,
     note: Callable[[Trial], None] | None = None,
 ) -> tuple[ModelSettings, tuple[Trial, ...]]:
-    """Return the settings with the noise and the features whose check comes out best.
+    """Return the settings whose check comes out best.
 
-    Features are compared first, at the first noise, and then the noises with the better
-    ones. Where there is nothing to choose nothing is trained.
+    One choice after the other: features at the first noise and single steps, then the noise,
+    then the steps in a row. Where there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -63,29 +70,34 @@ def choose_settings(
         settings: What else decides the ensemble.
         noises: The noises to choose from.
         angles: Whether to show sine and cosine: one or both answers.
+        unrolls: The numbers of steps in a row to choose from.
         updates: Updates of each short training.
         members: Networks of each short training.
         note: Called after each of them.
     """
-    trials: list[Trial] = []
+    tried: dict[ModelSettings, Trial] = {}
 
-    def score(noise: float, shown: bool) -> float:
-        for trial in trials:
-            if (trial.noise, trial.angles) == (noise, shown):
-                return trial.check.score
-        short = dataclasses.replace(settings, noise=noise, angles=shown, members=members)
-        ensemble = train(data, held, short, updates)
-        trials.append(Trial(noise, shown, check_model(ensemble, data, held, settings.seed)))
-        if note is not None:
-            note(trials[-1])
-        return trials[-1].check.score
+    def score(candidate: ModelSettings) -> float:
+        if candidate not in tried:
+            short = dataclasses.replace(candidate, members=members)
+            check = check_model(train(data, held, short, updates), data, held, settings.seed)
+            trial = Trial(candidate.noise, candidate.angles, candidate.unroll, check)
+            tried[candidate] = trial
+            if note is not None:
+                note(trial)
+        return tried[candidate].check.score
 
-    shown, noise = angles[0], noises[0]
-    if len(angles) > 1:
-        shown = min(angles, key=lambda value: score(noises[0], value))
-    if len(noises) > 1:
-        noise = min(noises, key=lambda value: score(value, shown))
-    return dataclasses.replace(settings, noise=noise, angles=shown), tuple(trials)
+    chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], unroll=unrolls[0])
+    choices: tuple[tuple[str, Sequence[Any]], ...] = (
+        ("angles", angles),
+        ("noise", noises),
+        ("unroll", unrolls),
+    )
+    for name, values in choices:
+        if len(values) > 1:
+            among = [dataclasses.replace(chosen, **{name: value}) for value in values]
+            chosen = min(among, key=score)
+    return chosen, tuple(tried.values())
 
 
 def train(

@@ -119,6 +119,7 @@ class Steps:
         action: (N, action inputs) float32.
         reward: (N,) float32, standardised.
         ended: (N,) float32, 1 where the step terminated.
+        last: (N,) int64, up to which of the N the steps follow each other in one episode.
     """
 
     obs: Tensor
@@ -126,10 +127,11 @@ class Steps:
     action: Tensor
     reward: Tensor
     ended: Tensor
+    last: Tensor
 
     @classmethod
     def of(cls, data: Trajectories, scales: Scales, step: NDArray[np.int64]) -> Steps:
-        """Return the given steps (n,) of a dataset.
+        """Return the given steps (n,) of a dataset, in increasing order.
 
         Each ends at its true next observation, whatever followed: a change of policy, a
         time limit or a step budget is no change of the environment.
@@ -138,12 +140,16 @@ class Steps:
         obs = data.observations[row].astype(np.float64)
         after = data.observations[row + 1].astype(np.float64)
         reward = (data.rewards[step] - scales.reward_mean) / scales.reward_std
+        episode = data.episode[step]
+        breaks = np.flatnonzero((np.diff(step) != 1) | (np.diff(episode) != 0))
+        ends = np.append(breaks, len(step) - 1)
         return cls(
             obs=_float(scales.normaliser.apply(obs)),
             change=_float((after - obs) / scales.normaliser.std),
             action=action_inputs(data.policies.spec, data.actions[step]),
             reward=_float(reward),
             ended=_float(data.terminated[step]),
+            last=torch.from_numpy(np.repeat(ends, np.diff(ends, prepend=-1))),
         )
 
     def __len__(self) -> int:

@@ -23,7 +23,8 @@ class ModelShape(Record):
         members: Number M of networks.
         hidden: Sizes of their hidden layers.
         lr: Largest learning rate of Adam.
-        batch_size: Steps that each network draws for an update, uniformly with replacement.
+        batch_size: Steps that each network sees in an update; where they begin is drawn
+            uniformly with replacement.
         bfloat16: Multiply between hidden layers in bfloat16, see
             :func:`pbvf_offline.models.network.has_bfloat16`.
 
@@ -48,7 +49,7 @@ class ModelShape(Record):
     ] = 2e-3
     batch_size: Annotated[
         int,
-        setting("Steps that each network draws for an update.", ge=1, le=65_536, default="256"),
+        setting("Steps that each network sees in an update.", ge=1, le=65_536, default="256"),
     ] = 256
     bfloat16: Annotated[
         bool,
@@ -70,10 +71,13 @@ class ModelSettings(ModelShape):
             see in training, in units of the spread of a step's change. The target still
             ends at the true next observation, so networks learn to come back. 0: none.
         angles: Show sine and cosine of the raw observations too.
+        unroll: Steps in a row that the networks predict in training, each from the
+            observation that the one before led to; 1: single steps.
     """
 
     noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] = 0.0
     angles: bool = False
+    unroll: Annotated[int, setting("Steps in a row in training.", ge=1, le=100)] = 1
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class ModelRequest(ModelShape):
         validation: Share of the episodes held out for the check.
         noise: Largest noise on the inputs, in units of the spread of a step's change.
         angles: Show sine and cosine of the raw observations too.
+        unroll: Steps in a row that the networks predict in training.
         trial_updates: Updates of each short training that a choice takes.
     """
 
@@ -125,6 +130,20 @@ class ModelRequest(ModelShape):
         ]
         | None
     ) = None
+    unroll: (
+        Annotated[
+            int,
+            setting(
+                "Steps in a row that the networks predict in training, each from where the one "
+                "before led.",
+                ge=1,
+                le=100,
+                default=_CHOSEN,
+                panel=_OWN,
+            ),
+        ]
+        | None
+    ) = None
     trial_updates: Annotated[
         int,
         setting(
@@ -140,6 +159,7 @@ class ModelRequest(ModelShape):
 MODEL_SOURCES = {
     "noise": _CHOSEN,
     "angles": _CHOSEN,
+    "unroll": _CHOSEN,
     "bfloat16": "what this processor has",
 }
 """Where the values of a request that the user did not choose come from."""

@@ -18,7 +18,7 @@ from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import partial_path, writing
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.models.check import check_model, held_out_episodes
-from pbvf_offline.models.choice import NOISES, Trial, choose_settings
+from pbvf_offline.models.choice import NOISES, UNROLLS, Trial, choose_settings
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
 from pbvf_offline.models.scales import Scales
@@ -175,6 +175,7 @@ def _begin(
         ModelSettings(**shape),
         noises=NOISES if request.noise is None else (request.noise,),
         angles=(False, True) if request.angles is None else (request.angles,),
+        unrolls=UNROLLS if request.unroll is None else (request.unroll,),
         updates=request.trial_updates,
         note=hooks.trial,
     )

@@ -139,28 +139,37 @@ def learning_rate(settings: ModelSettings, update: int, total: int) -> float:
 def model_loss(ensemble: Ensemble, steps: Steps, index: Tensor, noise: Tensor | None) -> Tensor:
     """Return the sum over members of their mean squared error and termination's log loss.
 
+    From each drawn step the members predict up to ``unroll`` steps in a row, each from the
+    observation that the one before led to, with the stored actions and no further than the
+    episode goes. A target ends at the true next observation, so networks learn to come back.
+
     Args:
         ensemble: The networks.
         steps: What they learn from.
-        index: (M, B) int64, the steps of each member.
-        noise: (M, B, obs_dim) what is added to the observations, in units of the spread of
-            a step's change; the target still ends at the true next observation.
+        index: (M, B) int64, the steps that each member begins at.
+        noise: (M, B, obs_dim) what is added to the first observations, in units of the
+            spread of a step's change.
     """
-    obs, change = steps.obs[index], steps.change[index]
-    if noise is not None:
-        away = noise * ensemble.change_std
-        obs, change = obs + away, change - away
-    out = ensemble.outputs(obs, steps.action[index])
-    size = change.shape[-1]
-    change = (change - ensemble.change_mean) / ensemble.change_std
-    wanted = torch.cat([change, steps.reward[index].unsqueeze(-1)], dim=-1)
-    loss = (out[..., : size + 1] - wanted).square().mean(dim=(1, 2)).sum()
-    if ensemble.scales.ends:
-        unlike = torch.nn.functional.binary_cross_entropy_with_logits(
-            out[..., size + 1], steps.ended[index], reduction="none"
-        )
-        loss = loss + unlike.mean(dim=1).sum()
-    return loss
+    size, change_std = ensemble.spec.obs_dim, ensemble.change_std
+    away: Tensor | float = 0.0 if noise is None else noise * change_std
+    last = steps.last[index]
+    total, count = torch.zeros(len(index)), torch.zeros(len(index))
+    for ahead in range(ensemble.settings.unroll):
+        row = torch.minimum(index + ahead, last)
+        there = (index + ahead <= last).float()
+        change = steps.change[row]
+        out = ensemble.outputs(steps.obs[row] + away, steps.action[row])
+        wanted = (change - away - ensemble.change_mean) / change_std
+        wanted = torch.cat([wanted, steps.reward[row].unsqueeze(-1)], dim=-1)
+        error = (out[..., : size + 1] - wanted).square().mean(dim=-1)
+        if ensemble.scales.ends:
+            error = error + torch.nn.functional.binary_cross_entropy_with_logits(
+                out[..., size + 1], steps.ended[row], reduction="none"
+            )
+        total = total + (error * there).sum(dim=1)
+        count = count + there.sum(dim=1)
+        away = away + torch.addcmul(ensemble.change_mean, out[..., :size], change_std) - change
+    return (total / count).sum()
 
 
 def batches(
@@ -170,9 +179,10 @@ def batches(
 
     Yields:
         Steps (M, B) int64, uniform with replacement, and noise (M, B, obs_dim) or None:
-        normal, its size drawn for each step between 0 and ``settings.noise``.
+        normal, its size drawn for each step between 0 and ``settings.noise``. B times the
+        steps in a row is about the batch size.
     """
-    shape = (settings.members, settings.batch_size)
+    shape = (settings.members, max(1, settings.batch_size // settings.unroll))
     for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
         rng = generator(settings.seed, Stream.MODEL_BATCH, block)
         for update in range(block * _BLOCK, min(stop, (block + 1) * _BLOCK)):

@@ -7,7 +7,19 @@ import pytest
 from cli_tools import pbvf
 from pbvf_offline.fit.critic_file import load_critic
 
-MODEL = ("--hidden", "16,16", "--members", 2, "--noise", 0, "--no-angles", "--seed", 0)
+MODEL = (
+    "--hidden",
+    "16,16",
+    "--members",
+    2,
+    "--noise",
+    0,
+    "--no-angles",
+    "--unroll",
+    1,
+    "--seed",
+    0,
+)
 SMALL = ("--hidden", "8", "--rounds", 2, "-q", "--json")
 
 

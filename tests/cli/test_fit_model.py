@@ -10,7 +10,7 @@ from cli_tools import pbvf
 from pbvf_offline.models.model_file import load_model
 
 SMALL = ("--hidden", "8,8", "--batch-size", "8", "--members", 2, "-q", "--json")
-FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--updates", 30)
+FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--unroll", 2, "--updates", 30)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def test_json_holds_what_the_interface_promises(here):
     for name in ("correlation", "slope", "error", "coverage", "spread", "pieces", "state_error"):
         assert len(check[name]) == len(check["steps"])
     assert isinstance(result["fit_for"], list)
-    trials = [(trial["noise"], trial["angles"]) for trial in result["trials"]]
-    assert len(trials) == 4
-    assert (result["noise"], result["angles"]) in trials
+    assert len(result["trials"]) == 5
+    assert [trial["unroll"] for trial in result["trials"]] == [1, 1, 1, 1, 5]
     best = min(result["trials"], key=lambda trial: trial["score"])
+    assert result["unroll"] == best["unroll"]
     assert (best["noise"], best["angles"]) == (result["noise"], result["angles"])
     again = fit(*SMALL, *argv)
     assert again["already_complete"]
@@ -71,7 +71,7 @@ def test_json_holds_what_the_interface_promises(here):
 def test_given_settings_are_not_chosen_and_equal_ones_give_equal_bytes(here):
     result = fit(*FIXED, "--seed", 1)
     assert result["trials"] == []
-    assert (result["noise"], result["angles"]) == (0.1, False)
+    assert (result["noise"], result["angles"], result["unroll"]) == (0.1, False, 2)
     first = (here / "m.safetensors").read_bytes()
     fit(*FIXED, "--seed", 1, "--overwrite")
     assert (here / "m.safetensors").read_bytes() == first
@@ -100,7 +100,7 @@ def test_people_read_what_it_is_fit_for(here):
     assert "fit for" in ran.out
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
-    assert "tried noise 0.03 with angles: error" in ran.err
+    assert "tried noise 0.03 with angles, 1 in a row: error" in ran.err
 
 
 def test_other_settings_are_a_conflict(here):

@@ -19,6 +19,7 @@ from pbvf_offline.models.training import (
     batches,
     fall_from,
     learning_rate,
+    model_loss,
     start_training,
 )
 from pbvf_offline.policies.spec import PolicySpec
@@ -195,6 +196,43 @@ def test_steps_end_at_the_true_next_observation_whatever_followed() -> None:
 
 def weights(fit) -> list[bytes]:  # type: ignore[no-untyped-def]
     return [p.detach().numpy().tobytes() for p in fit.ensemble.parameters()]
+
+
+def test_steps_in_a_row_follow_each_other_in_one_episode() -> None:
+    data = some_data(box_spec(2))  # six episodes of 11 steps
+    kept = np.array([0, 1, 2, 5, 6, 10, 11, 12, 21, 22, 23])
+    steps = Steps.of(data, untrained(data).scales, kept)
+    assert steps.last.tolist() == [2, 2, 2, 4, 4, 5, 7, 7, 8, 10, 10]
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(end: str) -> None:
+    data = some_data(box_spec(2), end=end)
+    ensemble = untrained(data, dataclasses.replace(SMALL, unroll=3))
+    steps = all_steps(data, ensemble)
+    index = torch.tensor([[0, 4, 9], [10, 20, 13]])  # 9, 10 and 20 reach the end of an episode
+    noise = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    expected = torch.zeros(())
+    for m in range(2):
+        errors = []
+        for b in range(3):
+            first = int(index[m, b])
+            obs = steps.obs[first] + noise[m, b] * ensemble.change_std
+            for row in range(first, min(first + 3, int(steps.last[first]) + 1)):
+                true = steps.obs[row] + steps.change[row]
+                x = obs.expand(2, 1, 2)
+                out = ensemble.outputs(x, steps.action[row].expand(2, 1, -1))[m, 0]
+                change = (true - obs - ensemble.change_mean) / ensemble.change_std
+                error = (out[:2] - change).square().sum() + (out[2] - steps.reward[row]) ** 2
+                error = error / 3
+                if end == "terminated":
+                    sign = 2 * steps.ended[row] - 1
+                    error = error + torch.nn.functional.softplus(-sign * out[3])
+                errors.append(error)
+                obs = obs + ensemble.change_mean + out[:2] * ensemble.change_std
+        expected += torch.stack(errors).mean()
+    loss = model_loss(ensemble, steps, index, noise)
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])

@@ -10,7 +10,7 @@ from model_tools import SETTINGS, held_out, played
 from pbvf_offline.envs.lqr import LQREnv, lqr_return
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.models.check import check_model, held_out_episodes
-from pbvf_offline.models.choice import choose_settings, train
+from pbvf_offline.models.choice import Trial, choose_settings, train
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
@@ -110,7 +110,8 @@ def test_the_check_chooses_angles_where_an_observation_winds_and_no_noise_where_
     assert list(trials) == notes
     assert [(t.noise, t.angles) for t in trials[:2]] == [(0.03, False), (0.03, True)]
     best = min(trials, key=lambda trial: trial.check.score)
-    assert (best.noise, best.angles) == (chosen.noise, chosen.angles)
+    assert best == Trial(chosen.noise, chosen.angles, chosen.unroll, best.check)
+    assert [t.unroll for t in trials] == [1, 1, 1, 1, 5]
     assert chosen.members == SETTINGS.members
 
 

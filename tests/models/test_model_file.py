@@ -36,7 +36,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 REQUEST = ModelRequest(
     seed=3, members=2, hidden=(12, 12), batch_size=32, validation=0.2, trial_updates=30
 )
-FIXED = dataclasses.replace(REQUEST, noise=0.1, angles=False)
+FIXED = dataclasses.replace(REQUEST, noise=0.1, angles=False, unroll=2)
 
 
 @cache
@@ -68,7 +68,7 @@ def test_a_model_comes_back_as_it_was_and_imagines_the_same(tmp_path: Path) -> N
     assert read.check == made.file.check
     assert read.check is not None
     assert read.trials == made.file.trials
-    assert len(read.trials) == 4
+    assert len(read.trials) == 5
     assert read.environment == EnvReference("Toy-v0")
     assert read.dataset == "ab" * 32
     assert read.initial_observations.shape == (40, 2)

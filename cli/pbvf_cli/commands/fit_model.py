@@ -85,9 +85,10 @@ def fit_model(
     def tried(trial: Trial) -> None:
         signals.check()
         sink.begin()
-        shown = "with" if trial.angles else "without"
+        angles = "with" if trial.angles else "without"
+        error = number(trial.check.score, 3)
         sink.note(
-            f"tried noise {trial.noise:g} {shown} angles: error {number(trial.check.score, 3)}"
+            f"tried noise {trial.noise:g} {angles} angles, {trial.unroll} in a row: error {error}"
         )
 
     with Bar("learning", "updates", sink=sink) as bar, signals.held():
@@ -123,6 +124,7 @@ def _print(sink: Sink, out: Path, result: ModelResult) -> None:
         "updates_per_second": rate,
         "noise": settings.noise,
         "angles": settings.angles,
+        "unroll": settings.unroll,
         "trials": [trial.to_dict() | {"score": trial.check.score} for trial in file.trials],
         "seed": settings.seed,
         "dataset": file.dataset,
@@ -142,6 +144,7 @@ def _print(sink: Sink, out: Path, result: ModelResult) -> None:
         ("updates", f"{file.fit.updates:,}"),
         ("noise", number(settings.noise)),
         ("angles", "yes" if settings.angles else "no"),
+        ("steps in a row", number(settings.unroll)),
         ("seed", str(settings.seed)),
         ("time", time_taken(seconds, rate, "updates")),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),
