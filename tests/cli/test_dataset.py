@@ -14,7 +14,7 @@ import hostile
 from cli_tools import pbvf, run_process
 from libtools import box_spec, make_file, make_policies
 from make_episodes import BOX_SPEC, make_episode
-from pbvf_cli.commands.dataset_info import size_text
+from pbvf_cli.commands.dataset.info import size_text
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_offline.policies.files import PoliciesFile
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from pbvf_cli.commands.policies.text import ROWS_SHOWN, actions_text, kind_text
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.output import Sink, number
-from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.files import PoliciesFile

@@ -1,0 +1,1 @@
+"""``pbvf dataset …``: look at, check, change and share datasets."""
