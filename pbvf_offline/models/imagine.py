@@ -12,7 +12,7 @@ from torch import Tensor
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.policies.actions import DiscreteActions
-from pbvf_offline.policies.batch import network_output
+from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.seeding import Stream, generator
 
@@ -212,8 +212,4 @@ def _action(spec: PolicySpec, out: Tensor) -> Tensor:
     """Return actions (…, action inputs) from network outputs, as the networks see stored ones."""
     if isinstance(spec.actions, DiscreteActions):
         return torch.nn.functional.one_hot(out.argmax(dim=-1), spec.actions.n).float()
-    if spec.squash == "tanh":
-        return torch.tanh(out)
-    low = torch.tensor(spec.actions.low, dtype=out.dtype)
-    high = torch.tensor(spec.actions.high, dtype=out.dtype)
-    return torch.clamp(out, low, high)
+    return squashed(spec, out)

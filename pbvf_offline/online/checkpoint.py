@@ -135,6 +135,10 @@ def decode_checkpoint(
 def critic_file(training: Training, environment: EnvReference, source: str) -> CriticFile:
     """Return a run's critic as a file that synthesizes and evaluates without the run.
 
+    Its policies are re-expressed in the run's last normaliser, so that they act as they did. With
+    ``--normalization per-step`` the critic itself was shown their parameters as they acted, so
+    that there the trust region and the nearest policies are approximate.
+
     Args:
         training: The run, at any step.
         environment: Its environment.

@@ -197,7 +197,7 @@ class OnlineSettings(Record):
         )
 
 
-# Where the paper has no combination: the values most frequent in its tables.
+# Where the paper has no combination: the values most frequent in its tables for linear policies.
 _OWN = PaperChoice(lr_policy=1e-3, lr_critic=1e-3, sigma=1.0)
 # The paper derives the stochastic PAVF and does not run it. These are the deterministic PAVF's
 # values on MountainCarContinuous but for a faster critic, found there in two trial runs
@@ -318,7 +318,7 @@ def _tuned(
             of_paper(paper_choice)
         except UsageError as error:
             raise UsageError(error.what, where="--preset", remedy=error.remedy) from None
-    if family == "LQR" and kind in _LQR:
+    if family == "LQR" and kind in _LQR and not spec.stochastic and not spec.hidden:
         return _LQR[kind], _PAPER_LQR
     if kind == "pavf" and spec.stochastic:
         return _STOCHASTIC_PAVF, "default (the paper runs no stochastic PAVF)"

@@ -28,11 +28,19 @@ def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
 
 
 def squashed(spec: PolicySpec, out: Tensor) -> Tensor:
-    """Return pre-squash outputs in the critic's unit.
+    """Return the actions that pre-squash outputs (…, act_dim) execute, in the critic's unit.
 
-    With ``squash="tanh"`` that is ``tanh(out)`` in [-1, 1]; with ``none`` ``out`` itself.
+    With ``squash="tanh"`` that is ``tanh(out)`` in [-1, 1]; with ``none`` ``out`` clipped to the
+    action bounds, as :func:`pbvf_offline.policies.actions.box_action` executes it: a critic must
+    not be asked about actions that never occur.
+
+    Raises:
+        TypeError: Actions are discrete.
     """
-    return torch.tanh(out) if spec.squash == "tanh" else out
+    if spec.squash == "tanh":
+        return torch.tanh(out)
+    low, high = _bounds(spec, out)
+    return torch.clamp(out, low, high)
 
 
 def unit_action(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
@@ -70,10 +78,16 @@ def to_unit(spec: PolicySpec, action: Tensor) -> Tensor:
     Raises:
         TypeError: Actions are discrete.
     """
+    low, high = _bounds(spec, action)
+    return action if spec.squash == "none" else (action - low) / (high - low) * 2 - 1
+
+
+def _bounds(spec: PolicySpec, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the action bounds (act_dim,) in the dtype and on the device of a tensor."""
     if not isinstance(spec.actions, BoxActions):
         raise TypeError("discrete actions have no unit")
-    if spec.squash == "none":
-        return action
-    low = torch.tensor(spec.actions.low, dtype=action.dtype, device=action.device)
-    high = torch.tensor(spec.actions.high, dtype=action.dtype, device=action.device)
-    return (action - low) / (high - low) * 2 - 1
+    low, high = (
+        torch.tensor(bound, dtype=like.dtype, device=like.device)
+        for bound in (spec.actions.low, spec.actions.high)
+    )
+    return low, high

@@ -30,12 +30,15 @@ def test_network_output_is_the_sequential_network(hidden: tuple[int, ...]) -> No
 def test_unit_action_is_the_actors_action_in_unit(squash: str, rng: np.random.Generator) -> None:
     actions = BoxActions((-0.3, 1.0), (0.7, 5.0), "float64")
     spec = PolicySpec(3, (4,), actions, squash)  # type: ignore[arg-type]
-    theta = make_policies(spec, 1).theta[0] * 0.1
+    theta = make_policies(spec, 1).theta[0]
     if squash == "none":
-        theta[-2:] = (0.2, 3.0)  # so that nothing is clipped
+        theta[-2:] = (0.2, 3.0)  # the middle of the bounds, so that some outputs are clipped
     actor = Actor(spec, theta, np.zeros(3), np.ones(3))
     obs = rng.normal(size=(8, 3))
     executed = np.stack([actor.act(o)[0] for o in obs])
+    clipped = (executed == actions.low) | (executed == actions.high)
+    assert clipped.any() == (squash == "none")
+    assert not clipped.all()
     unit = unit_action(spec, torch.from_numpy(theta).double(), torch.from_numpy(obs))
     assert torch.allclose(to_unit(spec, torch.from_numpy(executed)), unit, atol=1e-12)
 
