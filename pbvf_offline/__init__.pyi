@@ -32,6 +32,8 @@ from .policies.spaces import spec_for_env as spec_for_env
 from .policies.spec import PolicySpec as PolicySpec
 from .rollout.evaluation import evaluate_policies as evaluate_policies
 from .synthesis.ascent import synthesize as synthesize
+from .synthesis.foresight import Oracle as Oracle
+from .synthesis.prediction import predict as predict
 from .synthesis.settings import SynthesisSettings as SynthesisSettings
 from .synthesis.settings import default_synthesis_settings as default_synthesis_settings
 from .synthesis.to_file import synthesize_to_file as synthesize_to_file

@@ -173,3 +173,10 @@ def test_given_policies_that_are_not_there(made: Path) -> None:
     ran = pbvf("synthesize", made / "ToyPair-theta", "--from", "nowhere", "--out", "p")
     assert ran.code == 2
     assert "nowhere" in ran.error
+
+
+def test_imagined_returns_are_not_read_by_fingerprints() -> None:
+    fit = ["lab/toypair-v0", "--critic", "pssvf", "--model", "m", "--out", "c"]
+    ran = pbvf("fit-critic", *fit, "--fingerprint", 3)
+    assert ran.code == 2
+    assert ran.error.startswith("error: --fingerprint: has no meaning beside --model")

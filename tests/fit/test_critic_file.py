@@ -142,9 +142,10 @@ NASTY: list[Any] = [
 ]
 
 
-def test_nasty_content_is_refused_or_harmless(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fingerprint", [0, 3])
+def test_nasty_content_is_refused_or_harmless(fingerprint: int, tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
-    content, tensors = decode(KIND, make_file().encode(), "x")
+    content, tensors = decode(KIND, make_file(fingerprint=fingerprint).encode(), "x")
     places = [(key,) for key in content]
     places += [("config", key) for key in content["config"]]
     places += [("settings", key) for key in content["settings"]]
@@ -165,9 +166,10 @@ def test_nasty_content_is_refused_or_harmless(tmp_path: Path) -> None:
             loaded.predict(loaded.context.theta[:1])
 
 
-def test_missing_misshapen_and_infinite_tensors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fingerprint", [0, 3])
+def test_missing_misshapen_and_infinite_tensors(fingerprint: int, tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
-    content, tensors = decode(KIND, make_file().encode(), "x")
+    content, tensors = decode(KIND, make_file(fingerprint=fingerprint).encode(), "x")
 
     def refused(changed: dict[str, Any], note: str) -> None:
         path.write_bytes(encode(KIND, content, changed))
@@ -198,6 +200,7 @@ def test_missing_misshapen_and_infinite_tensors(tmp_path: Path) -> None:
         {"hidden": [65_536]},
         {"spec": box_spec(2, (65_536,)).to_dict()},
         {"spec": box_spec(2, (9_000, 9_000)).to_dict()},
+        {"fingerprint": 4_096},
     ],
 )
 def test_a_bomb_is_refused_before_it_is_built(

@@ -109,7 +109,7 @@ def test_interrupted_and_continued(at: int, tmp_path: Path, undisturbed: bytes) 
     assert not partial_path(out).exists()
 
 
-@pytest.mark.parametrize("name", ["relabel", "bound_values", "standardise"])
+@pytest.mark.parametrize("name", ["relabel", "bound_values", "standardise", "fingerprint"])
 @pytest.mark.parametrize("kind", ["psvf", "pavf"])
 def test_interrupted_and_continued_with_every_option(name: str, kind: str, tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, kind=kind, **{name: CHANGES[name]})
@@ -218,6 +218,7 @@ def test_a_snapshot_of_other_settings_is_a_conflict(tmp_path: Path) -> None:
 
 
 CHANGES: dict[str, Any] = {
+    "fingerprint": 3,
     "kind": "pavf",
     "hidden": (9,),
     "gamma": 0.8,
