@@ -109,3 +109,16 @@ def test_wrong_usage(here, wrapper, words):
     assert ran.code == 2
     assert words in ran.error
     assert not (here / "datasets").exists()
+
+
+def test_datasets_of_other_wrappers_are_not_merged(here):
+    same_spaces = '{"max_action": 100.0, "min_action": -100.0}'
+    more = ("--episodes", 1, "-q")
+    ok("collect", "LQR-v0", "--dataset", "lab/a-v0", *more)
+    wrapped = ("--wrapper", f"rescale-action:{same_spaces}")
+    ok("collect", "LQR-v0", *wrapped, "--dataset", "lab/b-v0", *more)
+    ok("collect", "LQR-v0", *wrapped, "--dataset", "lab/c-v0", *more)
+    ran = pbvf("dataset", "merge", "lab/a-v0", "lab/b-v0", "--dataset", "lab/ab-v0", "-q")
+    assert ran.code == 5
+    assert f"wrappers rescale-action:{same_spaces} against none" in ran.error
+    ok("dataset", "merge", "lab/b-v0", "lab/c-v0", "--dataset", "lab/bc-v0", "-q")

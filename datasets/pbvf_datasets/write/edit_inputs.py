@@ -23,6 +23,7 @@ from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import open_folder
 from pbvf_datasets.write.selection import Facts
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     DamagedError,
     DivergedError,
@@ -293,7 +294,7 @@ def _traits(source: Source) -> dict[str, Any]:
     """Return all that must be equal, by the name it has in messages."""
     spec, environment = source.spec, source.environment
     traits: dict[str, Any] = {"environment": "not named" if environment is None else None}
-    for name in ("module", "arguments", "withheld arguments", "time limit"):
+    for name in ("module", "arguments", "withheld arguments", "wrappers", "time limit"):
         traits[name] = _UNKNOWN
     if environment is not None:
         kwargs = {k: v for k, v in environment["kwargs"].items() if k != "max_episode_steps"}
@@ -302,8 +303,10 @@ def _traits(source: Source) -> dict[str, Any]:
         if source.env_spec is not None:
             traits["time limit"] = source.time_limit
     if environment is not None and source.provenance is not None:
-        # Minari's metadata, all there is without a manifest, know neither of these.
+        # Minari's metadata, all there is without a manifest, know none of these.
         traits["module"] = environment["module"]
+        wrappers = EnvReference.from_dict(environment, "environment").wrappers
+        traits["wrappers"] = ", ".join(map(str, wrappers)) or "none"
         traits["withheld arguments"] = _withheld(source, environment)
     traits["observation space"] = serialize_space(source.folder.observation_space)
     traits["action space"] = serialize_space(source.folder.action_space)
