@@ -135,7 +135,7 @@ class PolicySpec:
 
         Raises:
             DamagedError: A key is missing, unknown or of the wrong type.
-            IncompatibleError: No family of that name is installed here.
+            IncompatibleError: No family of that name is installed here, or it cannot be imported.
         """
         try:
             return cls(**_fields(data))
@@ -156,6 +156,10 @@ def _fields(data: object) -> dict[str, Any]:
             f"its policies are of the family {family[:40]!r}, which is not installed",
             remedy="install the package that brings it, or upgrade pbvf-offline",
         )
+    try:
+        FAMILIES[family]
+    except UsageError as error:  # its package is broken, not the file
+        raise IncompatibleError(error.what, remedy=error.remedy) from error
     if not isinstance(fields["hidden"], list):
         raise DamagedError(f"spec.hidden is {fields['hidden']!r}, not a list")
     return {

@@ -293,6 +293,31 @@ def test_a_family_that_is_not_there(family: Any, error: Any, words: str) -> None
         box_spec(3, family="gru")
 
 
+def test_a_family_whose_package_is_broken(tmp_path: Path) -> None:
+    """The file is not damaged; the package is named."""
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no')\n")
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    group = "pbvf_offline.policy_families"
+    (info / "entry_points.txt").write_text(f"[{group}]\nbroken-mlp = broken:MLP\n")
+    script = """
+import json, sys
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.policies.spec import PolicySpec
+try:
+    PolicySpec.from_dict(json.loads(sys.argv[1]), "file")
+except IncompatibleError as error:
+    print(error)
+"""
+    data = json.dumps({**box_spec(3).to_dict(), "family": "broken-mlp"})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    argv = [sys.executable, "-c", script, data]
+    told = subprocess.run(argv, check=True, env=environment, capture_output=True, text=True).stdout
+    assert told.startswith("file: the policy family 'broken-mlp' of the package broken cannot be")
+    assert "mend or uninstall broken" in told
+
+
 def test_networks_by_hand() -> None:
     # 1 -> 2 -> 1 in obs = 3, seen as (3 - 1) / 2 = 1: hidden layers 0.5 * 1 - 0.1 = 0.4 and
     # -1 * 1 + 0.2 = -0.8, output 2 f(0.4) + 3 f(-0.8) + 0.25.
