@@ -108,15 +108,6 @@ def temporary_for(name: str) -> str | None:
     return None if match is None else match[1] or match[2]
 
 
-def remove_temporary(path: Path) -> None:
-    """Remove what a kill left of writing a file.
-
-    Raises:
-        ResourceError: The disk or a permission refuses.
-    """
-    remove_file(temporary_path(path))
-
-
 def remove_file(path: Path) -> None:
     """Remove a file, if it is there.
 
