@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import (
@@ -411,17 +411,22 @@ class Record:
         for field in fields(type(self)):
             field.check(getattr(self, field.name))
 
-    def words(self, *names: str) -> list[str]:
+    def words(self, *names: str, leave_out: Collection[str] = ()) -> list[str]:
         """Return settings as words of a command line.
 
+        What is None, a flag that is off, and a field of a later format version that has its
+        default are left out.
+
         Args:
-            names: The fields, in the order wanted; all settings when there are none. What is
-                None, and a flag that is off, is left out.
+            names: The fields, in the order wanted; all settings when there are none.
+            leave_out: Fields that are not wanted.
         """
         known = {field.name: field for field in fields(type(self)) if field.about is not None}
         words: list[str] = []
-        for name in names or known:
+        for name in names or [name for name in known if name not in leave_out]:
             field, value = known[name], getattr(self, name)
+            if field.since > 1 and value == field.default:
+                continue
             if field.base is bool:
                 words += field.switch(value)
             elif text := field.text(value):

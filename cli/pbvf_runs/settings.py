@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
@@ -11,6 +11,11 @@ from pbvf_offline.policies.settings import NewPolicy
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_offline.setting_types import MOST, RARE, Seed
+
+PERTURBING: Final = ("perturb_every", "sigma", "schedule")
+"""Settings that decide nothing where policies are rolled out as they are."""
+FRESH: Final = ("normalize", "warmup_episodes")
+"""Settings that decide nothing where a file holds the policies."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,12 @@ class CollectSettings(Record):
     ] = 0.5
     schedule: Annotated[
         str,
-        setting("How the parameter noise is drawn.", choices=SCHEDULES, default=INDEPENDENT),
+        setting(
+            "How the parameter noise is drawn.",
+            choices=SCHEDULES,
+            default=INDEPENDENT,
+            since=2,
+        ),
     ] = INDEPENDENT
     policy: NewPolicy = NewPolicy()  # noqa: RUF009  # frozen
     normalize: Annotated[

@@ -36,7 +36,7 @@ class NewPolicy(Record):
         ),
     ] = ()
     family: Annotated[
-        str, setting("The policy's network.", choices=FAMILIES, default=DEFAULT_FAMILY)
+        str, setting("The policy's network.", choices=FAMILIES, default=DEFAULT_FAMILY, since=2)
     ] = DEFAULT_FAMILY
     squash: Annotated[
         Squash,

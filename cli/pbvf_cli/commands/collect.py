@@ -15,13 +15,10 @@ from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.settings import NewPolicy
-from pbvf_runs.settings import CollectSettings
+from pbvf_runs.settings import FRESH, PERTURBING, CollectSettings
 
 if TYPE_CHECKING:
     from pbvf_runs.collection import CollectResult
-
-_PERTURBING = ("perturb_every", "sigma", "schedule")
-_FRESH = ("normalize", "warmup_episodes")
 
 
 @command(
@@ -129,7 +126,7 @@ def _check_combination(
     if base is None and policies is None:
         return
     other = "--base" if policies is None else "--policies"
-    perturbing = [] if policies is None else given.options(*_PERTURBING)
+    perturbing = [] if policies is None else given.options(*PERTURBING)
     for name in perturbing:
         raise UsageError(
             f"does not go with {other}: the policies are rolled out unperturbed, for whole "
@@ -137,7 +134,7 @@ def _check_combination(
             where=name,
             remedy="leave it out",
         )
-    for name in [*policy.options(), *given.options(*_FRESH)]:
+    for name in [*policy.options(), *given.options(*FRESH)]:
         raise UsageError(
             f"does not go with {other}: the file holds architecture and normaliser",
             where=name,
@@ -155,9 +152,9 @@ def _undecided(
     """Return the settings that decide nothing here."""
     names = {"steps" if usual.steps is None else "episodes"}
     if policies is not None:
-        names.update(_PERTURBING)
+        names.update(PERTURBING)
     if base is not None or policies is not None:
-        names.update(_FRESH)
+        names.update(FRESH)
     elif not given.get("normalize", usual.normalize):
         names.add("warmup_episodes")
     return names

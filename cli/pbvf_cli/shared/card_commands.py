@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbvf_offline.envs.wrappers import OPTION
-from pbvf_offline.policies.families import DEFAULT_FAMILY
-from pbvf_offline.rollout.schedule_kinds import INDEPENDENT
+from pbvf_offline.policies.settings import NewPolicy
+from pbvf_runs.settings import FRESH, PERTURBING
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
@@ -29,19 +29,15 @@ def collect_command(
         policies: That of ``--policies``.
     """
     words = ["pbvf", "collect", settings.env.name, "--dataset", settings.dataset]
-    words += settings.words("steps", "episodes")
-    if policies is None:
-        words += settings.words("perturb_every", "sigma")
-        if settings.schedule != INDEPENDENT:
-            words += settings.words("schedule")
+    undecided = () if policies is None else PERTURBING
+    words += settings.words(leave_out=(*undecided, *FRESH, "seed"))
     if policies is not None:
         words += ["--policies", policies.name]
     elif base is not None:
         words += ["--base", base.name]
     else:
-        words += settings.policy.words("hidden") + _family_words(settings.policy.family)
-        words += settings.policy.words("squash", "stochastic") + settings.words("normalize")
-        words += settings.words("warmup_episodes") if settings.normalize else []
+        words += settings.policy.words()
+        words += settings.words(*(FRESH if settings.normalize else FRESH[:1]))
     words += _env_words(settings.env)
     words += _rights_words(settings.license, settings.authors)
     return shlex.join([*words, *settings.words("seed")])
@@ -54,33 +50,14 @@ def train_online_command(
     config = result.config
     spec, settings = config.spec, config.settings
     words = ["pbvf", "train-online", config.env.name, "--critic", settings.kind]
-    words += ["--policy", spec.sizes, *_family_words(spec.family)]
-    words += ["--squash", spec.squash, "--run", "run"]
-    words += ["--stochastic"] if spec.stochastic else []
+    policy = NewPolicy(spec.hidden, spec.family, spec.squash, spec.stochastic)
+    words += [*policy.words(leave_out=("stochastic",)), "--run", "run"]
+    words += policy.words("stochastic")
     words += [*settings.words("biased"), "--steps", str(result.steps)]
-    words += settings.words(
-        "gamma",
-        "sigma",
-        "hidden",
-        "lr_policy",
-        "lr_critic",
-        "batch_size",
-        "actor_states",
-        "update_every",
-        "critic_updates",
-        "actor_updates",
-        "buffer_size",
-        "normalization",
-        "reward",
-    )
-    words += config.evaluation.words()
+    words += settings.words(leave_out=("biased", "seed")) + config.evaluation.words()
     words += _env_words(config.env)
     words += ["--export-dataset", dataset, *_rights_words(license_id, authors)]
     return shlex.join([*words, *settings.words("seed")])
-
-
-def _family_words(family: str) -> list[str]:
-    return [] if family == DEFAULT_FAMILY else ["--family", family]
 
 
 def _env_words(env: EnvConfig) -> list[str]:

@@ -178,7 +178,7 @@ class SplitSettings(Record):
     by: Annotated[
         SplitBy,
         setting(
-            "policy: episodes that share a policy stay in one part, all of them.",
+            "episode; or policy: episodes that share a policy stay in one part.",
             default="episode",
         ),
     ] = "episode"
