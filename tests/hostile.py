@@ -577,6 +577,12 @@ DAMAGED: dict[str, Case] = {
     "actions not as declared": _at("episode_0", metadata(action_space=_DISCRETE3), "Discrete(3)"),
     "rewards of two dimensions": _array(_REWARDS, np.zeros((20, 1)), "(20, 1)"),
     "no rewards": _array(_REWARDS, np.zeros(0), "(0,)"),
+    "no rewards in 2**62 columns": _array(
+        _REWARDS, None, "absurd", shape=(0, 2**62), dtype=np.float64
+    ),
+    "an unknown array of no rows in 2**62 columns": _array(
+        _X, None, "absurd", shape=(0, 2**62), dtype=np.float64
+    ),
     "rewards without values": _array(_REWARDS, h5py.Empty("f8"), "no values"),
     "theta too short": _array(
         "episode_1/infos/theta", np.zeros((2, 7), np.float32), "(2, 7)", "(2, 8)"

@@ -292,12 +292,18 @@ def action_bounds(spec: PolicySpec, spaces: Spaces) -> tuple[Any, Any]:
 
 def finite(values: Values) -> Iterator[Problem]:
     """No number is NaN or infinite."""
-    for name, array in values.arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+    floats = [(name, array) for name, array in values.arrays.items() if array.dtype.kind == "f"]
+    with np.errstate(all="ignore"):
+        # A sum is finite only where all terms are, and quicker; it may overflow all the same.
+        doubtful = [pair for pair in floats if not math.isfinite(np.add.reduce(pair[1], axis=None))]
+    for name, array in doubtful:
+        bad = ~np.isfinite(array)
+        if bad.any():
             unit = "policy" if _ROWS.get(name) == "S" else "step"
-            row = _first_row(~np.isfinite(array))
             yield Problem(
-                DivergedError, name, f"it holds NaN or infinite values, first at {unit} {row}"
+                DivergedError,
+                name,
+                f"it holds NaN or infinite values, first at {unit} {_first_row(bad)}",
             )
 
 

@@ -36,7 +36,7 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 
 _MAGIC: Final = b"pbvfcach"
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Part of the file name: raise it when the layout, or what the reader checks, changes."""
 
 _SUFFIX: Final = f".v{_VERSION}.cache"

@@ -134,8 +134,14 @@ class GuardedGroup:
         return self._file.integer(self.id, name, self.place)
 
     def _at(self, name: bytes) -> str:
-        text = printable(name.decode("utf-8", "surrogateescape"))
+        text = _text(name)
         return f"{self.place}/{text}" if self.place else text
+
+
+@functools.lru_cache(maxsize=1024)
+def _text(name: bytes) -> str:
+    """Return the name of an object in a form that is safe to print."""
+    return printable(name.decode("utf-8", "surrogateescape"))
 
 
 class GuardedFile:
@@ -251,7 +257,7 @@ class GuardedFile:
         group.links.iterate(note, info=True)
         if odd:
             member, kind = odd[0]
-            text = printable(member.decode("utf-8", "surrogateescape"))
+            text = _text(member)
             kinds = {
                 # HDF5 would take such a name for a path and follow links on its way.
                 0: "a link whose name is a path",
@@ -287,8 +293,42 @@ class GuardedFile:
         self.place = place
         dataset = self._h5d.open(parent, name, self._access)
         plist = dataset.get_create_plist()
-        layout = plist.get_layout()
-        h5d = self._h5d
+        layout = self._layout(plist)
+        dtype = self._dtype(dataset.get_type())
+        shape = dataset.get_space().get_simple_extent_dims()
+        if shape is None:
+            raise DamagedError("it holds no values", where=self.where())
+        if 0 in shape and dtype.itemsize * math.prod(n or 1 for n in shape) >= 2**63:
+            raise DamagedError(f"it has the absurd shape {shape}", where=self.where())
+        logical = dtype.itemsize * math.prod(shape)
+        stored = dataset.get_storage_size()
+        self._stored += stored
+        if logical > stored:
+            raise UnsafeError(
+                f"it declares {logical:,} bytes, but the file holds {stored:,} for it",
+                where=self.where(),
+            )
+        if self._stored > self.size:
+            raise UnsafeError(
+                f"with it the arrays take {self._stored:,} bytes in a file of {self.size:,}",
+                where=self.where(),
+            )
+        if layout == self._h5d.CHUNKED:
+            chunk = dtype.itemsize * math.prod(plist.get_chunk())
+            if chunk > max(SMALL_CHUNK_BYTES, logical):
+                raise UnsafeError(
+                    f"it has chunks of {chunk:,} bytes for {logical:,} bytes of values",
+                    where=self.where(),
+                )
+        return GuardedArray(self, dataset, shape, dtype, place)
+
+    def _layout(self, plist: Any) -> int:
+        """Return the layout of an array, which reads no other file and needs no plugin.
+
+        Raises:
+            UnsafeError: It does.
+        """
+        layout, h5d = plist.get_layout(), self._h5d
         # Before anything else: asking a virtual dataset for its extent opens its sources.
         if layout == h5d.VIRTUAL:
             raise UnsafeError(
@@ -306,31 +346,7 @@ class GuardedFile:
                     remedy="use no filter but shuffle and fletcher32, for example with "
                     "'h5repack -f NONE'",
                 )
-        dtype = self._dtype(dataset.get_type())
-        shape = dataset.get_space().get_simple_extent_dims()
-        if shape is None:
-            raise DamagedError("it holds no values", where=self.where())
-        logical = dtype.itemsize * math.prod(shape)
-        stored = dataset.get_storage_size()
-        self._stored += stored
-        if logical > stored:
-            raise UnsafeError(
-                f"it declares {logical:,} bytes, but the file holds {stored:,} for it",
-                where=self.where(),
-            )
-        if self._stored > self.size:
-            raise UnsafeError(
-                f"with it the arrays take {self._stored:,} bytes in a file of {self.size:,}",
-                where=self.where(),
-            )
-        if layout == h5d.CHUNKED:
-            chunk = dtype.itemsize * math.prod(plist.get_chunk())
-            if chunk > max(SMALL_CHUNK_BYTES, logical):
-                raise UnsafeError(
-                    f"it has chunks of {chunk:,} bytes for {logical:,} bytes of values",
-                    where=self.where(),
-                )
-        return GuardedArray(self, dataset, shape, dtype, place)
+        return int(layout)
 
     def _dtype(self, kind: Any) -> np.dtype[Any]:
         key = kind.encode()
