@@ -184,3 +184,14 @@ def test_results_page_shows_the_zero_shot_results() -> None:
         assert "| " + " | ".join(map(str, cells)) + " |" in page, row
     above = sum(float(row["chosen"]) > float(row["best noisy"]) for row in rows[:-1])
     assert above == 1  # as the text says
+
+
+def test_results_page_shows_the_results_of_fingerprints() -> None:
+    page = (RESULTS / "README.md").read_text()
+    for seed in (100, 101, 102):
+        stored = json.loads((RESULTS / "fingerprint" / f"seed-{seed}.json").read_text())
+        shown = [str(seed)]
+        for cell in stored["cells"]:
+            true, predicted = cell["returns"], cell["predicted"]
+            shown.append(f"{sum(true) / 5:.0f} ({sum(predicted) / 5:.0f})")
+        assert "| " + " | ".join(shown) + " |" in page

@@ -214,5 +214,11 @@ def default_fit_settings(
 def paper_fit_settings(settings: FitSettings) -> FitSettings:
     """Return the paper's critic with otherwise the same settings: one-step TD, nothing added."""
     return dataclasses.replace(
-        settings, n_step=1, relabel=0.0, bound_values=False, standardise=False, average=0.0
+        settings,
+        n_step=1,
+        relabel=0.0,
+        bound_values=False,
+        standardise=False,
+        average=0.0,
+        fingerprint=0,
     )

@@ -76,8 +76,7 @@ def synthesize(
 ) -> None:
     """Grow policies from random weights, by gradient ascent on a critic that stays as it is.
 
-    With --from, given policies are climbed further instead. No environment step is taken,
-    except to measure the result with --evaluate.
+    With --from, given policies climb instead. Only --evaluate takes environment steps.
     """
     values.output_file(out)
     trust_region = given.get("trust_region", True)
