@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pbvf_offline.critics import CRITICS
+from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.augment import AUGMENTATIONS, RELABEL
 from pbvf_offline.presets.offline import critic_sources, default_gamma, default_reward
 from pbvf_offline.records import Defaults, Record, setting
@@ -149,6 +150,16 @@ class FitSettings(Record):
             since=2,
         ),
     ] = 0
+
+    def __post_init__(self) -> None:
+        """Check every field, and that an augmentation asked for has a strength."""
+        super().__post_init__()
+        if self.augment != RELABEL and self.relabel == 0:
+            raise UsageError(
+                f"{self.augment} of strength 0 changes nothing",
+                where="--augment",
+                remedy="give its strength with --relabel",
+            )
 
 
 def fit_defaults(

@@ -89,6 +89,8 @@ def test_refusals() -> None:
         UsageError, match=r"--augment: there is no augmentation .x.; choose one of .*relabel"
     ):
         fit_settings("psvf", augment="x")
+    with pytest.raises(UsageError, match=r"--augment: blur of strength 0 .*--relabel"):
+        fit_settings("psvf", augment="blur", relabel=0.0)
     for spec in (discrete_spec(2), box_spec(2, stochastic=True)):
         data = make_data(spec, policies=4)
         fit = start_fit(data, fit_settings("psvf", relabel=0.2), CPU)
