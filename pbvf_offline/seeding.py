@@ -47,6 +47,8 @@ class Stream(enum.IntEnum):
     ROUND_CRITIC = 25
     ROUND_BATCH = 26
     ROUND_NEIGHBOUR = 27
+    FORESIGHT_ACTION = 28
+    CHECK_ACTION = 29
 
 
 def check_seed(seed: int) -> int:

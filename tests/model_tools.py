@@ -25,14 +25,15 @@ def played(
     episodes = []
     for k in range(len(policies)):
         actor, obs = policies.actor(k), starts[k]
-        observations, actions, rewards, ends = [obs], [], [], []
+        observations, actions, rewards, ends, before = [obs], [], [], [], []
         for _ in range(steps):
-            action = actor.act(obs, rng)[0]
+            action, pre_action = actor.act(obs, rng)
             obs, reward, ended = step(obs, action, rng)
             observations.append(obs)
             actions.append(action)
             rewards.append(reward)
             ends.append(ended)
+            before.append(pre_action)
             if ended:
                 break
         length = len(rewards)
@@ -50,6 +51,9 @@ def played(
                 obs_mean=policies.obs_mean[k : k + 1],
                 obs_std=policies.obs_std[k : k + 1],
                 seed=None,
+                pre_action=None
+                if before[0] is None
+                else np.array([*before, np.zeros_like(before[0])]),
             )
         )
     return stack_episodes(policies.spec, episodes)

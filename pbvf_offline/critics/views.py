@@ -140,7 +140,8 @@ class FingerprintView(View):
     The network sees actions in the critic's own unit: ``tanh(out)`` where the policies squash.
     Where actions are discrete it sees the softmax of the logits, and where policies have a
     ``log_std`` that too. The trust region is a ball in the outputs before squashing, which are
-    linear in theta for linear policies, so that for those it is the ball in theta.
+    linear in theta for linear policies, so that for those it is approximately the ball in theta,
+    the better the more probing states there are.
 
     Args:
         spec: Architecture of policies with the right observations and actions.

@@ -85,6 +85,15 @@ class CriticFile:
         """The normaliser in which the critic sees thetas and observations."""
         return self.fit.normaliser
 
+    @property
+    def unit(self) -> str:
+        """What :meth:`predict` predicts, in words."""
+        if self.imagined is not None:
+            return "cautious imagined undiscounted return"
+        gamma, reward = self.fit.settings.gamma, self.fit.settings.reward
+        text = "undiscounted return" if gamma == 1.0 else f"return discounted by {gamma:g}"
+        return text if reward == "raw" else f"{text}, without the survival bonus"
+
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:
         """Return raw observations (S, obs_dim) as the critic sees them, on its device."""
         device = next(self.critic.parameters()).device

@@ -31,7 +31,8 @@ class RoundSettings(Record):
         radius: Radius of the trust region, as in synthesis.
         updates: Gradient steps of the critic in a round.
         hidden: Sizes of the critic's hidden layers.
-        caution: How many standard deviations of the members' returns are taken off.
+        caution: How many population standard deviations of the members' returns (divided by
+            their number, not by one less) are taken off.
 
     Raises:
         UsageError: A value is out of range.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.models.ensemble import Ensemble
-from pbvf_offline.models.imagine import Imagined, action_noise, imagine
+from pbvf_offline.models.imagine import Imagined, imagine
+from pbvf_offline.models.members import interval_90
+from pbvf_offline.models.noise import action_noise, stored_noise
 from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import segment_starts
@@ -18,7 +21,6 @@ from pbvf_offline.seeding import Stream, generator
 CHECK_STEPS = (10, 50, 200)
 MAX_PIECES = 500
 FEWEST_PIECES = 5
-_NORMAL_90 = 1.6449  # half width of a 90 % interval of a normal distribution
 _CORRELATION, _ERROR, _SLOPE = 0.7, 0.75, (0.5, 2.0)
 
 
@@ -50,8 +52,8 @@ class HorizonCheck(Record):
         slope: Of stored sums regressed on predicted ones; 1 is right.
         error: Mean absolute error of the sums, in units of reward.
         spread: Standard deviation of the stored sums.
-        coverage: Fraction of stored sums inside the members' mean plus and minus 1.645 of
-            their standard deviations.
+        coverage: Fraction of stored sums inside the members' 90 % interval, see
+            :func:`~pbvf_offline.models.members.interval_90`; None for one member.
         state_error: Root mean squared error of the members' mean observation after the
             last step, in units of the data's spread; None where all pieces terminated.
     """
@@ -62,7 +64,7 @@ class HorizonCheck(Record):
     slope: float | None
     error: float
     spread: float
-    coverage: float
+    coverage: float | None
     state_error: float | None
 
     @property
@@ -94,11 +96,13 @@ class ModelCheck(Record):
             least 5, reach or end before.
         length_error: Mean absolute error of the pieces' lengths, where the data hold ends.
         length_spread: Standard deviation of the pieces' lengths.
+        episode_steps: Steps of the longest episode of the data.
     """
 
     horizons: tuple[HorizonCheck, ...]
     length_error: float | None
     length_spread: float | None
+    episode_steps: int
 
     @property
     def score(self) -> float:
@@ -118,13 +122,36 @@ class ModelCheck(Record):
     def fit_for(self) -> tuple[str, ...]:
         """What the ensemble may be used for: sums over so many steps, and the search.
 
-        ``search``: imagined whole episodes, where the sums over the longest horizon of the
-        check may be relied on.
+        ``search``: imagined whole episodes, where the sums over the longest of
+        :data:`CHECK_STEPS` that an episode of the data has steps for may be relied on.
         """
         uses = [f"{horizon.steps} steps" for horizon in self.horizons if horizon.passed]
-        if self.horizons and self.horizons[-1].passed:
+        if self._reaches_far and self.horizons[-1].passed:
             uses.append("search")
         return tuple(uses)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why whole episodes may not be imagined; None where they may."""
+        uses = self.fit_for
+        if "search" in uses:
+            return None
+        said = ", ".join(uses) or "nothing"
+        text = f"the model's own check says that it is fit for {said}, and not for whole episodes"
+        if self._reaches_far:
+            return text
+        return f"{text}: too few policies of the data act for {self._far} steps in a row"
+
+    @property
+    def _far(self) -> int:
+        """The horizon that a check of whole episodes has."""
+        return max(
+            (steps for steps in CHECK_STEPS if steps <= self.episode_steps), default=CHECK_STEPS[0]
+        )
+
+    @property
+    def _reaches_far(self) -> bool:
+        return bool(self.horizons) and self.horizons[-1].steps >= self._far
 
 
 @dataclass(frozen=True)
@@ -148,10 +175,10 @@ class Pieces:
         At most :data:`MAX_PIECES` are drawn.
         """
         longest = max(CHECK_STEPS)
-        starts = segment_starts(data)
+        starts, episode = segment_starts(data), data.episode
         first, length = [], []
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            if held[data.episode[begin]]:
+            if held[episode[begin]]:
                 for piece in range(begin, end, longest):
                     first.append(piece)
                     length.append(min(longest, end - piece))
@@ -171,7 +198,8 @@ def check_model(
         ensemble: The learned environment, which has not learned from held-out episodes.
         data: The dataset.
         held: (E,) the held-out episodes.
-        seed: Seed of the pieces drawn and of the noise of stochastic policies.
+        seed: Seed of the pieces drawn and of the noise of stochastic policies: that of the
+            stored steps as far as it is known, else of each piece and member its own.
     """
     pieces = Pieces.of(data, held, seed)
     # Where few pieces last so long, those that ended before would be all that is looked at.
@@ -179,8 +207,9 @@ def check_model(
     reach = [
         steps for steps in CHECK_STEPS if np.sum((pieces.length >= steps) | pieces.ended) >= fewest
     ]
+    longest = int(data.lengths.max())
     if not reach:
-        return ModelCheck((), None, None)
+        return ModelCheck((), None, None, longest)
     spec, normaliser = data.policies.spec, ensemble.scales.normaliser
     theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
     imagined = imagine(
@@ -189,16 +218,35 @@ def check_model(
         theta[data.policy[pieces.first]],
         data.observations[data.obs_index[pieces.first]].astype(np.float64)[:, None],
         reach[-1],
-        noise=action_noise(spec, reach[-1], 1, seed),
+        noise=_noise(data, pieces, reach[-1], ensemble.members, seed),
         marks=tuple(reach[:-1]),
     )
     horizons = tuple(_horizon(ensemble, data, pieces, imagined, mark) for mark in range(len(reach)))
     if not ensemble.scales.ends:
-        return ModelCheck(horizons, None, None)
+        return ModelCheck(horizons, None, None, longest)
     whole = (pieces.length >= reach[-1]) | pieces.ended
     stored = np.minimum(pieces.length[whole], reach[-1])
     lengths = imagined.lengths[whole, 0].mean(axis=1)
-    return ModelCheck(horizons, float(np.abs(lengths - stored).mean()), float(stored.std()))
+    error = float(np.abs(lengths - stored).mean())
+    return ModelCheck(horizons, error, float(stored.std()), longest)
+
+
+def _noise(
+    data: Trajectories, pieces: Pieces, steps: int, members: int, seed: int
+) -> torch.Tensor | None:
+    """Return the noise (pieces, steps, M, 1, outputs) of stochastic policies; None for others."""
+    rng = generator(seed, Stream.CHECK_ACTION)
+    noise = action_noise(data.policies.spec, rng, len(pieces.first), steps, members, 1)
+    if noise is None:
+        return None
+    length = np.minimum(pieces.length, steps)
+    piece = np.repeat(np.arange(len(length)), length)
+    at = np.arange(len(piece)) - np.repeat(np.cumsum(length) - length, length)
+    begin = pieces.first[piece]
+    known = stored_noise(data, data.policy[begin], begin + at, rng)
+    if known is not None:
+        noise[piece, at] = torch.from_numpy(known)[:, None, None]
+    return noise
 
 
 def _horizon(
@@ -215,6 +263,7 @@ def _horizon(
     largest = max(float(np.abs(predicted).max()), float(np.abs(stored).max()), 1e-300)
     scaled = predicted / largest, stored / largest  # squares of huge sums have no number
     away = np.abs(predicted - stored)
+    interval = interval_90(members / largest)
     going_on = usable & (pieces.length >= steps)
     state_error = None
     if going_on.any():
@@ -229,6 +278,13 @@ def _horizon(
         slope=float(np.polyfit(*scaled, 1)[0]) if varied else None,
         error=float(away.mean()),
         spread=float(scaled[1].std()) * largest,
-        coverage=float((away <= _NORMAL_90 * largest * (members / largest).std(axis=1)).mean()),
+        coverage=None if interval is None else _covered(interval, scaled[1]),
         state_error=state_error,
     )
+
+
+def _covered(
+    interval: tuple[NDArray[np.float64], NDArray[np.float64]], stored: NDArray[np.float64]
+) -> float:
+    low, high = interval
+    return float(((low <= stored) & (stored <= high)).mean())

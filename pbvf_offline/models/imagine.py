@@ -14,7 +14,6 @@ from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.seeding import Stream, generator
 
 _ROWS = 256  # imagined episodes that a member plays at once
 _COMPACT_EVERY = 25  # steps between looks for policies whose episodes have all ended
@@ -42,29 +41,6 @@ class Imagined:
         values: NDArray[np.float64] = self.returns[-1].mean(axis=1)
         return values
 
-    def cautious_values(self) -> NDArray[np.float64]:
-        """Return (K,): the mean over members less the members' standard deviation."""
-        values = self.member_values()
-        cautious: NDArray[np.float64] = values.mean(axis=1) - values.std(axis=1)
-        return cautious
-
-
-def action_noise(
-    spec: PolicySpec, steps: int, starts: int, seed: int, *place: int
-) -> Tensor | None:
-    """Return the noise (steps, starts, outputs) of stochastic policies; None for others.
-
-    Standard normal, or Gumbel for discrete actions. All policies and members share it, so
-    that differences between policies are not luck, and no result depends on what is
-    played beside it.
-    """
-    if not spec.stochastic:
-        return None
-    rng = generator(seed, Stream.IMAGINED_ACTION, *place)
-    shape = (steps, starts, spec.actions.outputs)
-    drawn = rng.standard_normal(shape) if spec.is_continuous else rng.gumbel(size=shape)
-    return torch.from_numpy(drawn.astype(np.float32))
-
 
 def imagine(
     ensemble: Ensemble,
@@ -87,15 +63,19 @@ def imagine(
         theta: (K, D) in the ensemble's normaliser, see :meth:`Policies.in_normaliser`.
         starts: (S, obs_dim) raw first observations, or (K, S, obs_dim) of each policy.
         steps: Time limit.
-        noise: (steps, S, outputs) of :func:`action_noise`; stochastic policies need it.
+        noise: (steps, M, S, outputs), or (K, steps, M, S, outputs) of each policy, see
+            :func:`~pbvf_offline.models.noise.action_noise`; stochastic policies need it.
         marks: Increasing numbers of steps, below the limit, to note returns and states after.
 
     Raises:
         IncompatibleError: Policies act in another environment, or lack their noise.
     """
     refuse_other_policies(ensemble, spec)
-    if spec.stochastic and (noise is None or noise.shape[:2] != (steps, starts.shape[-2])):
-        raise IncompatibleError("stochastic policies need noise for each step and start")
+    if spec.stochastic:
+        shape = (steps, ensemble.members, starts.shape[-2], spec.actions.outputs)
+        if noise is None or noise.shape[-4:] != shape:
+            raise IncompatibleError("stochastic policies need noise for each step and start")
+        noise = noise.expand(len(theta), *shape)
     starts = np.broadcast_to(starts, (len(theta), *starts.shape[-2:]))
     first = torch.from_numpy(ensemble.scales.normaliser.apply(starts).astype(np.float32))
     block = max(1, _ROWS // starts.shape[1])
@@ -103,7 +83,7 @@ def imagine(
     for at in range(0, len(theta), block):
         chunk = torch.from_numpy(theta[at : at + block])
         play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps))
-        play.run(noise)
+        play.run(None if noise is None else noise[at : at + block])
         plays.append(play)
     return Imagined(
         (*marks, steps),
@@ -154,7 +134,7 @@ class _Play:
     def run(self, noise: Tensor | None) -> None:
         """Play until the last mark, or until every episode has ended."""
         for t in range(self._marks[-1]):
-            self._step(None if noise is None else noise[t])
+            self._step(None if noise is None else noise[self._rows, t])
             if t + 1 in self._marks:
                 self._note(range(self._marks.index(t + 1), len(self._marks)))
             if self._ensemble.scales.ends and (t + 1) % _COMPACT_EVERY == 0:
@@ -166,7 +146,7 @@ class _Play:
         count, (members, each) = len(self._rows), self._shape
         out = network_output(self._spec, self._theta, self._obs.reshape(count, members * each, -1))
         if noise is not None:
-            out = _with_noise(self._spec, self._theta, out, noise.repeat(members, 1))
+            out = _with_noise(self._spec, self._theta, out, noise.flatten(1, 2))
         action = _action(self._spec, out).reshape(count, members, each, -1)
         # The networks see (M, K * S, …).
         ahead, reward, ended = self._ensemble.step(

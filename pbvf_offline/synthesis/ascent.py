@@ -264,6 +264,11 @@ class _DrawnBackAdam:
             leaf = theta[rows].requires_grad_()
             distance = self._distance(leaf)
             (gradient,) = torch.autograd.grad(distance.sum(), leaf)
+            if bool(torch.isnan(distance).any()):
+                raise DivergedError(
+                    "the distance of a policy from the dataset's is not a number",
+                    remedy="lower --lr",
+                )
             outside = (distance.detach() > self._radius).to(rows.device)
             if not bool(outside.any()):
                 return theta, torch.ones(len(theta), dtype=torch.bool, device=theta.device)

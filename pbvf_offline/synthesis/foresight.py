@@ -16,15 +16,18 @@ from pbvf_offline.envs.make import registered_limit
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.rounds import RoundSettings
-from pbvf_offline.models.imagine import action_noise, imagine
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.members import cautious_values, interval_90
 from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.noise import action_noise
 from pbvf_offline.policies.policy import Policies
+from pbvf_offline.seeding import Stream, generator
 
+IMAGINED_UNIT = "undiscounted return of whole episodes, with any survival bonus"
 STARTS = 16  # initial states that each policy is played from
 BEST_SHOWN = 5  # dataset policies that others are held against
 _PLAYED_AGAIN = 20  # dataset policies that are played from all starts
 _BLOCK = 64  # policies between two reports of progress
-_NORMAL_90 = 1.6449  # half width of a 90 % interval of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -32,23 +35,29 @@ class Foresight:
     """Imagined undiscounted returns of K policies.
 
     Attributes:
-        mean: (K,) float64, the members' mean.
-        spread: (K,) float64, the members' standard deviation.
+        members: (K, M) float64, what each member says.
     """
 
-    mean: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    members: NDArray[np.float64]
 
     @property
-    def cautious(self) -> NDArray[np.float64]:
-        """(K,): the mean less as many spreads as ``fit-critic --model`` takes off by default."""
-        value: NDArray[np.float64] = self.mean - RoundSettings.caution * self.spread
+    def mean(self) -> NDArray[np.float64]:
+        """(K,): the members' mean."""
+        value: NDArray[np.float64] = self.members.mean(axis=1)
         return value
 
     @property
-    def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Low and high (K,): 90 % of a normal distribution, as the model's check counts them."""
-        return self.mean - _NORMAL_90 * self.spread, self.mean + _NORMAL_90 * self.spread
+    def cautious(self) -> NDArray[np.float64]:
+        """(K,): with the caution that ``fit-critic --model`` has by default."""
+        return cautious_values(self.members, RoundSettings.caution)
+
+    @property
+    def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Low and high (K,) of the 90 % interval, as the model's check counts them.
+
+        None where the model has one member.
+        """
+        return interval_90(self.members)
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,9 @@ class Oracle:
     ) -> Foresight:
         """Play policies in every member; what each comes to does not depend on the others.
 
+        With stochastic policies each member and start has action noise of its own, the same for
+        all policies. No search has seen that noise.
+
         Args:
             policies: K policies, of any normaliser and architecture.
             starts: Number of initial states; all policies have the same ones.
@@ -83,7 +95,8 @@ class Oracle:
         ensemble, seen = self.model.ensemble, self.model.ensemble.scales.normaliser
         initial = self.model.initial_observations
         first = initial[np.linspace(0, len(initial) - 1, starts).astype(np.int64)]
-        noise = action_noise(policies.spec, self.horizon, starts, ensemble.settings.seed)
+        rng = generator(ensemble.settings.seed, Stream.FORESIGHT_ACTION)
+        noise = action_noise(policies.spec, rng, self.horizon, ensemble.members, starts)
         theta = policies.in_normaliser(seen.mean, seen.std)
         values = []
         for at in range(0, len(theta), _BLOCK):
@@ -92,8 +105,7 @@ class Oracle:
             values.append(played.member_values())
             if progress is not None:
                 progress(min(at + _BLOCK, len(theta)), len(theta))
-        members = np.concatenate(values)
-        return Foresight(members.mean(axis=1), members.std(axis=1))
+        return Foresight(np.concatenate(values))
 
 
 def best_of_the_data(
@@ -153,9 +165,8 @@ def refuse_unfit(model: ModelFile) -> None:
         raise IncompatibleError(
             "the model's training is not finished", remedy="run pbvf fit-model again"
         )
-    if "search" not in model.check.fit_for:
-        uses = ", ".join(model.check.fit_for) or "nothing"
+    if (refusal := model.check.refusal) is not None:
         raise IncompatibleError(
-            f"the model's own check says that it is fit for {uses}, and not for whole episodes",
+            refusal,
             remedy="collect more data, train it longer, or leave --model out",
         )

@@ -74,12 +74,13 @@ def predict(
     with torch.no_grad():
         distances = [critic.distance(torch.from_numpy(b).to(device), spec) for b in blocks]
     inside = torch.cat(distances).numpy() <= 1.0
+    low = high = np.full(len(theta), np.nan)
     if oracle is not None:
         foreseen = oracle.foresee(policies, progress=progress)
-        low, high = foreseen.interval
-        return Predictions(predicted, inside, low, high, "imagined", foreseen.mean)
+        if (interval := foreseen.interval) is None:
+            return Predictions(predicted, inside, low, high, None, foreseen.mean)
+        return Predictions(predicted, inside, *interval, "imagined", foreseen.mean)
     errors = held_out_errors(critic.validation) if critic.critic.kind.monte_carlo else None
-    low = high = np.full(len(theta), np.nan)
     if errors is not None:
         least, most = errors
         # Policies that are unlike the data's are unlike those whose errors are known.

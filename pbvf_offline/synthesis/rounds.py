@@ -29,7 +29,9 @@ from pbvf_offline.fit.loop import Fit, gradient_step, start_fit
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.models.ensemble import Ensemble
-from pbvf_offline.models.imagine import action_noise, imagine, refuse_other_policies
+from pbvf_offline.models.imagine import imagine, refuse_other_policies
+from pbvf_offline.models.members import cautious_values
+from pbvf_offline.models.noise import action_noise
 from pbvf_offline.policies.policy import init_theta, renormalise
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator, reset_seed
@@ -48,7 +50,7 @@ class World:
         ensemble: The learned environment.
         initial: (E, obs_dim) raw first observations of episodes.
         horizon: Time limit of an episode.
-        caution: How many standard deviations of the members' returns are taken off.
+        caution: How many population standard deviations of the members' returns are taken off.
     """
 
     ensemble: Ensemble
@@ -57,26 +59,34 @@ class World:
     caution: float
 
     def play(
-        self, context: Fit, theta: NDArray[np.float32], starts: NDArray[np.float64]
+        self,
+        context: Fit,
+        theta: NDArray[np.float32],
+        starts: NDArray[np.float64],
+        rng: np.random.Generator,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the cautious value and the mean return (K,) of thetas (K, D).
+
+        With stochastic policies each member and start has action noise of its own, the same
+        for all thetas. So the members' deviation, and caution, hold the luck of the noise too.
 
         Args:
             context: The critic in whose normaliser the thetas are.
             theta: (K, D).
             starts: (S, obs_dim) raw first observations.
+            rng: Source of the action noise of stochastic policies.
         """
         spec, own = context.critic.config.spec, self.ensemble.scales.normaliser
         seen = context.normaliser
         rows = (len(theta), spec.obs_dim)
         mean, std = np.broadcast_to(seen.mean, rows), np.broadcast_to(seen.std, rows)
         shown = renormalise(spec, theta, mean, std, own.mean, own.std)
-        noise = action_noise(spec, self.horizon, len(starts), self.ensemble.settings.seed)
+        noise = action_noise(spec, rng, self.horizon, self.ensemble.members, len(starts))
         members = imagine(
             self.ensemble, spec, shown, starts, self.horizon, noise=noise
         ).member_values()
         means: NDArray[np.float64] = members.mean(axis=1)
-        return means - self.caution * members.std(axis=1), means
+        return cautious_values(members, self.caution), means
 
 
 def imagined_rounds(
@@ -197,7 +207,7 @@ class _Try:
         white += torch.from_numpy(far * rng.standard_normal(white.shape))
         near = region.colour(shrink(white, settings.radius * region.quantile)).numpy()
         theta = np.concatenate([arrived, points, near])
-        cautious, mean = self._world.play(self._fit, theta, self._starts())
+        cautious, mean = self._play(theta)
         self._theta = np.concatenate([self._theta, theta])
         self._values = np.concatenate([self._values, cautious])
         done = Round(
@@ -233,7 +243,7 @@ class _Try:
         known = data.policies.select(rows).in_normaliser(normaliser.mean, normaliser.std)
         fresh = [init_theta(data.policies.spec, rng) for _ in range(settings.fresh)]
         theta = np.concatenate([known, np.stack(fresh)])
-        return theta, self._world.play(self._fit, theta, self._starts())[0]
+        return theta, self._play(theta)[0]
 
     def _learn(self) -> None:
         """Fit the critic to all values so far."""
@@ -249,10 +259,14 @@ class _Try:
         for index in torch.from_numpy(drawn):
             gradient_step(self._fit, told, index)
 
-    def _starts(self) -> NDArray[np.float64]:
+    def _play(self, theta: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Play thetas from the starts, and with the noise, of this round of this try."""
         initial = self._world.initial
-        rng = self._generator(Stream.IMAGINED_START)
-        return initial[rng.integers(len(initial), size=self._settings.starts)]
+        drawn = self._generator(Stream.IMAGINED_START).integers(
+            len(initial), size=self._settings.starts
+        )
+        noise = self._generator(Stream.IMAGINED_ACTION)
+        return self._world.play(self._fit, theta, initial[drawn], noise)
 
     def _generator(self, stream: Stream) -> np.random.Generator:
         return generator(self._settings.seed, stream, self._attempt, self.number)

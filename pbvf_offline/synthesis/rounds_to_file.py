@@ -58,13 +58,11 @@ def refuse_unfit(model: ModelFile, *, force: bool) -> None:
         raise IncompatibleError(
             "the model's training is not finished", remedy="run pbvf fit-model again"
         )
-    if force or "search" in model.check.fit_for:
-        return
-    uses = ", ".join(model.check.fit_for) or "nothing"
-    raise IncompatibleError(
-        f"the model's own check says that it is fit for {uses}, and not for whole episodes",
-        remedy="collect more data or train it longer, or use it all the same with --force",
-    )
+    if not force and (refusal := model.check.refusal) is not None:
+        raise IncompatibleError(
+            refusal,
+            remedy="collect more data or train it longer, or use it all the same with --force",
+        )
 
 
 def rounds_to_file(

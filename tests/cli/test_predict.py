@@ -59,6 +59,7 @@ def test_policies_best_first(made: Path) -> None:
     assert all(entry["inside"] is True for entry in entries)  # grown in the trust region
     assert all(entry["low"] is entry["high"] is entry["imagined"] is None for entry in entries)
     assert result["interval_of"] is None
+    assert result["units"] == {"predicted": "return discounted by 0.99", "imagined": None}
     synthesized = load_policies(made / "grown").origin["result"]["predicted"]
     assert values == pytest.approx(sorted(synthesized, reverse=True), abs=1e-5)
 
@@ -108,6 +109,11 @@ def test_more_than_there_are(made: Path, here: Path) -> None:
 def test_with_a_model(made: Path) -> None:
     result = told(made / "actions", made / "deep", "--model", made / "good")
     assert result["interval_of"] == "imagined"
+    unit = "undiscounted return of whole episodes, with any survival bonus"
+    assert result["units"]["imagined"] == unit
+    shown = pbvf("predict", made / "actions", made / "deep", "--model", made / "good")
+    assert "predicted is the" in shown.out
+    assert unit in shown.out
     assert 0 <= result["coverage"] <= 1
     for entry in result["policies"]:
         assert entry["low"] <= entry["imagined"] <= entry["high"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from pbvf_offline.errors import (
     UsageError,
 )
 from pbvf_offline.fit.critic_file import KIND, load_critic
+from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.rollout.episodes import stack_episodes
 
@@ -94,6 +96,28 @@ def test_prediction_is_the_mean_over_initial_observations() -> None:
             for t in theta
         ]
     assert file.predict(theta) == pytest.approx(np.array(want), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "unit"),
+    [
+        ({"gamma": 0.99}, "return discounted by 0.99"),
+        ({"gamma": 1.0}, "undiscounted return"),
+        (
+            {"gamma": 0.9, "reward": "without-survival"},
+            "return discounted by 0.9, without the survival bonus",
+        ),
+    ],
+)
+def test_the_unit_of_a_prediction(change: dict[str, Any], unit: str) -> None:
+    file = make_file("pssvf", 1)
+    settings = dataclasses.replace(file.fit.settings, **change)
+    file = dataclasses.replace(file, fit=dataclasses.replace(file.fit, settings=settings))
+    assert file.unit == unit
+    done = Round(0, 1, 0.0, 0.0, 0.0, 0.0)
+    rounds = ImaginedFit("1" * 64, 7, RoundSettings(seed=0, lr=0.1), done, (done,))
+    imagined = dataclasses.replace(file, imagined=rounds)
+    assert imagined.unit == "cautious imagined undiscounted return"
 
 
 def test_every_flipped_byte_and_truncation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

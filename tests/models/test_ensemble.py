@@ -11,7 +11,8 @@ import torch
 from libtools import box_spec, discrete_spec, make_episode, make_policies
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.models.ensemble import Ensemble, Steps
-from pbvf_offline.models.imagine import action_noise, imagine
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import (
@@ -43,6 +44,10 @@ def untrained(data: Trajectories, settings: ModelSettings = SMALL) -> Ensemble:
 
 def all_steps(data: Trajectories, ensemble: Ensemble) -> Steps:
     return Steps.of(data, ensemble.scales, np.arange(len(data)))
+
+
+def noise_of(spec: PolicySpec, *shape: int) -> torch.Tensor | None:
+    return action_noise(spec, np.random.default_rng(9), *shape)
 
 
 def by_hand(ensemble, policies, row, start, steps, member, noise=None):  # type: ignore[no-untyped-def]
@@ -94,13 +99,13 @@ def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> N
     normaliser = ensemble.scales.normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
     starts = data.initial_observations[:2].astype(float)
-    noise = action_noise(spec, 30, 2, 9)
+    noise = noise_of(spec, 30, 2, 2)
     played = imagine(ensemble, spec, theta, starts, 30, noise=noise, marks=(4,))
     lengths = []
     for k in range(3):
         for s in range(2):
             for m in range(2):
-                drawn = None if noise is None else noise[:, s].numpy()
+                drawn = None if noise is None else noise[:, m, s].numpy()
                 total, length = by_hand(ensemble, policies, k, starts[s], 30, m, drawn)
                 early, _ = by_hand(ensemble, policies, k, starts[s], 4, m, drawn)
                 assert played.lengths[k, s, m] == length
@@ -110,16 +115,26 @@ def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> N
     assert played.marks == (4, 30)
 
 
-def test_the_cautious_value_is_the_members_mean_less_their_deviation() -> None:
-    spec = box_spec(3)
+@pytest.mark.parametrize("name", ["stochastic", "categorical"])
+def test_each_policy_may_have_noise_of_its_own(name: str) -> None:
+    """Also where policies whose episodes have ended are no longer played, after 25 steps."""
+    spec = SPECS[name]
     data = some_data(spec)
     ensemble = untrained(data)
-    theta = make_policies(spec, 4).theta
-    played = imagine(ensemble, spec, theta, data.initial_observations[:3].astype(float), 20)
-    for k in range(4):
-        members = [played.returns[-1, k, :, m].mean() for m in range(2)]
-        expected = np.mean(members) - abs(members[0] - members[1]) / 2
-        assert played.cautious_values()[k] == pytest.approx(expected)
+    with torch.no_grad():
+        ensemble.network.biases[-1][..., -1] -= 0.3
+    theta = make_policies(spec, 300).theta
+    starts = data.initial_observations[:1].astype(float)
+    noise = noise_of(spec, 300, 40, 2, 1)
+    assert noise is not None
+    together = imagine(ensemble, spec, theta, starts, 40, noise=noise)
+    assert (together.lengths < 25).any()
+    assert (together.lengths == 40).any()
+    for k in (0, 150, 299):
+        alone = imagine(ensemble, spec, theta[k : k + 1], starts, 40, noise=noise[k])
+        np.testing.assert_allclose(
+            together.returns[0, k], alone.returns[0, 0], rtol=1e-3, atol=1e-3
+        )
 
 
 def test_results_do_not_depend_on_what_is_played_beside() -> None:
@@ -129,7 +144,7 @@ def test_results_do_not_depend_on_what_is_played_beside() -> None:
     ensemble = untrained(data)
     theta = make_policies(spec, 600).theta
     starts = data.initial_observations[:1].astype(float)
-    noise = action_noise(spec, 12, 1, 0)
+    noise = noise_of(spec, 12, 2, 1)
     together = imagine(ensemble, spec, theta, starts, 12, noise=noise)
     for k in (0, 255, 256, 599):
         alone = imagine(ensemble, spec, theta[k : k + 1], starts, 12, noise=noise)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,35 @@ def test_without_long_enough_pieces_there_is_no_verdict() -> None:
     assert check.horizons == ()
     assert check.score == float("inf")
     assert check.fit_for == ()
+
+
+def test_a_check_over_few_steps_says_nothing_of_long_episodes() -> None:
+    """Each policy acts for 20 steps of an episode of 60."""
+    spec = box_spec(1)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        ahead = 0.9 * obs + 0.1 * np.asarray(action, float)
+        return ahead, float(ahead[0]), False
+
+    starts = np.random.default_rng(5).uniform(-1, 1, (180, 1))
+    short = played(make_policies(spec, 180), step, starts, 20)
+    rows = short.observations.reshape(60, 63, 1)[:, np.r_[:20, 21:41, 42:63]]
+    long = dataclasses.replace(
+        short,
+        observations=rows.reshape(-1, 1),
+        start=short.start[::3],
+        cut=short.cut[::3],
+        seeds=short.seeds[::3],
+    )
+    ensemble = train(short, held_out(short), SETTINGS, 1_000)
+    whole, part = (check_model(ensemble, data, held_out(data), 0) for data in (short, long))
+    assert whole.fit_for == ("10 steps", "search")
+    assert whole.refusal is None
+    assert part.fit_for == ("10 steps",)
+    assert part.refusal == (
+        "the model's own check says that it is fit for 10 steps, and not for whole episodes: "
+        "too few policies of the data act for 50 steps in a row"
+    )
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e200])

@@ -346,6 +346,14 @@ def test_starts_that_act_too_unlike_the_data_are_drawn_in_or_refused() -> None:
     assert "--radius" in str(caught.value.remedy)
 
 
+def test_a_policy_at_no_known_distance_is_not_taken_to_be_inside() -> None:
+    file = by_actions()
+    theta = np.full_like(file.context.theta[:2], 3e38)
+    with pytest.raises(DivergedError, match="distance of a policy") as caught:
+        grow(file, count=2, given=file.policies(theta))
+    assert caught.value.exit_code == 8
+
+
 @pytest.mark.parametrize("fingerprint", [0, 6])
 def test_given_policies_climb_from_where_they_are(fingerprint: int) -> None:
     file = make_file("psvf", 30, make_data(policies=40, length=2), fingerprint=fingerprint)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from libtools import box_spec, make_data, make_file, make_policies
 from model_tools import SETTINGS, held_out, played
@@ -18,9 +19,11 @@ from pbvf_offline.models.check import HorizonCheck, ModelCheck
 from pbvf_offline.models.choice import train
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.foresight import (
     Foresight,
     Oracle,
@@ -176,7 +179,6 @@ def test_foreseen_returns_are_those_of_the_environment() -> None:
         true[k] = total / 16
     assert np.corrcoef(foreseen.mean, true)[0, 1] > 0.98
     assert np.abs(foreseen.mean - true).max() < 0.2 * np.ptp(true)
-    assert np.all(foreseen.spread >= 0)
 
 
 def test_a_policy_is_foreseen_alike_alone_and_among_others() -> None:
@@ -190,16 +192,57 @@ def test_a_policy_is_foreseen_alike_alone_and_among_others() -> None:
     first = oracle().model.initial_observations[np.linspace(0, 59, 16).astype(int)]
     theta = policies.in_normaliser(mean.mean, mean.std)[66:67]
     members = imagine(ensemble, policies.spec, theta, first, HORIZON).member_values()[0]
-    assert alone.mean[0] == pytest.approx(members.mean())
-    assert alone.spread[0] == pytest.approx(members.std())
+    assert alone.members[0] == pytest.approx(members)
 
 
 def test_caution_and_interval_by_hand() -> None:
-    foreseen = Foresight(np.array([10.0, 10.0]), np.array([0.0, 3.0]))
+    foreseen = Foresight(np.array([[10.0, 10.0], [7.0, 13.0]]))
+    assert foreseen.mean.tolist() == [10.0, 10.0]
     assert foreseen.cautious.tolist() == [10.0, 4.0]
+    assert foreseen.interval is not None
     low, high = foreseen.interval
     assert low[0] == high[0] == 10.0
-    assert (low[1], high[1]) == (pytest.approx(5.0653), pytest.approx(14.9347))
+    half = 6.313752 * np.sqrt(18.0) * np.sqrt(1.5)  # t with 1 degree of freedom
+    assert (low[1], high[1]) == (pytest.approx(10 - half), pytest.approx(10 + half))
+
+
+def test_action_noise_is_drawn_anew_and_counts_as_spread() -> None:
+    """A model of equal networks: what the members disagree by is the noise alone."""
+    spec = box_spec(1, stochastic=True)
+    starts = np.zeros((30, 1))
+    some = played(make_policies(spec, 30), to_target, starts, HORIZON)
+    learned = train(some, held_out(some), SETTINGS, 20)
+    with torch.no_grad():
+        for parameter in learned.parameters():
+            parameter.copy_(parameter[:1].expand_as(parameter))
+    model = dataclasses.replace(oracle().model, fit=start_training(learned, 20))
+    policies = make_policies(spec, 3, seed=5)
+    foreseen = Oracle(model, HORIZON).foresee(policies)
+    assert np.all(np.ptp(foreseen.members, axis=1) > 1e-3)
+    assert np.array_equal(foreseen.members, Oracle(model, HORIZON).foresee(policies).members)
+    # The first round of a search with the model's own seed has other noise.
+    first = model.initial_observations[np.linspace(0, 59, 16).astype(int)]
+    normaliser = learned.scales.normaliser
+    theta = policies.in_normaliser(normaliser.mean, normaliser.std)
+    for place in ((), (0, 0), (0, 1)):
+        rng = generator(SETTINGS.seed, Stream.IMAGINED_ACTION, *place)
+        noise = action_noise(spec, rng, HORIZON, 2, 16)
+        seen = imagine(learned, spec, theta, first, HORIZON, noise=noise).member_values()
+        assert not np.allclose(seen, foreseen.members, rtol=1e-3)
+
+
+def test_one_network_has_an_imagined_return_and_no_interval() -> None:
+    alone = Foresight(np.array([[3.0], [5.0]]))
+    assert alone.cautious.tolist() == [3.0, 5.0]
+    assert alone.interval is None
+    learned = train(data(), held_out(data()), dataclasses.replace(SETTINGS, members=1), 20)
+    model = dataclasses.replace(oracle().model, fit=start_training(learned, 20))
+    file = make_file("pssvf", 20, data(), fingerprint=4)
+    said = predict(file, make_policies(box_spec(1), 3), Oracle(model, HORIZON))
+    assert said.imagined is not None
+    assert said.interval_of is None
+    assert np.all(np.isnan(said.low))
+    assert np.all(np.isnan(said.high))
 
 
 def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
@@ -237,10 +280,14 @@ def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
     with pytest.raises(IncompatibleError, match="not finished"):
         refuse_unfit(model)
     good = HorizonCheck(200, 9, 0.95, 1.0, 0.1, 1.0, 0.9, 0.1)
-    refuse_unfit(dataclasses.replace(model, check=ModelCheck((good,), None, None)))
+    refuse_unfit(dataclasses.replace(model, check=ModelCheck((good,), None, None, 200)))
+    short = dataclasses.replace(good, steps=10)
+    refuse_unfit(dataclasses.replace(model, check=ModelCheck((short,), None, None, 49)))
+    with pytest.raises(IncompatibleError, match="too few policies of the data act for 50 steps"):
+        refuse_unfit(dataclasses.replace(model, check=ModelCheck((short,), None, None, 50)))
     bad = dataclasses.replace(good, correlation=0.2)
     with pytest.raises(IncompatibleError, match="fit for nothing") as caught:
-        refuse_unfit(dataclasses.replace(model, check=ModelCheck((bad,), None, None)))
+        refuse_unfit(dataclasses.replace(model, check=ModelCheck((bad,), None, None, 200)))
     assert caught.value.exit_code == 5
 
 

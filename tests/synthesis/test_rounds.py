@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from libtools import box_spec, discrete_spec, make_policies
+from libtools import box_spec, discrete_spec, make_file, make_policies
 from model_tools import SETTINGS, held_out, played
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
@@ -21,12 +21,15 @@ from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.models.choice import train
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.members import cautious_values
 from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.synthesis import rounds
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.rounds import imagined_rounds
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, refuse_unfit, rounds_to_file
@@ -124,6 +127,56 @@ def test_any_kind_of_action_is_searched(discrete: bool, stochastic: bool) -> Non
     assert reached.mean() > np.median(played(some.policies, step, starts * 0, HORIZON).returns())
 
 
+def test_no_two_rounds_see_the_same_action_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search over ``log_std`` would climb the luck of one path."""
+    spec = box_spec(1, stochastic=True)
+    some = played(make_policies(spec, 30), to_target, np.zeros((30, 1)), HORIZON)
+    drawn: list[bytes] = []
+
+    def noting(*args, **kwargs):  # type: ignore[no-untyped-def]
+        noise = action_noise(*args, **kwargs)
+        drawn.append(noise.numpy().tobytes())
+        return noise
+
+    # Values are means over policies that differ from round to round: they do not tell the noise.
+    monkeypatch.setattr(rounds, "action_noise", noting)
+
+    def run(seed: int) -> ImaginedFit:
+        settings = dataclasses.replace(SMALL, seed=seed, rounds=2, tries=2, first_rounds=1)
+        learned = train(some, held_out(some), SETTINGS, 20)
+        return story(
+            imagined_rounds(
+                some, learned, settings, model="1" * 64, horizon=HORIZON, environment=None,
+                dataset="0" * 64,
+            )
+        )  # fmt: skip
+
+    first = run(0)
+    assert len(drawn) == len(set(drawn)) == 2 + 3  # before the first round of a try, and each
+    run(1)
+    assert len(set(drawn)) == 10
+    assert run(0) == first
+
+
+def test_caution_counts_the_luck_of_action_noise() -> None:
+    """Equal networks agree on a deterministic policy, and not on what noise does to another."""
+    for stochastic in (False, True):
+        spec = box_spec(1, stochastic=stochastic)
+        some = played(make_policies(spec, 30), to_target, np.zeros((30, 1)), HORIZON)
+        learned = train(some, held_out(some), SETTINGS, 20)
+        with torch.no_grad():
+            for parameter in learned.parameters():
+                parameter.copy_(parameter[:1].expand_as(parameter))
+        starts = np.zeros((2, 1))
+        world = rounds.World(learned, starts, HORIZON, 2.0)
+        fit = make_file("pssvf", 1, some).fit
+        theta, rng = some.policies.theta[:8], np.random.default_rng(0)
+        cautious, mean = world.play(fit, theta, starts, rng)
+        assert np.all(cautious < mean - 1e-3) == stochastic
+        later = world.play(fit, theta, starts, rng)[1]
+        assert np.array_equal(mean, later) != stochastic
+
+
 def test_the_best_round_is_kept_and_not_the_last() -> None:
     found = story(search())
     assert found.kept == max(found.rounds, key=lambda done: done.cautious)
@@ -174,7 +227,7 @@ def test_a_policy_that_exploits_a_hole_in_one_member_loses_to_one_good_in_all() 
     exploits, honest = played_out.member_values().mean(axis=1)
     assert exploits == pytest.approx(25.0, rel=1e-4)
     assert honest == pytest.approx(5.0, rel=1e-4)
-    exploits, honest = played_out.cautious_values()
+    exploits, honest = cautious_values(played_out.member_values(), 1.0)
     assert exploits == pytest.approx(25.0 - 30.0, rel=1e-4)
     assert honest > exploits
 

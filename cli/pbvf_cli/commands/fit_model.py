@@ -158,7 +158,7 @@ def _print(sink: Sink, out: Path, result: ModelResult) -> None:
             number(horizon.slope, 3),
             number(horizon.error, 4),
             number(horizon.spread, 4),
-            f"{horizon.coverage:.0%}",
+            "-" if horizon.coverage is None else f"{horizon.coverage:.0%}",
         )
         for horizon in horizons
     ]

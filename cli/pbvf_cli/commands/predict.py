@@ -66,6 +66,7 @@ def predict(
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.fit.critic_file import load_critic
         from pbvf_offline.io.reading import file_digest
+        from pbvf_offline.synthesis.foresight import IMAGINED_UNIT
         from pbvf_offline.synthesis.prediction import predict as predict_policies
 
     judge = load_critic(critic, devices.torch_device(device))
@@ -95,7 +96,8 @@ def predict(
     coverage = None
     if oracle is not None and oracle.model.check is not None:
         coverage = oracle.model.check.horizons[-1].coverage
-    _print(sink, said, out, coverage, already_complete=out is not None and not written)
+    units = {"predicted": judge.unit, "imagined": None if oracle is None else IMAGINED_UNIT}
+    _print(sink, said, units, out, coverage, already_complete=out is not None and not written)
 
 
 def _policies(name: str, *, require_manifest: bool) -> tuple[Policies, EnvReference | None, str]:
@@ -147,6 +149,7 @@ def _write(
 def _print(
     sink: Sink,
     said: Predictions,
+    units: dict[str, str | None],
     out: Path | None,
     coverage: float | None,
     *,
@@ -166,12 +169,17 @@ def _print(
     ]
     payload = {
         "policies": entries,
+        "units": units,
         "interval_of": said.interval_of,
         "coverage": coverage,
         "out": out,
         "already_complete": already_complete,
     }
-    rows = [("policies", f"{len(entries):,}"), ("90 % interval of", said.interval_of or "nothing")]
+    rows = [
+        ("policies", f"{len(entries):,}"),
+        *((f"{name} is the", unit) for name, unit in units.items() if unit is not None),
+        ("90 % interval of", said.interval_of or "nothing"),
+    ]
     if coverage is not None:
         rows.append(("such intervals held, in the model's check", f"{coverage:.0%}"))
     if out is not None:
