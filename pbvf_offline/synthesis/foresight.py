@@ -95,7 +95,7 @@ class Oracle:
         ensemble, seen = self.model.ensemble, self.model.ensemble.scales.normaliser
         initial = self.model.initial_observations
         first = initial[np.linspace(0, len(initial) - 1, starts).astype(np.int64)]
-        rng = generator(ensemble.settings.seed, Stream.FORESIGHT_ACTION)
+        rng = generator(ensemble.settings.seed, Stream.FORESIGHT_ACTION, starts)
         noise = action_noise(policies.spec, rng, self.horizon, ensemble.members, starts)
         theta = policies.in_normaliser(seen.mean, seen.std)
         values = []
