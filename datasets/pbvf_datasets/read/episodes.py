@@ -295,7 +295,7 @@ class EpisodeChecker:
         self, raw: RawEpisode, spec: PolicySpec, note: Callable[[Problem], None]
     ) -> dict[str, np.dtype[Any]] | None:
         """Return the dtypes to read arrays in, when the form of all is right."""
-        key = tuple((name, array.shape, array.dtype) for name, array in raw.arrays.items())
+        key = tuple([(name, array.shape, array.dtype) for name, array in raw.arrays.items()])
         dtypes = self._dtypes.get(key)
         if dtypes is None:
             problems = list(well_formed(raw.arrays, spec, self.form))

@@ -18,6 +18,7 @@ _KEPT: Final = {
     "infos/reward_survive": slice(1, None),  # the first entry belongs to no step
     "infos/pre_action": slice(None, -1),  # nor does the last
 }
+_ALL: Final = slice(None)
 _STEPS: Final = tuple(f for f in FIELDS if f.rows != "S" and f.name != "infos/segment")
 _POLICY: Final = tuple(f for f in FIELDS if f.rows == "S")
 
@@ -60,6 +61,7 @@ def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> T
     """
     columns: dict[str, _Column] = {}
     rows: dict[bytes, int] = {}  # digest of a policy → its row
+    moves: list[tuple[str, slice, _Column]] = []  # array, its rows that stay, where to
     lengths: list[int] = [0]
     cut: list[bool] = []
     seeds: list[int] = []
@@ -68,6 +70,11 @@ def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> T
         spec, arrays = episode.spec, episode.arrays
         if not columns:
             columns = _columns(arrays, steps)
+            moves = [
+                (f.name, _KEPT.get(f.name, _ALL), columns[f.attribute])
+                for f in _STEPS
+                if f.name in arrays
+            ]
         local = np.empty(episode.segments, np.int32)
         known = len(rows)
         fresh: list[int] = []
@@ -76,12 +83,11 @@ def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> T
             if row == known + len(fresh):
                 fresh.append(j)
         if fresh:
+            new = _ALL if len(fresh) == episode.segments else fresh
             for field in _POLICY:
-                columns[field.attribute].extend(arrays[field.name][fresh])
-        for field in _STEPS:
-            if field.name in arrays:
-                kept = arrays[field.name][_KEPT.get(field.name, slice(None))]
-                columns[field.attribute].extend(kept)
+                columns[field.attribute].extend(arrays[field.name][new])
+        for name, kept, column in moves:
+            column.extend(arrays[name][kept])
         columns["policy"].extend(local[arrays["infos/segment"][:-1]])
         lengths.append(len(episode))
         cut.append(episode.cut != "none")

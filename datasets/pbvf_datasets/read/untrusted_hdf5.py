@@ -372,10 +372,13 @@ class GuardedFile:
     def read(self, dataset: Any, out: NDArray[Any], place: str) -> None:
         """Read an array that was checked into ``out``, converting to its dtype."""
         self.place = place
-        kind = self._memory.get(out.dtype)
+        dataset.read(self._all, self._all, out, self._memory_type(out.dtype))
+
+    def _memory_type(self, dtype: np.dtype[Any]) -> Any:
+        kind = self._memory.get(dtype)
         if kind is None:
-            kind = self._memory[out.dtype] = self._h5t.py_create(out.dtype)
-        dataset.read(self._all, self._all, out, kind)
+            kind = self._memory[dtype] = self._h5t.py_create(dtype)
+        return kind
 
     @_guarded
     def is_group(self, parent: Any, name: bytes, place: str) -> bool:
@@ -402,7 +405,7 @@ class GuardedFile:
         if dtype.kind not in "iu" or shape is None or math.prod(shape) != 1:
             raise DamagedError(f"its attribute {name.decode()} is no integer", where=self.where())
         out = np.empty(shape, dtype)
-        attribute.read(out)
+        attribute.read(out, self._memory_type(dtype))
         return int(out.item())
 
 
