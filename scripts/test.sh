@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# Set up and pass every check: lint, format, types, import contracts, tests.
-# Arguments go to pytest.
+# Set up and pass the checks: lint, format, types, import contracts, tests.
+# Usage: scripts/test.sh [--all] [PYTEST ARGUMENT…]
+# --all: also the slow tests, which interrupt commands at every file operation, attack them
+# with hostile files and train; as in continuous integration.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+chosen=(-m "not slow")
+if [ "${1:-}" = --all ]; then
+  chosen=()
+  shift
+fi
 scripts/setup.sh test
 bin="$PWD/${PBVF_VENV:-.venv}/bin"
 case "${PBVF_VENV:-}" in /*) bin="$PBVF_VENV/bin" ;; esac
+pages=(README.md CHANGELOG.md docs/*.md docs/results/README.md docs/results/fig-lqr/README.md)
 "$bin/ruff" check .
 "$bin/ruff" format --check .
-"$bin/mdformat" --check README.md CHANGELOG.md docs/*.md docs/results/README.md docs/results/fig-lqr/README.md
+"$bin/mdformat" --check "${pages[@]}"
 "$bin/mypy"
 "$bin/lint-imports"
-"$bin/python" -m pytest "$@"
+"$bin/python" -m pytest "${chosen[@]}" "$@"

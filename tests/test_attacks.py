@@ -196,6 +196,7 @@ def test_the_readme_says_what_a_full_pass_covers(corpus: tuple[Path, list[Attack
         assert f"| {kind} | {count} |" in text
 
 
+@pytest.mark.slow
 def test_nothing_hostile_gets_in(
     corpus: tuple[Path, list[Attack]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

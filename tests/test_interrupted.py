@@ -45,6 +45,8 @@ DERIVED = {"metrics.jsonl", "tensorboard"}
 DATA = make_data(policies=6)
 NAME = writer_tools.NAME
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Job:

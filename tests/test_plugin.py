@@ -54,6 +54,7 @@ def json_of(installed: Path, *argv: object) -> Any:
     return json.loads(ran(installed, *argv, "--json", "-q")[0])
 
 
+@pytest.mark.slow
 def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     assert "lab-huber" in ran(installed, "fit-critic", "--help")[0]
     sphere = ("collect", "toyenv:Toy-v0", "--dataset", "lab/sphere-v0", "--episodes", 20)
@@ -88,6 +89,7 @@ def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     assert not (run / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_policies_of_a_family_that_a_package_adds(installed: Path, place: Path) -> None:
     """A convolution, from collecting to ONNX."""
     collected = ("collect", "toyenv:Toy-v0", "--dataset", "lab/conv-v0", "--episodes", 12)

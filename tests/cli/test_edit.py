@@ -241,6 +241,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
 def test_interrupted_it_goes_on_to_the_same_bytes(root: Path, number: signal.Signals) -> None:
     argv = ("dataset", "merge", A, B, "--dataset", OUT)
     assert pbvf(*argv, "-q").code == 0

@@ -316,6 +316,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.slow
 def test_stopped_in_the_middle_the_same_command_continues(tmp_path, undisturbed, number, code):
     folder, expected = undisturbed
     log, run = folder / "log.txt", tmp_path / "run"
@@ -358,6 +359,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
     assert kept(run) == expected
 
 
+@pytest.mark.slow
 def test_two_at_once_conflict(tmp_path, undisturbed):
     folder, _ = undisturbed
     log = folder / "log.txt"
@@ -458,6 +460,7 @@ def test_long_jobs_are_spread_over_all_workers():
 
 
 @pytest.mark.usefixtures("often")
+@pytest.mark.slow
 def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_path, undisturbed):
     folder, expected = undisturbed
     log, run = folder / "log.txt", tmp_path / "runs"

@@ -97,6 +97,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
+@pytest.mark.slow
 def test_case_14_stopped_in_the_middle_the_same_command_continues(
     env, tmp_path, undisturbed, number, code
 ):
@@ -141,6 +142,7 @@ def test_interrupting_a_group_of_workers_leaves_no_process_behind(env, tmp_path)
         raise AssertionError("a worker is still there")
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path, monkeypatch):
     work = tmp_path / "work"
     monkeypatch.chdir(work)

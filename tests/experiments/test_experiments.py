@@ -116,6 +116,7 @@ def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
     assert len(notes) == before
 
 
+@pytest.mark.slow
 def test_quickstart_draws_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pbvf_experiments import quickstart
     from pbvf_offline.synthesis import settings as synthesis

@@ -99,6 +99,7 @@ def test_baselines_are_cells_too(tmp_path: Path) -> None:
     assert result["average_return"] == result["average_return_without_survival"]
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # worker processes import the module anew
     short = OnlineCell("pssvf", "CartPole-v1", steps=20)

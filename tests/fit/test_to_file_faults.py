@@ -142,6 +142,7 @@ def survives(
 
 
 @pytest.mark.parametrize(("mode", "lost"), [("kill", INTERVAL), ("full", INTERVAL), ("once", 0)])
+@pytest.mark.slow
 def test_at_most_the_updates_since_a_checkpoint_are_made_again(
     mode: str, lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_an_ensemble_fitted_to_pure_noise_fails_its_own_check() -> None:
     assert check.fit_for == ()
 
 
+@pytest.mark.slow
 def test_the_check_chooses_angles_where_an_observation_winds_and_no_noise_where_it_hurts() -> None:
     """A pendulum's angle that winds, and the same reward in every turn."""
     spec = box_spec(2)

@@ -89,6 +89,7 @@ def critic_image(training: Training) -> bytes:
 
 @normalizations
 @policies
+@pytest.mark.slow
 def test_a_decoded_run_goes_on_like_the_original(
     kind: str, spec: PolicySpec, normalization: Any
 ) -> None:

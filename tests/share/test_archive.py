@@ -250,6 +250,7 @@ def refused(file, data, root):
     return error.value
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_goes_unnoticed(packed, root, tmp_path):
     data = packed.read_bytes()
     rng = random.Random(0)

@@ -498,6 +498,7 @@ SPOILED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_every_receiver_would_refuse_is_neither_sent_nor_packed(made, memory, tmp_path):
     assert len(SPOILED) > 100
     for number, (kind, case) in enumerate(SPOILED):
