@@ -17,6 +17,7 @@ from pbvf_offline.synthesis.foresight import Oracle
 
 _BLOCK = 256
 _TAIL = 0.05  # on each side of a 90 % interval
+_BORDER = 1e-4  # relative tolerance of the trust region's radius
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def predict(
     predicted = np.concatenate([critic.predict(block, spec) for block in blocks])
     with torch.no_grad():
         distances = [critic.distance(torch.from_numpy(b).to(device), spec) for b in blocks]
-    inside = torch.cat(distances).numpy() <= 1.0
+    # Synthesis ends on the border of the region, where rounding decides.
+    inside = torch.cat(distances).numpy() <= 1.0 + _BORDER
     low = high = np.full(len(theta), np.nan)
     if oracle is not None:
         foreseen = oracle.foresee(policies, progress=progress)

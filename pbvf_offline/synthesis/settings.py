@@ -156,7 +156,8 @@ def synthesis_defaults(
         states=SYNTHESIS.states,
         restarts=SYNTHESIS.restarts if trust_region else 1,
     )
-    return Defaults(settings, {"lr": env_source("synthesis_lr", env_id)})
+    of_data = dict.fromkeys(("hidden", "family"), _OF_THE_DATA)
+    return Defaults(settings, {"lr": env_source("synthesis_lr", env_id), **of_data})
 
 
 def default_synthesis_settings(

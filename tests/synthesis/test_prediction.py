@@ -24,6 +24,7 @@ from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.foresight import (
     Foresight,
     Oracle,
@@ -32,6 +33,7 @@ from pbvf_offline.synthesis.foresight import (
     refuse_unfit,
 )
 from pbvf_offline.synthesis.prediction import held_out_errors, predict
+from pbvf_offline.synthesis.settings import SynthesisSettings
 
 HORIZON = 30
 
@@ -53,6 +55,17 @@ def oracle() -> Oracle:
     learned = train(data(), held_out(data()), SETTINGS, 1_000)
     starts = data().initial_observations
     return Oracle(ModelFile(start_training(learned, 1_000), {}, None, "d" * 64, starts), HORIZON)
+
+
+def test_policies_on_the_border_of_the_region_are_inside() -> None:
+    file = make_file("psvf", 30, make_data(policies=40, length=2))
+    grown = synthesize(file, SynthesisSettings(64, 60, 1.0, 0, restarts=1))
+    assert np.mean(grown.distance > 0.999) > 0.5  # most end on the border, where rounding decides
+    assert predict(file, grown.policies).inside.all()
+    beyond = file.context.theta.mean(axis=0)
+    beyond = beyond + 1.01 * (grown.policies.theta - beyond)
+    on_border = grown.distance > 0.999
+    assert not predict(file, file.policies(beyond[on_border])).inside.any()
 
 
 def test_values_regions_and_order() -> None:

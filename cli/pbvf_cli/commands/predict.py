@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.synthesis.prediction import Predictions
 
+_SHOWN = 20  # policies in the table for people
+
 
 @command(
     "pbvf predict critic.safetensors policies.safetensors",
@@ -178,20 +180,28 @@ def _print(
     rows = [
         ("policies", f"{len(entries):,}"),
         *((f"{name} is the", unit) for name, unit in units.items() if unit is not None),
-        ("90 % interval of", said.interval_of or "nothing"),
+        (
+            "90 % interval of",
+            said.interval_of or "- (needs --model, or a pssvf fitted with --validation-policies)",
+        ),
     ]
     if coverage is not None:
         rows.append(("such intervals held, in the model's check", f"{coverage:.0%}"))
     if out is not None:
         rows.append(("written", str(out)))
-    header = ("policy", "predicted", "low", "high", "inside", "imagined")
+    names = ["predicted"]
+    names += ["low", "high"] if said.interval_of is not None else []
+    names += ["imagined"] if imagined is not None else []
+    shown = entries[:_SHOWN]
+    if len(shown) < len(entries):
+        sink.note(f"the best {len(shown)} of {len(entries):,} policies; --json lists all")
+    header = ("policy", *names, "inside")
     lines = [
         (
             str(entry["index"]),
-            *(number(entry[name]) for name in ("predicted", "low", "high")),
+            *(number(entry[name]) for name in names),
             "yes" if entry["inside"] else "no",
-            number(entry["imagined"]),
         )
-        for entry in entries
+        for entry in shown
     ]
     sink.result(payload, rows, table=(header, lines), place=out)
