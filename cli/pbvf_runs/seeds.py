@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,43 +138,38 @@ def train_seeds(
         PbvfError: One or more runs failed, after all others were finished. It is the error
             of the first of them.
     """
-    outcomes: list[Outcome] = []
+    said = note or (lambda _: None)
+    advanced = progress or (lambda *_: None)
 
     def tell(run: SeedRun, text: str) -> None:
-        if note is not None:
-            note(f"seed {run.seed}: {text}" if len(runs) > 1 else text)
+        said(f"seed {run.seed}: {text}" if len(runs) > 1 else text)
 
-    def take(outcome: Outcome) -> None:
+    def outcomes_here() -> Iterator[Outcome]:
+        use_one_thread()
+        for k, run in enumerate(runs):
+
+            def tick(step: int, last: float | None, k: int = k, seed: int = run.seed) -> None:
+                advanced(k * job.steps + step, len(runs) * job.steps, seed, last)
+
+            told = functools.partial(tell, run)
+            yield job.outcome(run, tick=tick, stop_soon=stop_soon, note=told)
+
+    def outcomes_elsewhere(at_once: int) -> Iterator[Outcome]:
+        advanced(0, len(runs), None, None)
+        # Long items: none may wait behind another, and none is taken for hung.
+        done = ordered_map(job, runs, at_once, hang_seconds=math.inf, queued=1)
+        for finished, outcome in enumerate(done, start=1):
+            yield outcome
+            advanced(finished, len(runs), None, None)
+
+    at_once = min(workers, len(runs))
+    outcomes = []
+    for outcome in outcomes_elsewhere(at_once) if at_once > 1 else outcomes_here():
         outcomes.append(outcome)
         for text in outcome.notes:
             tell(outcome.run, text)
         if outcome.error is not None and len(runs) > 1:
             tell(outcome.run, f"failed: {outcome.error}")
-
-    at_once = min(workers, len(runs))
-    if at_once > 1:
-        if progress is not None:
-            progress(0, len(runs), None, None)
-        # Long items: none may wait behind another, and none is taken for hung.
-        for outcome in ordered_map(job, runs, at_once, hang_seconds=math.inf, queued=1):
-            take(outcome)
-            if progress is not None:
-                progress(len(outcomes), len(runs), None, None)
-    else:
-        use_one_thread()
-        for k, run in enumerate(runs):
-
-            def tick(
-                step: int,
-                last: float | None,
-                before: int = k * job.steps,
-                seed: int = run.seed,
-            ) -> None:
-                if progress is not None:
-                    progress(before + step, len(runs) * job.steps, seed, last)
-
-            told = functools.partial(tell, run)
-            take(job.outcome(run, tick=tick, stop_soon=stop_soon, note=told))
     return _results(outcomes)
 
 
