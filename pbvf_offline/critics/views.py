@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.critics.trust_region import TrustRegion
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
@@ -208,12 +208,18 @@ def spread_out(
 
     Each is drawn with a probability proportional to its squared distance from those chosen
     before, as k-means++ draws its first centers.
+
+    Raises:
+        DivergedError: The squares of their distances are not finite.
     """
     rows = [int(rng.integers(len(points)))]
     away = np.full(len(points), np.inf)
     while len(rows) < count:
-        away = np.minimum(away, np.square(points - points[rows[-1]]).sum(axis=1))
-        total = float(away.sum())
+        with np.errstate(over="ignore"):
+            away = np.minimum(away, np.square(points - points[rows[-1]]).sum(axis=1))
+            total = float(away.sum())
+        if not np.isfinite(total):
+            raise DivergedError("the observations are too far from each other for a fingerprint")
         # Without a distance left, all points have been chosen: they are chosen again.
         rows.append(int(rng.choice(len(points), p=away / total if total > 0 else None)))
     return points[rows]

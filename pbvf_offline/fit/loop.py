@@ -128,6 +128,7 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
 
     Raises:
         IncompatibleError: Nothing is left to learn from.
+        DivergedError: The rewards are beyond single precision.
     """
     settings = fit.settings
     prepared = fit.critic.training_set(
@@ -138,6 +139,12 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
     if settings.bound_values:
         rewards = chosen_rewards(data, fit.critic.config.reward)
         bounds = value_bounds(data, rewards, settings.gamma, held_out_policies(data, settings))
+        largest = 0.0 if bounds is None else max(map(abs, bounds))
+        if largest > torch.finfo(torch.float32).max:
+            raise DivergedError(
+                f"values up to {largest:.3g} are beyond single precision",
+                remedy="scale the rewards, or use --no-bound-values",
+            )
         prepared = dataclasses.replace(prepared, bounds=bounds)
     if settings.relabel > 0:
         draw = AUGMENTATIONS[settings.augment](

@@ -40,7 +40,7 @@ class _Progress(Record):
     spec: PolicySpec
     updates: Annotated[int, setting("Updates done.", ge=0)]
     total: Annotated[int, setting("Updates wanted.", ge=1, lt=2**31)]
-    fall: int | None
+    fall: Annotated[int, setting("Update from which the learning rate falls.", ge=0)] | None
     record: tuple[tuple[int, float], ...]
     pending: tuple[float, ...]
     fall_pending: tuple[float, ...]

@@ -170,6 +170,10 @@ class _Adam:
     """Plain ascent: Adam on theta, dimension by dimension, as the paper has it."""
 
     def __init__(self, theta: torch.Tensor, lr: float) -> None:
+        if lr > torch.finfo(theta.dtype).max:
+            raise DivergedError(
+                f"the learning rate {lr:g} is beyond single precision", remedy="lower --lr"
+            )
         self._theta = theta.detach().clone().requires_grad_()
         self._adam = torch.optim.Adam([self._theta], lr=lr, maximize=True)
 

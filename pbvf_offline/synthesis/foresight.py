@@ -150,7 +150,7 @@ def known_horizon(critic: CriticFile) -> int:
             "nothing says how many steps an episode has: the environment is not registered here, "
             "or has no time limit",
             where="--model",
-            remedy="give pbvf predict --horizon N",
+            remedy="use pbvf predict with --horizon N, or a critic of fit-critic --model",
         )
     return limit
 

@@ -133,7 +133,7 @@ def synthesize_to_file(
                 there["settings"] = stored.to_dict()
             refuse_difference(there, named, out)
             result = existing.origin.get("result")
-            if _is_result(result):
+            if _is_result(result, out, len(existing.policies)):
                 there = {name: existing.origin.get(name) for name in looked_at}
                 if all(how in (None, there[name]) for name, how in looked_at.items()):
                     return _result(existing, already_complete=True)
@@ -230,12 +230,23 @@ def _imagine(
     }
 
 
-def _is_result(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a file's record of its result is whole; another tool may have left it out."""
-    return isinstance(value, dict) and all(
-        isinstance(value.get(name), list)
-        for name in ("predicted", "chosen_step", "objective", "distance")
-    )
+def _is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]:
+    """Whether a file has a record of its result; another tool may have left it out.
+
+    Raises:
+        DamagedError: It has one, but not of ``count`` policies.
+    """
+    names = ("predicted", "chosen_step", "objective", "distance")
+    if not isinstance(value, dict) or not all(isinstance(value.get(n), list) for n in names):
+        return False
+    short = [name for name in names if len(value[name]) != count]
+    if short:
+        raise DamagedError(
+            f"its result has {len(value[short[0]])} values of {short[0]} for {count} policies",
+            where=out,
+            remedy="make it again with --overwrite",
+        )
+    return True
 
 
 def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,17 @@ def test_policies_best_first(made: Path) -> None:
     assert result["units"] == {"predicted": "return discounted by 0.99", "imagined": None}
     synthesized = load_policies(made / "grown").origin["result"]["predicted"]
     assert values == pytest.approx(sorted(synthesized, reverse=True), abs=1e-5)
+
+
+def test_an_output_never_replaces_its_input(made: Path, here: Path) -> None:
+    shutil.copy(made / "grown", here / "copy")
+    whole = (here / "copy").read_bytes()
+    best = ("predict", made / "theta", "copy", "--top", 1)
+    fine_tuned = ("synthesize", made / "theta", "--from", "copy", "--steps", 2)
+    for command in (best, fine_tuned):
+        ran = pbvf(*command, "--out", "copy", "--overwrite")
+        assert (ran.code, "would replace what it is made from" in ran.error) == (2, True)
+    assert (here / "copy").read_bytes() == whole
 
 
 def test_the_policies_of_a_dataset(made: Path) -> None:

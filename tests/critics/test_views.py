@@ -11,7 +11,7 @@ import torch
 from libtools import box_spec, discrete_spec, make_data, make_file, make_policies
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.critics.views import FingerprintView, ThetaView, spread_out
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -206,3 +206,8 @@ def test_probing_states_are_of_the_data_and_stay() -> None:
         assert np.abs(normalised - state).max(axis=1).min() < 1e-6
     before = make_file("psvf", 0, data, fingerprint=3).critic.view.state_dict()
     assert torch.equal(before["states"], file.critic.view.states)
+
+
+def test_probing_states_too_far_apart_diverge() -> None:
+    with pytest.raises(DivergedError, match="too far from each other"):
+        spread_out(np.array([[0.0], [1e200], [-1e200]]), 2, np.random.default_rng(0))

@@ -159,6 +159,13 @@ def test_held_out_policies_are_not_learned_from(kind: str, spec: PolicySpec, bou
     assert weights(fitted(data, settings, 40)) != weights(fitted(learned, settings, 40))
 
 
+def test_bounds_beyond_single_precision_diverge() -> None:
+    data = make_data(policies=4)
+    data = dataclasses.replace(data, rewards=np.full_like(data.rewards, 5e37))
+    with pytest.raises(DivergedError, match="beyond single precision; scale the rewards"):
+        fitted(data, fit_settings("psvf", bound_values=True), 1)
+
+
 def test_cut_episodes_serve_td_and_not_monte_carlo() -> None:
     policies = make_policies(box_spec(), 6)
     ends = ("cut", "terminated") * 3

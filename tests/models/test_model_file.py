@@ -169,6 +169,7 @@ DAMAGES = {
     "a size": lambda c, t: c["settings"].update(hidden=[8000, 8000]),
     "progress": lambda c, t: c["progress"].update(updates=-1),
     "reward scale": lambda c, t: c["progress"].update(reward=[0.0, 0.0, 0.0, 1.0]),
+    "an update of the fall": lambda c, t: c["progress"].update(fall=-1),
     "a loss": lambda c, t: c["progress"].update(pending=["x"]),
     "check": lambda c, t: c["check"].update(horizons=7),
     "trials": lambda c, t: c.update(trials={}),

@@ -215,6 +215,11 @@ def test_divergence_is_reported() -> None:
     assert caught.value.exit_code == 8
 
 
+def test_a_learning_rate_beyond_single_precision_diverges() -> None:
+    with pytest.raises(DivergedError, match=r"1e\+39 is beyond single precision; lower --lr"):
+        grow(make_file("pssvf", 0), lr=1e39, trust_region=False)
+
+
 def test_restarts_give_what_the_critic_likes_best() -> None:
     file = make_file("psvf", 30, make_data(policies=100, length=2))
     one, many = grow(file, steps=30), grow(file, steps=30, restarts=4, waypoint_every=5)

@@ -248,3 +248,15 @@ def test_a_file_without_its_record_is_grown_again(
     again = run(critic_path, critic, out)
     assert not again.already_complete
     assert out.read_bytes() == whole
+
+
+def test_a_record_of_other_policies_is_damage(
+    critic_path: Path, critic: CriticFile, tmp_path: Path
+) -> None:
+    out = tmp_path / "p.safetensors"
+    run(critic_path, critic, out)
+    stored = load_policies(out)
+    result = {**stored.origin["result"], "chosen_step": []}
+    dataclasses.replace(stored, origin={**stored.origin, "result": result}).save(out)
+    with pytest.raises(DamagedError, match="its result has 0 values of chosen_step"):
+        run(critic_path, critic, out)

@@ -97,17 +97,31 @@ def check_dataset(dataset: str) -> None:
     check_dataset_id(dataset)
 
 
-def output_file(path: Path) -> Path:
+def output_file(path: Path, *inputs: Path | str | None) -> Path:
     """Check where a file is to be written.
 
+    Args:
+        path: The output.
+        inputs: Files that are read to make it.
+
     Raises:
-        UsageError: It is a folder.
+        UsageError: It is a folder, or one of its own inputs.
     """
+    if path.exists() and any(given is not None and _same(path, given) for given in inputs):
+        raise UsageError(
+            "would replace what it is made from, and could not be made again",
+            where=path,
+            remedy="choose another --out",
+        )
     if path.is_dir():
         raise UsageError(
             "is a folder", where=path, remedy="name a file, such as critic.safetensors"
         )
     return path
+
+
+def _same(path: Path, other: Path | str) -> bool:
+    return Path(other).exists() and path.samefile(other)
 
 
 def output_folder(path: Path) -> Path:
