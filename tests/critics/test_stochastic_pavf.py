@@ -436,6 +436,7 @@ def test_drawn_choices_follow_the_policy() -> None:
     chance = torch.softmax(out, dim=-1)[0].numpy()
     assert chance.max() > 1.5 * chance.min()
     noise = np.random.default_rng(7).standard_normal((50_000, 3), dtype=np.float32)
+    # Private: the law of the draws cannot be seen in a loss, which averages over them.
     drawn = _drawn(DISCRETE, theta, out, torch.from_numpy(noise))
     assert torch.all(drawn.sum(dim=1) == 1)
     counts = drawn.sum(dim=0).numpy()
@@ -514,7 +515,7 @@ def test_values_of_discrete_policies_are_the_exact_expectation() -> None:
 
 def test_values_of_continuous_policies_are_a_mean_over_mirrored_draws() -> None:
     critic = critic_of(BOX)
-    draws = critic._draws
+    draws = critic._draws  # private: that the draws are mirrored shows in no single value
     assert torch.equal(draws[:8], -draws[8:])
     assert len(torch.unique(draws.abs(), dim=0)) == 8
     theta, states = normal(1, 3, BOX.size), normal(2, 5, 2)

@@ -42,7 +42,10 @@ ASYMMETRIC = "ToyAsym-v0"
 
 @pytest.fixture(autouse=True)
 def _keep_generators() -> Iterator[None]:
-    """Models seed the global generators; leave them to other tests as they were."""
+    """Models seed the global generators; leave them to other tests as they were.
+
+    Private: the context in which the baselines themselves use the libraries.
+    """
     with baselines._private_randomness():
         yield
 

@@ -321,6 +321,7 @@ def test_figures(ran: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path) ->
 
 
 def test_colours_follow_the_root_and_tell_the_impossible() -> None:
+    # Private: which colour a value gets cannot be read off the PNG.
     from pbvf_experiments.lqr_plots import _draw_map
     from pbvf_experiments.plots import new_figure
 

@@ -234,6 +234,7 @@ def test_a_bomb_is_refused_before_it_is_built(
     content, tensors = decode(KIND, make_file().encode(), "x")
     content["config"] |= change
     path.write_bytes(encode(KIND, content, tensors))
+    # Private: the one place that allocates weights, to see that nothing large is allocated.
     uniform = network_module._uniform
 
     def small(rng: Any, fan_in: int, shape: tuple[int, ...]) -> Any:

@@ -112,7 +112,7 @@ def test_the_memory_of_values_is_bounded(name: str, monkeypatch: pytest.MonkeyPa
         tracemalloc.stop()
     # What is let in takes no more than was thought.
     data = BOMBS[name](2**17).encode()
-    thought = strict_json._memory(data)
+    thought = strict_json._memory(data)  # private: the estimate behind the public refusal
     monkeypatch.setattr(strict_json, "MAX_JSON_MEMORY", thought)
     monkeypatch.setattr(strict_json, "_SMALL", 0)
     tracemalloc.start()
