@@ -1,4 +1,4 @@
-"""JSON from strangers and JSON with one form: strict in, canonical out."""
+"""Untrusted JSON, read strictly, and JSON in its one canonical form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
 MAX_JSON_BYTES = 32 * 2**20
 MAX_JSON_DEPTH = 32
 MAX_JSON_MEMORY = 96 * 2**20
-"""Bytes of memory that the values of a stranger's text may take; see :func:`_memory`."""
+"""Bytes of memory that the values of an untrusted text may take; see :func:`_memory`."""
 
 # What one more of each sign can add in memory at most, whatever stands between them: an
 # empty list costs 64 bytes and three of text, a key of its own 250 and seven of text.
@@ -45,7 +45,7 @@ def parse_json(
     allow_infinity: bool = False,
     max_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
-    """Read JSON from a stranger: no duplicate keys, no NaN, bounded size, depth and memory.
+    """Read untrusted JSON: no duplicate keys, no NaN, bounded size, depth and memory.
 
     Args:
         data: The text, UTF-8 when bytes.

@@ -117,7 +117,7 @@ def citation(dataset_id: str, provenance: Mapping[str, Any], data_sha256: str | 
 
 
 def clean(text: object) -> str:
-    """Keep a stranger's text on one line, printable, and out of the way of the card's layout."""
+    """Keep untrusted text on one line, printable, and without effect on the card's layout."""
     joined = " ".join(str(text).split()).replace("`", "'").replace("|", "/")
     return "".join(c if c.isprintable() else "?" for c in joined)
 

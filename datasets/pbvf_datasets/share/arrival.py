@@ -3,7 +3,7 @@
 Files arrive in the work folder ``.<name>.arriving`` beside the dataset (Minari's listing skips
 such folders): ``part-<sha256>`` while a file is on its way, so that an interrupted transfer
 goes on with it, and ``build`` for what is whole and has the right digest. The finished folder
-is opened and checked like any stranger's (:mod:`pbvf_datasets.read.untrusted`) before it gets
+is opened and checked like any untrusted one (:mod:`pbvf_datasets.read.untrusted`) before it gets
 its name. A kill at any point leaves what was there before, or the dataset.
 """
 
@@ -298,7 +298,7 @@ class Arrival:
     # ------------------------------------------------------------------------ finishing
 
     def check(self, shown: str) -> None:
-        """Open and check the finished folder like any stranger's; a refused one is removed.
+        """Open and check the finished folder like any untrusted one; a refused one is removed.
 
         Args:
             shown: What to call the place that it came from.

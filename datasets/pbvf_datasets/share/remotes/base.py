@@ -1,6 +1,6 @@
 """What every remote does, and what it must not show.
 
-A remote holds files under known names. Its answers are a stranger's: nothing is believed that
+A remote holds files under known names. Its answers are untrusted: nothing is believed that
 was not compared with a digest, and no more is taken into memory than was asked for.
 """
 

@@ -15,7 +15,7 @@ from pbvf_offline.errors import DamagedError, ResourceError, UnsafeError, UsageE
 
 
 class FolderRemote:
-    """A folder, which may be a stranger's: no link is followed in there.
+    """A folder, which may be untrusted: no link is followed in there.
 
     A dataset is not sent there file by file: it appears by one rename, as from anywhere else.
 
