@@ -63,7 +63,7 @@ def predict(
     if horizon is not None and model is None:
         raise UsageError("has no meaning without --model", where="--horizon")
     if out is not None:
-        values.output_file(out, policies)
+        values.output_file(out, policies if overwrite else None)
 
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.fit.critic_file import load_critic

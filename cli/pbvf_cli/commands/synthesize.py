@@ -78,7 +78,7 @@ def synthesize(
 
     With --from, given policies climb instead. Only --evaluate takes environment steps.
     """
-    values.output_file(out, start)
+    values.output_file(out, start if overwrite else None)
     trust_region = given.get("trust_region", True)
     _refuse_contradictions(given, start)
     place = {
