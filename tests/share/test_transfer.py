@@ -24,7 +24,7 @@ from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
 from pbvf_datasets.share.arrival import Arrival
 from pbvf_datasets.share.privacy import Machine, find_private
-from pbvf_datasets.share.remotes import base
+from pbvf_datasets.share.remote import BrokenError
 from pbvf_datasets.share.remotes import fsspec as fsspec_remote
 from pbvf_datasets.share.remotes import web as web_remote
 from pbvf_datasets.share.remotes.fsspec import FsspecRemote
@@ -789,7 +789,7 @@ class Flaky:
 
         def sabotaged(place, name, file, told):
             if self.at is not None and len(self.sent) == self.at:
-                raise base.BrokenError("the cable was cut")
+                raise BrokenError("the cable was cut")
             put(place, name, file, told)
             self.sent.append(name)
 

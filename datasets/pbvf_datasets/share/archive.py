@@ -42,7 +42,7 @@ from pbvf_datasets.share.arrival import (
     silent,
 )
 from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
-from pbvf_datasets.share.remotes.base import MissingFileError
+from pbvf_datasets.share.remote import MissingFileError
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import (
     SIGNATURE_BYTES,

@@ -24,7 +24,7 @@ from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, CheckedFolder, open_folder
 from pbvf_datasets.share.arrival import CHUNK, Progress, listed_files
 from pbvf_datasets.share.privacy import Machine, find_private
-from pbvf_datasets.share.remotes.base import BrokenError, Incoming, MissingFileError, Remote
+from pbvf_datasets.share.remote import BrokenError, Incoming, MissingFileError, Remote
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import read_signature
 from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
@@ -121,7 +121,7 @@ class AsChecked(FolderRemote):
         }
 
     def open(self, name: str, start: int = 0) -> Incoming:
-        """Return a file's bytes; see :class:`~pbvf_datasets.share.remotes.base.Remote`."""
+        """Return a file's bytes; see :class:`~pbvf_datasets.share.remote.Remote`."""
         if name not in self._small:
             return super().open(name, start)
         data = self._small[name]

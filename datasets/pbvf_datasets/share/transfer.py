@@ -43,13 +43,13 @@ from pbvf_datasets.share.outgoing import (
     outgoing,
     read_whole,
 )
-from pbvf_datasets.share.remotes import remote_at
-from pbvf_datasets.share.remotes.base import (
+from pbvf_datasets.share.remote import (
     BrokenError,
     MissingFileError,
     Remote,
     WritableRemote,
 )
+from pbvf_datasets.share.remotes import remote_at
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import (
     SIGNATURE_BYTES,

@@ -1,33 +1,37 @@
 """Where datasets are sent to and fetched from: folders, web servers, object stores.
 
-A remote is one file: a module with a class that does what :class:`~.base.Remote` says, and a
-line in :data:`REMOTES` for the scheme of its addresses. A package adds one with the entry point
-group ``pbvf_datasets.remotes``. Every remote passes ``tests/share/test_remotes_conformance.py``.
+A new remote is one file: a module ``NAME.py`` of this package with a class ``NameRemote`` that
+does what :class:`~pbvf_datasets.share.remote.Remote` says. A package adds one with the entry point
+group ``pbvf_datasets.remotes``, under the scheme of its addresses. Every remote passes
+``tests/share/test_remotes_conformance.py``.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from typing import Final
 
-from pbvf_datasets.share.remotes.base import Remote
+from pbvf_datasets.share.remote import Remote
 from pbvf_offline.errors import UsageError
 from pbvf_offline.registry import Registry
 
-_FOLDER: Final = "pbvf_datasets.share.remotes.folder:FolderRemote"
-_WEB: Final = "pbvf_datasets.share.remotes.web:WebRemote"
-_FSSPEC: Final = "pbvf_datasets.share.remotes.fsspec:FsspecRemote"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:://|::)")
 
-REMOTES: Registry[type[Remote]] = Registry(
-    "remote",
-    "pbvf_datasets.remotes",
-    {
-        **dict.fromkeys(("folder", "file", "local"), _FOLDER),
-        **dict.fromkeys(("http", "https"), _WEB),
-        "fsspec": _FSSPEC,  # takes what no other has the scheme of: s3, gs, hf, …
-    },
-)
+
+def _own() -> dict[str, type[Remote]]:
+    """Return the remotes of this package by scheme."""
+    found: dict[str, type[Remote]] = {}
+    for _, name, _ in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{name}")
+        member: type[Remote] = getattr(module, f"{name.capitalize()}Remote")
+        found |= dict.fromkeys(member.schemes, member)
+    return found
+
+
+REMOTES: Registry[type[Remote]] = Registry("remote", "pbvf_datasets.remotes", _own())
+"""Remotes by scheme. ``fsspec`` takes what no other has the scheme of: s3, gs, hf, …"""
 
 
 def remote_at(address: str) -> Remote:

@@ -9,8 +9,9 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
-from pbvf_datasets.share.remotes.base import Incoming, MissingFileError
+from pbvf_datasets.share.remote import Incoming, MissingFileError
 from pbvf_offline.errors import DamagedError, ResourceError, UnsafeError, UsageError
 
 
@@ -26,12 +27,18 @@ class FolderRemote:
         folder: The folder.
     """
 
+    schemes: ClassVar[tuple[str, ...]] = ("folder", "file", "local")
     pauses: tuple[float, ...] = ()
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
         path = re.sub("^[a-zA-Z]+://", "", os.fspath(address)) or "/"
         self.folder = Path(path).expanduser()
         self.shown = str(self.folder)
+
+    @staticmethod
+    def local(folder: Path) -> contextlib.AbstractContextManager[str]:
+        """Make a place; see :class:`~pbvf_datasets.share.remote.Remote`."""
+        return contextlib.nullcontext(str(folder))
 
     def named(self) -> Path:
         """Return the folder by a name that has a folder above it.
@@ -49,7 +56,7 @@ class FolderRemote:
         return full
 
     def open(self, name: str, start: int = 0) -> Incoming:
-        """Return a file's bytes; see :class:`~.base.Remote`."""
+        """Return a file's bytes; see :class:`~pbvf_datasets.share.remote.Remote`."""
         where = self.folder / name
         flags = os.O_RDONLY | os.O_CLOEXEC
         parent = -1

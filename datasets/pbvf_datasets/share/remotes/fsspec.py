@@ -7,9 +7,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from pbvf_datasets.share.remotes.base import (
+from pbvf_datasets.share.remote import (
     BrokenError,
     Incoming,
     MissingFileError,
@@ -52,6 +52,8 @@ class FsspecRemote:
         NetworkError: It cannot be reached.
     """
 
+    schemes: ClassVar[tuple[str, ...]] = ("fsspec",)
+
     def __init__(self, address: str) -> None:
         self.shown = shown_address(address)
         self.pauses: tuple[float, ...] = ()  # the packages under fsspec try again themselves
@@ -82,8 +84,13 @@ class FsspecRemote:
         self._root = str(root).rstrip("/")
         self._atomic = self.protocol in _ATOMIC and "::" not in address
 
+    @staticmethod
+    def local(folder: Path) -> contextlib.AbstractContextManager[str]:
+        """Make a place; see :class:`~pbvf_datasets.share.remote.Remote`."""
+        return contextlib.nullcontext(f"memory://{folder}")
+
     def open(self, name: str, start: int = 0) -> Incoming:
-        """Return a file's bytes; see :class:`~.base.Remote`."""
+        """Return a file's bytes; see :class:`~pbvf_datasets.share.remote.Remote`."""
         with self._errors(name):
             file = self._fs.open(self._path(name), "rb", block_size=BLOCK)
             size = getattr(file, "size", None)
@@ -93,12 +100,7 @@ class FsspecRemote:
         return Incoming(file.read, file.close, start, total, lambda: self._errors(name))
 
     def size(self, name: str) -> int | None:
-        """Return how many bytes a file has, or None when there is none of this name.
-
-        Raises:
-            BrokenError: The connection broke.
-            NetworkError: The remote refuses or does not tell.
-        """
+        """Return how many bytes a file has, or None; see ``WritableRemote``."""
         try:
             with self._errors(name):
                 self._fs.invalidate_cache()
@@ -113,17 +115,7 @@ class FsspecRemote:
         return size
 
     def put(self, name: str, file: Path, told: Callable[[int], None]) -> None:
-        """Send a file; it is there whole or not at all.
-
-        Args:
-            name: What it will be called.
-            file: The file.
-            told: Called with the number of bytes sent so far.
-
-        Raises:
-            BrokenError: The connection broke.
-            NetworkError: The remote refuses.
-        """
+        """Send a file; see ``WritableRemote``."""
         from fsspec.callbacks import Callback
 
         target = self._path(name)
@@ -139,12 +131,7 @@ class FsspecRemote:
                 self._fs.mv(part, target)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if there is one.
-
-        Raises:
-            BrokenError: The connection broke.
-            NetworkError: The remote refuses.
-        """
+        """Remove a file, if there is one; see ``WritableRemote``."""
         if self.size(name) is None:
             return
         with self._errors(name, writing=True):

@@ -17,9 +17,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from typing import IO, Final
+from pathlib import Path
+from typing import IO, ClassVar, Final
 
-from pbvf_datasets.share.remotes.base import (
+from pbvf_datasets.share.remote import (
     BrokenError,
     Incoming,
     MissingFileError,
@@ -72,6 +73,8 @@ class WebRemote:
         UsageError: The address is malformed.
     """
 
+    schemes: ClassVar[tuple[str, ...]] = _SCHEMES
+
     def __init__(self, address: str) -> None:
         self.shown = shown_address(address)
         self.pauses = PAUSES
@@ -108,8 +111,24 @@ class WebRemote:
         ):
             self._opener.add_handler(handler)
 
+    @staticmethod
+    @contextlib.contextmanager
+    def local(folder: Path) -> Iterator[str]:
+        """Make a place; see :class:`~pbvf_datasets.share.remote.Remote`."""
+        import functools
+        import http.server
+        import threading
+
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
+
     def open(self, name: str, start: int = 0) -> Incoming:
-        """Return a file's bytes; see :class:`~.base.Remote`."""
+        """Return a file's bytes; see :class:`~pbvf_datasets.share.remote.Remote`."""
         url = f"{self._base}/{urllib.parse.quote(name)}{self._query}"
         request = urllib.request.Request(
             url,

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from pbvf_offline.errors import exception_text, printable
 
@@ -82,6 +82,9 @@ class Remote(Protocol):
         NetworkError: It cannot be reached.
     """
 
+    schemes: ClassVar[tuple[str, ...]]
+    """What its addresses begin with, in lower case."""
+
     shown: str
     """What to call it: no credentials."""
 
@@ -89,6 +92,18 @@ class Remote(Protocol):
     """Seconds to wait before each new try after a connection broke."""
 
     def __init__(self, address: str) -> None: ...
+
+    @staticmethod
+    def local(folder: Path) -> contextlib.AbstractContextManager[str] | str:
+        """Make a place on this machine, for the test that all remotes pass.
+
+        Args:
+            folder: An empty folder.
+
+        Returns:
+            The address at which files of the folder are found, or to which files can be sent; or
+            in words why there is no such place.
+        """
 
     def open(self, name: str, start: int = 0) -> Incoming:
         """Return a file's bytes from ``start`` on, or from 0 where the remote cannot do that.
