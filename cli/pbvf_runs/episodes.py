@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import decode, read_tensor_file
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_runs.folder import own_entries
+from pbvf_runs.folder import SHARD_NAME, own_entries
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     EPISODES_FOLDER,
@@ -53,27 +54,11 @@ class RunEpisodes:
         Raises:
             DamagedError: A file is missing or is not the one that the checkpoint names.
         """
-        waiting = [] if pending is None else self._pending(pending)
+        waiting = [] if pending is None else _waiting(self._folder, pending)
         for name in shards:
             if not (self._folder / EPISODES_FOLDER / name).exists():
                 raise missing_file(self._folder / EPISODES_FOLDER / name)
         self.shards, self.waiting = list(shards), waiting
-
-    def _pending(self, digest: str) -> list[Episode]:
-        path = self._folder / PENDING_FILE
-        data = _read_kept(path)
-        episodes = unpack_columns(image_to_columns(data, path)[0], path)
-        if hashlib.sha256(data).hexdigest() == digest:
-            return episodes
-        # A call that was killed before its checkpoint may have added episodes to these.
-        for count in range(len(episodes) - 1, 0, -1):
-            if hashlib.sha256(_image(episodes[:count])).hexdigest() == digest:
-                return episodes[:count]
-        raise DamagedError(
-            "does not belong to the checkpoint beside it",
-            where=path,
-            remedy="start over with --overwrite",
-        )
 
     @property
     def pending_digest(self) -> str | None:
@@ -114,18 +99,41 @@ class RunEpisodes:
 
 
 def stored_episodes(folder: Path) -> Iterator[Episode]:
-    """Yield a finished run's training episodes in order, a shard in memory at a time.
+    """Yield a run's training episodes in order, a shard in memory at a time.
+
+    Those up to the last checkpoint, and of a finished run the one that the step budget cut.
 
     Raises:
         DamagedError: A file is missing, or its bytes are not those that were written.
     """
     for path, digest, beside in _named_files(folder):
         data = _read_kept(path)
-        if not hashlib.sha256(data).hexdigest().startswith(digest):
+        if hashlib.sha256(data).hexdigest().startswith(digest):
+            yield from unpack_columns(image_to_columns(data, path)[0], path)
+        elif path.name == PENDING_FILE:
+            yield from _waiting(folder, digest)
+        else:
             raise DamagedError(
                 f"does not belong to the {beside} beside it", where=path, remedy=BRING_BACK
             )
-        yield from unpack_columns(image_to_columns(data, path)[0], path)
+
+
+def _waiting(folder: Path, digest: str) -> list[Episode]:
+    """Return the waiting episodes that a checkpoint names by the digest of their file."""
+    path = folder / PENDING_FILE
+    data = _read_kept(path)
+    episodes = unpack_columns(image_to_columns(data, path)[0], path)
+    if hashlib.sha256(data).hexdigest() == digest:
+        return episodes
+    # A call that was killed before its checkpoint may have added episodes to these.
+    for count in range(len(episodes) - 1, 0, -1):
+        if hashlib.sha256(_image(episodes[:count])).hexdigest() == digest:
+            return episodes[:count]
+    raise DamagedError(
+        "does not belong to the checkpoint beside it",
+        where=path,
+        remedy="start over with --overwrite",
+    )
 
 
 def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
@@ -133,13 +141,15 @@ def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
     from pbvf_offline.online.checkpoint import KIND
 
     path = folder / RESULT_FILE
-    result: Any = parse_json(read_file(path, MAX_SMALL), str(path))
+    result: Any = parse_json(read_file(path, MAX_SMALL), str(path)) if path.exists() else {}
     if not isinstance(result, dict):
         raise DamagedError("is not a run's result", where=path, remedy="remove it and run again")
     path = folder / CHECKPOINT_FILE
     if path.exists():
         extra = decode(KIND, read_tensor_file(path), str(path))[0]["extra"]
         for name in extra["shards"]:
+            if re.fullmatch(SHARD_NAME, name) is None:
+                raise DamagedError("names a shard that no run writes", where=path)
             digest = name.removesuffix(".safetensors").rpartition("-")[2]
             yield folder / EPISODES_FOLDER / name, digest, "checkpoint"
         if extra["pending"] is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import UsageError
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.scales import action_inputs
-from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.spaces import action_space
 
 Observations = NDArray[np.float64]
 
@@ -51,16 +51,10 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
                 f"{num_envs} environments of {horizon} steps from {len(initial_observations)} "
                 "first observations: each is at least 1"
             )
-        scales, actions = ensemble.scales, ensemble.spec.actions
+        scales = ensemble.scales
         self.num_envs = num_envs
         self.single_observation_space = Box(scales.low, scales.high, dtype=np.float64)
-        self.single_action_space: Box | Discrete
-        if isinstance(actions, BoxActions):
-            dtype = np.dtype(actions.dtype)
-            low, high = np.array(actions.low, dtype), np.array(actions.high, dtype)
-            self.single_action_space = Box(low, high, dtype=dtype.type)
-        else:
-            self.single_action_space = Discrete(actions.n, start=actions.start)
+        self.single_action_space = action_space(ensemble.spec.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._ensemble, self._horizon = ensemble, horizon

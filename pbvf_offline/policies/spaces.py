@@ -74,6 +74,16 @@ def spec_for_env(
     return PolicySpec(obs.shape[0], hidden, actions, squash, stochastic, family)
 
 
+def action_space(actions: BoxActions | DiscreteActions) -> gym.spaces.Box | gym.spaces.Discrete:
+    """Return the action space of policies as Gymnasium has it."""
+    if isinstance(actions, DiscreteActions):
+        return gym.spaces.Discrete(actions.n, start=actions.start)
+    dtype = np.dtype(actions.dtype)
+    return gym.spaces.Box(
+        np.array(actions.low, dtype), np.array(actions.high, dtype), dtype=dtype.type
+    )
+
+
 def check_spaces_fit(spec: PolicySpec, offered: PolicySpec, name: str) -> None:
     """Check that policies of a spec can act where ``offered`` is the spec of fresh ones.
 

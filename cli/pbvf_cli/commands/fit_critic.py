@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.commands import fit_imagined as imagined
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
@@ -31,9 +32,10 @@ _MOST_UPDATES = 2**31 - 1  # that a critic file can hold
     "--out critic.safetensors",
     "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors "
     "--out critic.safetensors",
+    "pbvf fit-critic runs/swimmer --critic psvf --out critic.safetensors",
 )
 def fit_critic(
-    dataset: options.Dataset,
+    dataset: options.DatasetOrRun,
     *,
     critic: Critic,
     out: Annotated[Path, option("--out", "Where the critic is written.", "FILE")],
@@ -74,7 +76,7 @@ def fit_critic(
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
-    """Fit a critic to a dataset and write it to one self-contained file.
+    """Fit a critic to a dataset, or a run's episodes, and write it to one self-contained file.
 
     The same command continues an interrupted fit, and finds a finished one complete.
     """
@@ -92,23 +94,13 @@ def fit_critic(
         without=[*search.options(), *(["--force"] if force else [])],
     )
 
-    from pbvf_datasets import load_dataset
-    from pbvf_datasets.format.schema import resolve_dataset
     from pbvf_offline.critics import CRITICS
-    from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.settings import fit_defaults
     from pbvf_offline.fit.to_file import fit_to_file, stored_seed
 
     torch_device = devices.torch_device(device)
-    path = resolve_dataset(dataset)
-    data = load_dataset(path, require_manifest=require_manifest)
-    environment = (
-        None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
-    )
-    env_id = None if environment is None else environment.id
     table = SettingsTable()
-    table.show("dataset", dataset)
-    table.show("environment", env_id, "stored in the dataset")
+    data = open_data(dataset, table, require_manifest=require_manifest)
     table.show("critic", critic)
     table.show("out", out)
     if model is not None:
@@ -119,7 +111,6 @@ def fit_critic(
             sink,
             table,
             data,
-            environment,
             model,
             out,
             asked,
@@ -132,15 +123,14 @@ def fit_critic(
     updates = table.choose("updates", updates, CRITICS[critic].offline.updates)
     settings = table.fill(
         given,
-        fit_defaults(critic, env_id, data.spec, survival_bonus=bonus),
+        fit_defaults(critic, data.env_id, data.trajectories.policies.spec, survival_bonus=bonus),
         stored_seed=None if overwrite else lambda: stored_seed(out),
     )
     if wanted:
         table.show("snapshots", wanted)
     table.show("device", str(torch_device), devices.source(device))
     sink.settings("pbvf fit-critic", table.settings)
-    cut = int(data.trajectories.cut.sum())
-    if cut:
+    if cut := data.counts["cut_episodes"]:
         sink.note(
             f"note: {cut} episode(s) cut short by a step budget serve TD only: they have no "
             "return and no Monte Carlo target"
@@ -157,16 +147,16 @@ def fit_critic(
             out,
             updates=updates,
             snapshots=wanted or (),
-            environment=environment,
+            environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
             device=torch_device,
             progress=told,
         )
-    _print(sink, out, result, cut)
+    _print(sink, out, result, data)
 
 
-def _print(sink: Sink, out: Path, result: FitResult, cut: int) -> None:
+def _print(sink: Sink, out: Path, result: FitResult, data: Data) -> None:
     fit, validation = result.file.fit, result.file.validation
     done, seconds = result.updates_done_now, result.seconds
     rate = done / seconds if done and seconds > 0 else None
@@ -197,7 +187,7 @@ def _print(sink: Sink, out: Path, result: FitResult, cut: int) -> None:
         "reward": fit.settings.reward,
         "seed": fit.settings.seed,
         "dataset": result.file.context.dataset,
-        "cut_episodes": cut,
+        **data.counts,
         "snapshots": result.snapshots,
         "validation": validation,
         "already_complete": result.already_complete,

@@ -17,9 +17,8 @@ from pbvf_offline.records import Defaults
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
+    from pbvf_cli.shared.data import Data
     from pbvf_cli.shared.options import DeviceName
-    from pbvf_datasets.read.dataset import Dataset
-    from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.rounds import Round
     from pbvf_offline.synthesis.rounds_to_file import RoundsResult
 
@@ -52,8 +51,7 @@ def refuse_others(
 def fit_imagined(
     sink: Sink,
     table: SettingsTable,
-    data: Dataset,
-    environment: EnvReference | None,
+    data: Data,
     model: Path,
     out: Path,
     given: Given[RoundSettings],
@@ -67,8 +65,7 @@ def fit_imagined(
     Args:
         sink: The command's output.
         table: The settings so far.
-        data: The dataset.
-        environment: Its environment.
+        data: What the critic is fitted to.
         model: The model file.
         out: The critic file.
         given: Settings of the rounds.
@@ -92,16 +89,15 @@ def fit_imagined(
     devices.runs_on_cpu(device, sink)
     file = load_model(model)
     refuse_unfit(file, force=force)
-    env_id = None if environment is None else environment.id
     table.show("model", model)
     settings = table.fill(
         given,
-        Defaults(RoundSettings(seed=0, lr=env_preset(env_id).synthesis_lr), {}),
+        Defaults(RoundSettings(seed=0, lr=env_preset(data.env_id).synthesis_lr), {}),
         stored_seed=None if overwrite else lambda: stored_rounds_seed(out),
     )
     sink.settings("pbvf fit-critic", table.settings)
     if file.dataset != data.digest:
-        sink.note("note: the model was learned from another dataset")
+        sink.note("note: the model was learned from other data")
     total = settings.rounds
     if settings.tries > 1:
         total += (settings.tries - 1) * min(settings.first_rounds, settings.rounds)
@@ -121,15 +117,15 @@ def fit_imagined(
             settings,
             out,
             model_digest=file_digest(model),
-            environment=environment,
+            environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
             after_round=told,
         )
-    _print(sink, out, result)
+    _print(sink, out, result, data)
 
 
-def _print(sink: Sink, out: Path, result: RoundsResult) -> None:
+def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
     imagined = result.file.imagined
     if imagined is None:
         raise TypeError("rounds end with a critic that says so")
@@ -144,6 +140,7 @@ def _print(sink: Sink, out: Path, result: RoundsResult) -> None:
         "reward": result.file.fit.settings.reward,
         "seed": settings.seed,
         "dataset": result.file.context.dataset,
+        **data.counts,
         "model": imagined.model,
         "horizon": imagined.horizon,
         "kept": kept.to_dict(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
@@ -28,9 +29,10 @@ _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverag
     "pbvf fit-model lab/swimmer-v0 --out model.safetensors",
     "pbvf fit-model lab/swimmer-v0 --members 8 --updates 40000 --out model.safetensors",
     "pbvf fit-model lab/swimmer-v0 --noise 0 --no-angles --out model.safetensors",
+    "pbvf fit-model runs/swimmer --out model.safetensors",
 )
 def fit_model(
-    dataset: options.Dataset,
+    dataset: options.DatasetOrRun,
     *,
     out: Annotated[Path, option("--out", "Where the model is written.", "FILE")],
     updates: Annotated[
@@ -48,31 +50,20 @@ def fit_model(
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
-    """Learn a dataset's environment: an ensemble that predicts what a step leads to.
+    """Learn an environment from its data: an ensemble that predicts what a step leads to.
 
     It checks itself on episodes held out, and says what it may be used for. The same command
     continues an interrupted training, and finds a finished one complete.
     """
     values.output_file(out)
 
-    from pbvf_datasets import load_dataset
-    from pbvf_datasets.format.schema import resolve_dataset
-    from pbvf_offline.envs.reference import EnvReference
-
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.models.network import has_bfloat16
         from pbvf_offline.models.to_file import Hooks, fit_model_to_file, stored_model_seed
 
     devices.runs_on_cpu(device, sink)
-    path = resolve_dataset(dataset)
-    data = load_dataset(path, require_manifest=require_manifest)
-    environment = (
-        None if data.environment is None else EnvReference.from_dict(data.environment, str(path))
-    )
     table = SettingsTable()
-    table.show("dataset", dataset)
-    env_id = None if environment is None else environment.id
-    table.show("environment", env_id, "stored in the dataset")
+    data = open_data(dataset, table, require_manifest=require_manifest)
     table.show("out", out)
     updates = table.choose("updates", updates, _UPDATES)
     request = table.fill(
@@ -102,15 +93,15 @@ def fit_model(
             request,
             out,
             updates=updates,
-            environment=environment,
+            environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
             hooks=Hooks(trial=tried, update=told),
         )
-    _print(sink, out, result)
+    _print(sink, out, result, data)
 
 
-def _print(sink: Sink, out: Path, result: ModelResult) -> None:
+def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
     file, seconds, done = result.file, result.seconds, result.updates_done_now
     settings, check = file.ensemble.settings, file.check
     horizons = () if check is None else check.horizons
@@ -128,6 +119,7 @@ def _print(sink: Sink, out: Path, result: ModelResult) -> None:
         "trials": [trial.to_dict() | {"score": trial.check.score} for trial in file.trials],
         "seed": settings.seed,
         "dataset": file.dataset,
+        **data.counts,
         "check": {
             name: [getattr(horizon, name) for horizon in horizons]
             for name in (*_SHOWN, "state_error")

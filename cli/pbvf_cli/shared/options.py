@@ -89,6 +89,9 @@ MaxEpisodeSteps = Annotated[
     int | None, counting("--max-episode-steps", "Time limit in place of the environment's own.")
 ]
 Dataset = Annotated[str, argument("DATASET", "A dataset's id, or the path of its folder.")]
+DatasetOrRun = Annotated[
+    str, argument("DATASET|RUN", "A dataset, or the folder of a run for the episodes on its disk.")
+]
 RequireManifest = Annotated[
     bool, option("--require-manifest", "Refuse a dataset folder without a manifest.")
 ]

@@ -1,0 +1,94 @@
+"""What commands learn from: a dataset, or the episodes of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbvf_offline.errors import UnsafeError, UsageError
+
+if TYPE_CHECKING:
+    from pbvf_cli.shared.settings import SettingsTable
+    from pbvf_offline.envs.reference import EnvReference
+    from pbvf_offline.rollout.episodes import Trajectories
+
+
+@dataclass(frozen=True)
+class Data:
+    """Policy-tagged episodes to learn from.
+
+    Attributes:
+        trajectories: The episodes.
+        environment: Their environment, when known.
+        digest: Digest of the dataset, or of the episodes of the run.
+    """
+
+    trajectories: Trajectories
+    environment: EnvReference | None
+    digest: str
+
+    @property
+    def env_id(self) -> str | None:
+        """The environment's id, when known."""
+        return None if self.environment is None else self.environment.id
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What a result says of the data."""
+        return {
+            "data_episodes": self.trajectories.episodes,
+            "data_steps": len(self.trajectories),
+            "cut_episodes": int(self.trajectories.cut.sum()),
+        }
+
+
+def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Data:
+    """Open a dataset, or the folder of a run with what is finished of it; add it to the table.
+
+    Args:
+        name: What the user named.
+        table: The settings so far.
+        require_manifest: Refuse what has no manifest.
+
+    Raises:
+        PbvfError: As ``load_dataset`` and ``load_run`` do.
+    """
+    from pbvf_datasets import load_dataset
+    from pbvf_datasets.format.schema import resolve_dataset
+    from pbvf_offline.envs.reference import EnvReference
+    from pbvf_runs.data import is_run
+
+    path = resolve_dataset(name)
+    if is_run(path):
+        return _run(path, table, require_manifest=require_manifest)
+    if any(is_run(child) for child in path.glob("seed-*")):
+        raise UsageError(
+            "holds runs of several seeds", where=path, remedy=f"name one: {path}/seed-N"
+        )
+    data = load_dataset(path, require_manifest=require_manifest)
+    known = data.environment
+    environment = None if known is None else EnvReference.from_dict(known, str(path))
+    opened = Data(data.trajectories, environment, data.digest)
+    table.show("dataset", name)
+    table.show("environment", opened.env_id, "stored in the dataset")
+    return opened
+
+
+def _run(path: Path, table: SettingsTable, *, require_manifest: bool) -> Data:
+    from pbvf_runs.data import load_run
+
+    if require_manifest:
+        raise UnsafeError(
+            "a run has no manifest",
+            where=path,
+            remedy="make a dataset of it with train-online --export-dataset",
+        )
+    run = load_run(path)
+    data = Data(run.trajectories, run.environment, run.digest)
+    steps, episodes = len(run.trajectories), run.trajectories.episodes
+    table.show("run", path)
+    said = "the finished run" if run.finished else "what the unfinished run has on disk"
+    table.show("steps used", f"{steps:,} in {episodes:,} episodes", said)
+    table.show("environment", data.env_id, "stored in the run")
+    return data

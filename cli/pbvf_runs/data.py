@@ -1,0 +1,134 @@
+"""The training episodes of a run as data to learn from, without a dataset in between."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from pbvf_datasets.write.incoming import IncomingEpisodes
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, UsageError
+from pbvf_offline.io.reading import MAX_SMALL, read_file
+from pbvf_offline.io.strict_json import canonical_json
+from pbvf_offline.policies.spaces import action_space
+from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
+from pbvf_runs.episodes import stored_episodes
+from pbvf_runs.records import CHECKPOINT_FILE, CONFIG_FILE, RESULT_FILE, StoredConfig
+
+_READINGS = 3  # of a run that goes on while it is read
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run has on disk to learn from.
+
+    Attributes:
+        trajectories: Its training episodes; a policy has its own normaliser in each.
+        environment: The environment.
+        digest: SHA-256 of environment, policies and steps: equal data, equal digest.
+        finished: Whether the run was finished, and these are all of its steps.
+    """
+
+    trajectories: Trajectories
+    environment: EnvReference
+    digest: str
+    finished: bool
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a training run."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def load_run(folder: Path) -> RunData:
+    """Return the training episodes that a run has on disk, also of one that is not finished.
+
+    A run stores what is finished every so many steps, and when it is stopped. It needs no lock: a
+    run that goes on meanwhile is read as its last checkpoint has it. Every episode is checked as
+    one that a dataset takes in.
+
+    Raises:
+        UsageError: There is no finished episode on disk yet.
+        IncompatibleError: The run normalised step by step, so that no episode has one policy; or
+            a newer version made it.
+        DamagedError: A file is missing or damaged, or does not belong to the others.
+    """
+    path = folder / CONFIG_FILE
+    config = StoredConfig.parse(read_file(path, MAX_SMALL), path)
+    if config.settings.normalization == "per-step":
+        raise IncompatibleError(
+            "a run with --normalization per-step has no policies that could be named",
+            where=folder,
+            remedy="train with --normalization episode",
+        )
+    for reading in range(_READINGS):
+        before = _state(folder)
+        try:
+            episodes = list(_checked(folder, config.spec))
+        except DamagedError:
+            if reading + 1 < _READINGS and _state(folder) != before:
+                continue  # the run went on
+            raise
+        break
+    if not episodes:
+        raise UsageError(
+            "the run has no finished episode on disk yet",
+            where=folder,
+            remedy="let it go on, or stop it with Ctrl-C, which keeps what is finished",
+        )
+    trajectories = stack_episodes(config.spec, episodes)
+    return RunData(
+        trajectories,
+        config.environment,
+        _digest(trajectories, config.environment),
+        finished=before[1] is not None,
+    )
+
+
+def _state(folder: Path) -> tuple[bytes | None, bytes | None]:
+    """Return digests of what names the other files; None for what is not there."""
+
+    def digest(name: str) -> bytes | None:
+        try:
+            return hashlib.sha256(read_file(folder / name)).digest()
+        except UsageError:
+            return None
+
+    return digest(CHECKPOINT_FILE), digest(RESULT_FILE)
+
+
+def _checked(folder: Path, spec: PolicySpec) -> Iterator[Episode]:
+    """Yield the stored episodes, each checked.
+
+    Raises:
+        DamagedError: One is malformed.
+    """
+    incoming: IncomingEpisodes | None = None
+    for index, episode in enumerate(stored_episodes(folder)):
+        if incoming is None:
+            observations = np.asarray(episode.observations)
+            box = Box(-np.inf, np.inf, (spec.obs_dim,), observations.dtype.type)
+            incoming = IncomingEpisodes(spec, (box, action_space(spec.actions)))
+        try:
+            yield incoming.check(episode, f"{folder} episode {index}")
+        except (UsageError, DivergedError) as error:
+            raise DamagedError(error.what, where=error.where) from error
+
+
+def _digest(data: Trajectories, environment: EnvReference) -> str:
+    about = {"environment": environment.to_dict(), "spec": data.policies.spec.to_dict()}
+    digest = hashlib.sha256(canonical_json(about))
+    arrays = {f.name: getattr(data, f.name) for f in fields(data) if f.name != "policies"}
+    for name in ("theta", "obs_mean", "obs_std"):
+        arrays[name] = getattr(data.policies, name)
+    for name, array in sorted(arrays.items()):
+        if array is not None:
+            digest.update(canonical_json([name, str(array.dtype), list(array.shape)]))
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

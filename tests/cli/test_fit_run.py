@@ -1,0 +1,103 @@
+"""``pbvf fit-critic`` and ``fit-model`` on the folder of a training run."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from cli_tools import pbvf
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.models.model_file import load_model
+
+TRAIN = ("--critic", "pssvf", "--hidden", 4, "--evaluations", 0, "--seed", 0, "-q")
+FIT = ("--critic", "psvf", "--hidden", "8", "--updates", 3, "--seed", 0, "--out", "c")
+MODEL = ("--hidden", "16,16", "--members", 2, "--noise", 0, "--no-angles", "--unroll", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for name, *more in (("run",), ("step", "--normalization", "per-step")):
+        argv = ("--run", folder / name, "--steps", 1_200, *TRAIN, *more)
+        assert pbvf("train-online", "toyenv:ToyDrift-v0", *argv).code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_critic_of_a_run(here, folder):
+    ran = pbvf("fit-critic", folder / "run", *FIT, "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["data_steps"], ran.json["data_episodes"]) == (1_200, 30)
+    said = " ".join(ran.err.split())
+    assert "steps used 1,200 in 30 episodes the finished run" in said
+    critic = load_critic(here / "c")
+    assert critic.context.environment is not None
+    assert critic.context.environment.id == "ToyDrift-v0"
+    assert critic.context.dataset == ran.json["dataset"]
+    assert pbvf("fit-critic", folder / "run", *FIT, "--json", "-q").json["already_complete"]
+
+
+def test_what_a_run_did_since_is_other_data(here, folder):
+    run = here / "longer"
+    shutil.copytree(folder / "run", run)
+    assert pbvf("fit-critic", run, *FIT, "-q").code == 0
+    argv = ("--run", run, "--steps", 1_240, *TRAIN)
+    assert pbvf("train-online", "toyenv:ToyDrift-v0", *argv).code == 0
+    ran = pbvf("fit-critic", run, *FIT, "-q")
+    assert ran.code == 7
+    assert "dataset is" in ran.error
+    assert pbvf("fit-critic", run, *FIT, "-q", "--overwrite").code == 0
+
+
+def test_an_unfinished_run_is_said_to_be_one(here, folder):
+    run = here / "stopped"
+    shutil.copytree(folder / "run", run)
+    (run / "result.json").unlink()  # the last thing that a run writes
+    ran = pbvf("fit-critic", run, *FIT, "--json")
+    assert ran.code == 0, ran.err
+    assert "30 episodes what the unfinished run has on disk" in " ".join(ran.err.split())
+
+
+def test_a_model_of_a_run_and_rounds_in_it(here, folder):
+    ran = pbvf(
+        "fit-model", folder / "run", *MODEL, "--updates", 1_500, "--seed", 0, "--out", "m",
+        "--json", "-q",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert ran.json["data_steps"] == 1_200
+    assert load_model(here / "m").dataset == ran.json["dataset"]
+    ran = pbvf(
+        "fit-critic", folder / "run", "--critic", "pssvf", "--model", "m", "--rounds", 1,
+        "--hidden", 8, "--force", "--seed", 0, "--out", "c", "--json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "other data" not in ran.err
+    assert ran.json["horizon"] == 40
+    assert ran.json["data_episodes"] == 30
+
+
+def test_errors_that_users_can_see(here, folder):
+    ran = pbvf("fit-critic", folder / "step", *FIT, "-q")
+    assert ran.code == 5
+    assert "has no policies that could be named; train with --normalization episode" in ran.error
+    ran = pbvf("fit-model", folder / "run", "--out", "m", "--require-manifest", "-q")
+    assert ran.code == 4
+    assert "a run has no manifest" in ran.error
+    shutil.copytree(folder / "run", here / "several" / "seed-0")
+    ran = pbvf("fit-critic", here / "several", *FIT, "-q")
+    assert ran.code == 2
+    assert "holds runs of several seeds; name one" in ran.error
+    shutil.copytree(folder / "run", here / "newer")
+    text = (here / "newer" / "config.json").read_text()
+    (here / "newer" / "config.json").write_text(text.replace("{", '{"version": 99,', 1))
+    assert pbvf("fit-critic", here / "newer", *FIT, "-q").code == 5
+    (here / "newer" / "config.json").write_text("{")
+    assert pbvf("fit-critic", here / "newer", *FIT, "-q").code == 3

@@ -1,0 +1,256 @@
+"""Runs as data to learn from: finished, stopped, going on, and damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pbvf_runs.data as run_data
+import pbvf_runs.train as runs
+import toyenv  # noqa: F401
+from pbvf_datasets import load_dataset
+from pbvf_datasets.format.columns import columns_to_image, pack_columns
+from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.fit.settings import fit_defaults
+from pbvf_offline.fit.to_file import fit_to_file
+from pbvf_offline.io import tensor_file
+from pbvf_offline.io.lock import locked
+from pbvf_offline.online.checkpoint import KIND, _Content
+from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_runs.data import load_run
+from pbvf_runs.episodes import stored_episodes
+from pbvf_runs.export import export_dataset
+from pbvf_runs.records import RunConfig
+from pbvf_runs.train import train_run
+
+STEPS = 90
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    """Shards of a few episodes, which no option makes; and nothing waits for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        patch.setattr(runs, "SHARD_STEPS", 25)
+        yield
+
+
+def configuration(*, stochastic: bool = False, **kwargs: Any) -> RunConfig:
+    where = EnvConfig("toyenv:ToyVaried-v0")  # episodes of 1 to 20 steps
+    env = make_env(where)
+    spec = spec_for_env(env, (), stochastic=stochastic)
+    env.close()
+    values: dict[str, Any] = {
+        "kind": "psvf",
+        "gamma": 0.9,
+        "sigma": 0.3,
+        "hidden": (3,),
+        "lr_policy": 1e-2,
+        "lr_critic": 1e-2,
+        "batch_size": 4,
+        "actor_states": 4,
+        "update_every": 5,
+        "critic_updates": 1,
+        "actor_updates": 1,
+        "seed": 0,
+        "buffer_size": 40,
+    }
+    settings = OnlineSettings(**{**values, **kwargs})
+    return RunConfig(where, spec, settings, 2, 1)
+
+
+CONFIG = configuration()
+
+
+class Stop(BaseException):
+    """What a test ends a run with: no handler for errors notices it."""
+
+
+class StopAfter:
+    """Stops a run gently after some episodes."""
+
+    def __init__(self, episodes: int) -> None:
+        self._left = episodes
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise Stop
+
+
+def killed(step: int) -> Any:
+    def tick(done: int, mean_return: float | None) -> None:
+        if done >= step:
+            raise Stop
+
+    return tick
+
+
+def arrays(data: Trajectories) -> dict[str, Any]:
+    return {**vars(data), **vars(data.policies), "policies": None, "spec": None}
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_a_finished_run_gives_what_its_dataset_gives(
+    stochastic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    config = configuration(stochastic=stochastic)
+    result = train_run(config, tmp_path / "run", STEPS)
+    export_dataset(result, "lab/run-v0")
+    run, dataset = load_run(tmp_path / "run"), load_dataset("lab/run-v0", cache=False)
+    ours, theirs = arrays(run.trajectories), arrays(dataset.trajectories)
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value)
+    assert run.trajectories.policies.spec == dataset.spec
+    assert len(run.trajectories) == STEPS
+    assert run.trajectories.cut.tolist()[-1]  # the one that the budget cut
+    assert run.environment == config.env.reference()
+    assert run.finished
+    settings = fit_defaults("psvf", None, dataset.spec).settings
+    critics = []
+    for name, data, digest in (
+        ("a", run.trajectories, run.digest),
+        ("b", dataset.trajectories, dataset.digest),
+    ):
+        fit_to_file(data, settings, tmp_path / name, updates=3, environment=None, dataset=digest)
+        critics.append((tmp_path / name).read_bytes().replace(digest.encode(), b""))
+    assert critics[0][-1000:] == critics[1][-1000:]
+    assert len(critics[0]) == len(critics[1])
+
+
+def test_a_stopped_run_gives_what_it_finished(tmp_path: Path) -> None:
+    whole = list(stored_episodes(train_run(CONFIG, tmp_path / "whole", STEPS).folder))
+    digests = set()
+    for episodes in (2, 5):
+        folder = tmp_path / f"after-{episodes}"
+        with pytest.raises(Stop):
+            train_run(CONFIG, folder, STEPS, stop_soon=StopAfter(episodes))
+        run = load_run(folder)
+        assert not run.finished
+        assert run.trajectories.episodes == episodes
+        expected = np.concatenate([e.rewards for e in whole[:episodes]])
+        np.testing.assert_array_equal(run.trajectories.rewards, expected)
+        assert not run.trajectories.cut.any()
+        digests.add(run.digest)
+    digests.add(load_run(tmp_path / "whole").digest)
+    assert len(digests) == 3
+
+
+def test_a_killed_run_gives_what_was_on_disk_and_a_lock_does_not_matter(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train_run(CONFIG, folder, STEPS, tick=killed(70))
+    with locked(folder):  # as a training that is under way holds it
+        run = load_run(folder)
+    assert 25 <= len(run.trajectories) < 70
+    assert load_run(folder).digest == run.digest
+    train_run(CONFIG, folder, STEPS)
+    after = load_run(folder)
+    assert after.finished
+    np.testing.assert_array_equal(
+        after.trajectories.rewards[: len(run.trajectories)], run.trajectories.rewards
+    )
+    assert after.digest != run.digest
+
+
+def test_equal_episodes_have_equal_digests_however_they_are_stored(tmp_path: Path) -> None:
+    """Stopped twice: the second time the first episodes are in another file."""
+    for folder, stops in (("once", (4,)), ("twice", (2, 2))):
+        for episodes in stops:
+            with pytest.raises(Stop):
+                train_run(CONFIG, tmp_path / folder, STEPS, stop_soon=StopAfter(episodes))
+    once, twice = load_run(tmp_path / "once"), load_run(tmp_path / "twice")
+    assert once.trajectories.episodes == 4
+    assert once.digest == twice.digest
+
+
+def test_a_run_that_goes_on_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, later = tmp_path / "run", tmp_path / "later"
+    with pytest.raises(Stop):
+        train_run(CONFIG, folder, STEPS, stop_soon=StopAfter(2))
+    train_run(CONFIG, later, STEPS)
+    first = True
+
+    def reading(where: Path) -> Iterator[Any]:
+        nonlocal first
+        if first:
+            first = False
+            yield next(stored_episodes(where))
+            shutil.rmtree(where)
+            shutil.copytree(later, where)
+            raise DamagedError("is missing", where=where)
+        yield from stored_episodes(where)
+
+    # Between two reads of one call, which nothing public comes between.
+    monkeypatch.setattr(run_data, "stored_episodes", reading)
+    assert load_run(folder).digest == load_run(later).digest
+
+
+def test_runs_without_episodes_are_refused(tmp_path: Path) -> None:
+    train_run(configuration(normalization="per-step"), tmp_path / "per-step", STEPS)
+    with pytest.raises(IncompatibleError, match="--normalization per-step has no policies"):
+        load_run(tmp_path / "per-step")
+    with pytest.raises(Stop):
+        train_run(CONFIG, tmp_path / "fresh", STEPS, tick=killed(5))
+    with pytest.raises(UsageError, match="no finished episode on disk yet; let it go on"):
+        load_run(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "pending", "shard"])
+def test_damage_is_named(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run(CONFIG, folder, STEPS)
+    path = folder / f"{name}.safetensors"
+    if name == "shard":
+        path = sorted((folder / "episodes").iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=path.name):
+        load_run(folder)
+
+
+def test_a_tail_with_malformed_episodes_is_damage(tmp_path: Path) -> None:
+    """The digest is right: whoever wrote the file also wrote the result."""
+    folder = tmp_path / "run"
+    train_run(CONFIG, folder, STEPS)
+    (tail,) = list(stored_episodes(folder))[-1:]
+    rewards = tail.rewards.copy()
+    rewards[0] = np.nan
+    image = columns_to_image(pack_columns([replace(tail, rewards=rewards)]), {"episodes": 1})
+    (folder / "tail.safetensors").write_bytes(image)
+    result = json.loads((folder / "result.json").read_text())
+    result["tail"] = hashlib.sha256(image).hexdigest()
+    (folder / "result.json").write_text(json.dumps(result))
+    with pytest.raises(DamagedError, match=r"episode \d+ rewards: .*NaN"):
+        load_run(folder)
+
+
+def test_a_checkpoint_names_no_file_outside_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run(CONFIG, folder, STEPS)
+    path = folder / "checkpoint.safetensors"
+    name = next(iter(sorted((folder / "episodes").iterdir()))).name
+    assert name.encode() in path.read_bytes()
+    header, tensors = tensor_file.decode("checkpoint", path.read_bytes(), str(path))
+    header["extra"]["shards"] = ["../../" + name]
+    # The content's record is private: no public function writes such a checkpoint.
+    path.write_bytes(tensor_file.encode(KIND, _Content.from_dict(header, "x"), tensors))
+    with pytest.raises(DamagedError, match="names a shard that no run writes"):
+        load_run(folder)
