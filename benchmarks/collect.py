@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from alternate import alternate, options, write
+from alternate import Benchmark
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_runs.collection import collect
 from pbvf_runs.settings import CollectSettings
@@ -55,21 +55,13 @@ def bare(*, checker: bool = True) -> float:
 
 
 if __name__ == "__main__":
-    arguments = options(__doc__)
-    result = alternate(
-        "collect, 2 workers / bare loop",
-        ours,
-        bare,
-        rounds=arguments.rounds,
-        target=1.4,
-        unit="steps/s",
-    )
-    unchecked = alternate(
+    benchmark = Benchmark(__doc__)
+    benchmark.compare("collect, 2 workers / bare loop", ours, bare, target=1.4, unit="steps/s")
+    benchmark.compare(
         "the same / bare loop without Gymnasium's environment checker",
         ours,
         functools.partial(bare, checker=False),
-        rounds=arguments.rounds,
         target=None,
         unit="steps/s",
     )
-    write(arguments.json, "python benchmarks/collect.py", [result, unchecked])
+    benchmark.write()

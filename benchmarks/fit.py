@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from alternate import alternate, options, write
+from alternate import Benchmark
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.actions import BoxActions
@@ -95,18 +95,14 @@ def bare(data: Trajectories, updates: int) -> float:
 
 
 if __name__ == "__main__":
-    arguments = options(__doc__)
-    results = []
+    benchmark = Benchmark(__doc__)
     for hidden, updates in (((), 1_500), ((64, 64), 300)):
         data = data_for(hidden)
-        results.append(
-            alternate(
-                f"fit-critic psvf, {data.policies.spec.arch} policy / bare torch loop",
-                functools.partial(ours, data, updates),
-                functools.partial(bare, data, updates),
-                rounds=arguments.rounds,
-                target=0.9,
-                unit="updates/s",
-            )
+        benchmark.compare(
+            f"fit-critic psvf, {data.policies.spec.arch} policy / bare torch loop",
+            functools.partial(ours, data, updates),
+            functools.partial(bare, data, updates),
+            target=0.9,
+            unit="updates/s",
         )
-    write(arguments.json, "python benchmarks/fit.py", results)
+    benchmark.write()

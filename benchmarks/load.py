@@ -12,7 +12,7 @@ from pathlib import Path
 
 import minari
 
-from alternate import alternate, options, write
+from alternate import Benchmark
 from pbvf_datasets import load_dataset
 from synthetic import write_dataset
 
@@ -49,27 +49,17 @@ def later() -> float:
 
 
 if __name__ == "__main__":
-    arguments = options(__doc__)
+    benchmark = Benchmark(__doc__)
     with tempfile.TemporaryDirectory() as root:
         os.environ["MINARI_DATASETS_PATH"] = root
-        write_dataset(
-            Path(root),
-            DATASET,
-            hidden=(),
-            episodes=EPISODES,
-            fragments=1,
-            fragment_steps=LENGTH,
-        )
-        results = [
-            alternate(
+        write_dataset(Path(root), DATASET, episodes=EPISODES, fragments=1, fragment_steps=LENGTH)
+        for name, side, target in (("first", first, 2.5), ("later", later, 1 / 20)):
+            benchmark.compare(
                 f"{name} opening / Minari's iteration, 10,000 x 20 steps",
                 side,
                 iterate,
-                rounds=arguments.rounds,
                 target=target,
                 unit="s",
                 higher_is_better=False,
             )
-            for name, side, target in (("first", first, 2.5), ("later", later, 1 / 20))
-        ]
-    write(arguments.json, "python benchmarks/load.py", results)
+    benchmark.write()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from alternate import options, write
+from alternate import Benchmark
 from synthetic import write_dataset
 
 POLICIES, LENGTH, PER_EPISODE = 10_000, 200, 5
@@ -22,7 +22,7 @@ DATASET = "bench/large-v0"
 
 
 if __name__ == "__main__":
-    arguments = options(__doc__)
+    benchmark = Benchmark(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         environment = {
@@ -55,8 +55,6 @@ if __name__ == "__main__":
             print(
                 f"fit-critic, {opening} opening: peak {gigabytes:.2f} GB, wanted < 2.5: {reached}"
             )
-    write(
-        arguments.json,
-        "python benchmarks/memory.py",
-        [{"name": "peak memory of fit-critic", "unit": "GB", "first": peaks[0], "later": peaks[1]}],
-    )
+    figures = dict(zip(("first", "later"), peaks, strict=True))
+    benchmark.results.append({"name": "peak memory of fit-critic", "unit": "GB", **figures})
+    benchmark.write()

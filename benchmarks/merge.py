@@ -9,7 +9,6 @@ Run: python benchmarks/merge.py
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import h5py
 
-from alternate import alternate, write
+from alternate import Benchmark
 from pbvf_datasets.format.schema import DATA_FILE
 from pbvf_datasets.write.edit import merge
 from synthetic import write_dataset
@@ -70,33 +69,28 @@ def copy_arrays(source: h5py.Group, target: h5py.Group) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of runs (5)")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
-    parser.add_argument("--steps", type=int, default=100_000, help="steps of each input (100000)")
-    arguments = parser.parse_args()
+    benchmark = Benchmark(__doc__, steps=100_000)
+    steps = benchmark.arguments.steps
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         for part in range(INPUTS):
             write_dataset(
                 base,
                 f"bench/part{part}-v0",
-                hidden=(),
-                episodes=arguments.steps // (FRAGMENTS * FRAGMENT_STEPS),
+                episodes=steps // (FRAGMENTS * FRAGMENT_STEPS),
                 fragments=FRAGMENTS,
                 fragment_steps=FRAGMENT_STEPS,
                 seed=part,
             )
-        figures = alternate(
-            f"merge of {INPUTS} x {arguments.steps:,} steps / reading and writing the same arrays",
+        benchmark.compare(
+            f"merge of {INPUTS} x {steps:,} steps / reading and writing the same arrays",
             lambda: ours(base),
             lambda: reference(base),
-            rounds=arguments.rounds,
             target=2.0,
             unit="s",
             higher_is_better=False,
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak resident memory of this process: {peak:,.0f} MB")
-    figures["peak_resident_mb"] = round(peak)
-    write(arguments.json, "python benchmarks/merge.py", [figures])
+    benchmark.results[0]["peak_resident_mb"] = round(peak)
+    benchmark.write()

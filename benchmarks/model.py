@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from alternate import alternate, options, write
+from alternate import Benchmark
 from fit import data_for
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
@@ -105,25 +105,21 @@ def real(data: Trajectories) -> float:
 
 
 if __name__ == "__main__":
-    arguments = options(__doc__)
+    benchmark = Benchmark(__doc__)
     torch.set_num_threads(1)
     data = data_for(())
-    results = [
-        alternate(
-            "fit-model / bare torch loop around the same networks",
-            functools.partial(ours, data, 200),
-            functools.partial(bare, data, 200),
-            rounds=arguments.rounds,
-            target=0.9,
-            unit="updates/s",
-        ),
-        alternate(
-            "imagined steps of all members / steps of Swimmer-v5",
-            functools.partial(imagined, data),
-            functools.partial(real, data),
-            rounds=arguments.rounds,
-            target=20.0,
-            unit="steps/s",
-        ),
-    ]
-    write(arguments.json, "python benchmarks/model.py", results)
+    benchmark.compare(
+        "fit-model / bare torch loop around the same networks",
+        functools.partial(ours, data, 200),
+        functools.partial(bare, data, 200),
+        target=0.9,
+        unit="updates/s",
+    )
+    benchmark.compare(
+        "imagined steps of all members / steps of Swimmer-v5",
+        functools.partial(imagined, data),
+        functools.partial(real, data),
+        target=20.0,
+        unit="steps/s",
+    )
+    benchmark.write()

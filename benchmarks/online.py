@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from alternate import alternate, options, write
+from alternate import Benchmark
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.online.loop import Hooks, train
@@ -150,35 +150,28 @@ def actor_steps_per_second(states: int, dtype: torch.dtype | None) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # as in train-online
-    arguments = options(__doc__)
-    results = [
-        alternate(
-            "PSSVF online loop / bare Gymnasium loop with a numpy policy",
-            lambda: 30_000 / our_seconds("pssvf", 30_000),
-            lambda: 30_000 / bare_loop_seconds(30_000),
-            rounds=arguments.rounds,
-            target=0.75,
-            unit="steps/s",
-        ),
-        alternate(
-            "PSVF online loop, time / bare loop plus bare torch updates",
-            functools.partial(our_seconds, "psvf", 10_000),
-            lambda: bare_loop_seconds(10_000) + bare_updates_seconds(10_000),
-            rounds=arguments.rounds,
-            target=1.15,
-            unit="s",
-            higher_is_better=False,
-        ),
-    ]
+    benchmark = Benchmark(__doc__)
+    benchmark.compare(
+        "PSSVF online loop / bare Gymnasium loop with a numpy policy",
+        lambda: 30_000 / our_seconds("pssvf", 30_000),
+        lambda: 30_000 / bare_loop_seconds(30_000),
+        target=0.75,
+        unit="steps/s",
+    )
+    benchmark.compare(
+        "PSVF online loop, time / bare loop plus bare torch updates",
+        functools.partial(our_seconds, "psvf", 10_000),
+        lambda: bare_loop_seconds(10_000) + bare_updates_seconds(10_000),
+        target=1.15,
+        unit="s",
+        higher_is_better=False,
+    )
     for states in (128, 1_000, 10_000):
-        results.append(
-            alternate(
-                f"actor gradient, {states:,} states: bfloat16 / float32",
-                functools.partial(actor_steps_per_second, states, torch.bfloat16),
-                functools.partial(actor_steps_per_second, states, None),
-                rounds=arguments.rounds,
-                target=None,
-                unit="gradients/s",
-            )
+        benchmark.compare(
+            f"actor gradient, {states:,} states: bfloat16 / float32",
+            functools.partial(actor_steps_per_second, states, torch.bfloat16),
+            functools.partial(actor_steps_per_second, states, None),
+            target=None,
+            unit="gradients/s",
         )
-    write(arguments.json, "python benchmarks/online.py", results)
+    benchmark.write()

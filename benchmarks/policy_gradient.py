@@ -10,7 +10,7 @@ import time
 import numpy as np
 import torch
 
-from alternate import alternate, options, write
+from alternate import Benchmark
 from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
@@ -52,19 +52,18 @@ def rate(step: object, repeats: int) -> float:
 
 
 if __name__ == "__main__":
-    arguments = options(__doc__)
+    benchmark = Benchmark(__doc__)
     critic, theta, states = setting()
     mine = critic.objective_and_gradient(theta, states)[1]
     plain = plain_gradient(critic, theta, states)
     difference = float((mine - plain).norm() / plain.norm())
     print(f"relative difference of the gradients: {difference:.2e} (wanted <= 1e-5)")
-    result = alternate(
+    benchmark.compare(
         "policy gradient, [64,64] policy, 10,000 states / plain concatenation",
         lambda: rate(lambda: critic.objective_and_gradient(theta, states), 20),
         lambda: rate(lambda: plain_gradient(critic, theta, states), 3),
-        rounds=arguments.rounds,
         target=5.0,
         unit="gradients/s",
     )
-    result["relative_difference"] = difference
-    write(arguments.json, "python benchmarks/policy_gradient.py", [result])
+    benchmark.results[0]["relative_difference"] = difference
+    benchmark.write()

@@ -9,6 +9,7 @@ import numpy as np
 
 from pbvf_datasets import DatasetWriter
 from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode
 
@@ -19,12 +20,13 @@ def write_dataset(
     root: Path,
     dataset: str,
     *,
-    hidden: tuple[int, ...],
+    hidden: tuple[int, ...] = (),
     episodes: int,
     fragments: int,
     fragment_steps: int,
     seed: int = 0,
-) -> None:
+    acted: bool = False,
+) -> Path:
     """Write Swimmer-shaped episodes in fragments, each of a policy of its own.
 
     Args:
@@ -35,12 +37,15 @@ def write_dataset(
         fragments: Fragments of each episode.
         fragment_steps: Steps of each fragment.
         seed: Seed of all numbers.
+        acted: Whether the actions are those of the policies, each episode with a normaliser of
+            its own, which takes long; else they are random.
+
+    Returns:
+        The dataset's folder.
     """
     rng = np.random.default_rng(seed)
     spec = PolicySpec(OBS, hidden, BoxActions((-1.0,) * ACT, (1.0,) * ACT))
     steps = fragments * fragment_steps
-    truncated = np.zeros(steps, bool)
-    truncated[-1] = True
     segment = np.minimum(np.arange(steps + 1) // fragment_steps, fragments - 1).astype(np.int32)
     with DatasetWriter(
         dataset,
@@ -50,18 +55,30 @@ def write_dataset(
         action_space=gym.spaces.Box(-1, 1, (ACT,), np.float32),
     ) as writer:
         for i in range(episodes):
+            theta = 0.1 * rng.normal(size=(fragments, spec.size)).astype(np.float32)
+            mean, std = np.zeros((fragments, OBS)), np.ones((fragments, OBS))
+            observations = rng.normal(size=(steps + 1, OBS))
+            actions = rng.uniform(-1, 1, size=(steps, ACT)).astype(np.float32)
+            if acted:
+                mean += rng.normal(size=OBS)
+                std *= rng.uniform(0.5, 2, OBS)
+                policies = Policies(spec, theta, mean, std)
+                actors = [policies.actor(row) for row in range(fragments)]
+                for t, (row, obs) in enumerate(zip(segment[:-1], observations, strict=False)):
+                    actions[t] = actors[row].act(obs)[0]
             writer.add(
                 Episode(
-                    observations=rng.normal(size=(steps + 1, OBS)),
-                    actions=rng.uniform(-1, 1, size=(steps, ACT)).astype(np.float32),
+                    observations=observations,
+                    actions=actions,
                     rewards=rng.normal(size=steps),
                     terminated=np.zeros(steps, bool),
-                    truncated=truncated,
-                    theta=0.1 * rng.normal(size=(fragments, spec.size)).astype(np.float32),
+                    truncated=np.arange(steps) == steps - 1,
+                    theta=theta,
                     segment=segment,
-                    obs_mean=np.zeros((fragments, OBS)),
-                    obs_std=np.ones((fragments, OBS)),
+                    obs_mean=mean,
+                    obs_std=std,
                     seed=i,
                 )
             )
         writer.finish()
+    return writer.path

@@ -13,9 +13,8 @@ import importlib.metadata
 import importlib.util
 import math
 import random
-import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -35,48 +34,21 @@ from pbvf_offline.presets.paper import (
     DDPG_STARTING_FRACTION,
     ArsChoice,
     DdpgChoice,
-    ars_choice,
-    ddpg_choice,
 )
 from pbvf_offline.presets.paper import DDPG as PRESET
 from pbvf_offline.rollout.evaluation import evaluate_policies, require_end
 from pbvf_offline.seeding import check_seed
+from pbvf_runs.records import Evaluation
 
 if TYPE_CHECKING:
     from sb3_contrib import ARS
     from stable_baselines3 import DDPG
 
-Algorithm = Literal["ars", "ddpg"]
-Progress = Callable[[int, int], None]
-
-DEVIATIONS: dict[Algorithm, tuple[str, ...]] = {
-    "ddpg": (
-        "Stable-Baselines3 in place of Spinning Up: its critic sees actions scaled to [-1, 1], "
-        "where Spinning Up's sees them in the environment's unit (they differ on "
-        "InvertedPendulum alone, whose actions span [-3, 3])",
-        "training starts at the first multiple of 50 steps after the random first 1 % of steps, "
-        "50 steps later than in Spinning Up",
-    ),
-    "ars": (
-        "sb3-contrib in place of the authors' implementation: fresh Gaussian noise in place of "
-        "windows of one shared table, and exactly the chosen number of elite directions where "
-        "theirs keeps all that tie",
-        "the observation statistics also count the first observation of one more episode that "
-        "is begun and dropped after each, and they start from 0.0001 virtual observations of "
-        "mean 0 and variance 1",
-        "a constant observation is divided by the root of its variance plus 1e-8, where theirs "
-        "is set to zero",
-        "1e-6 is added to the spread of returns that the step is divided by",
-    ),
-}
-
-_PROGRESS_EVERY = 100
 _UPDATE_EVERY = PRESET.update_every or 1  # steps between DDPG's blocks of updates
 _LIBRARIES: dict[str, dict[str, str]] = {  # modules and the packages that bring them
     "ddpg": {"stable_baselines3": "stable-baselines3"},
     "ars": {"stable_baselines3": "stable-baselines3", "sb3_contrib": "sb3-contrib"},
 }
-_T = TypeVar("_T")
 
 
 class _FinishedError(Exception):
@@ -84,117 +56,61 @@ class _FinishedError(Exception):
 
 
 def run_baseline(
-    algorithm: Algorithm,
+    choice: ArsChoice | DdpgChoice,
     env_id: str,
     hidden: tuple[int, ...],
     *,
     steps: int,
     seed: int,
-    metric: Literal["avg", "last"] = "avg",
-    choice: ArsChoice | DdpgChoice | None = None,
     evaluations: int = 100,
     evaluation_episodes: int = 10,
     gamma: float | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Train one baseline and return its learning curve.
+) -> tuple[list[Evaluation], dict[str, Any]]:
+    """Train one baseline; return its learning curve, and its settings in JSON form.
 
     Args:
-        algorithm: ``ars`` or ``ddpg``.
+        choice: The hyperparameters, which also say which baseline it is.
         env_id: The environment.
         hidden: Sizes of the policy's tanh hidden layers; empty for a linear policy.
         steps: Environment steps N of training; evaluation comes on top.
         seed: Every random number comes from it.
-        metric: Which of the paper's best hyperparameters: for the average or the last return.
-        choice: Hyperparameters in place of the paper's best.
         evaluations: Number of evaluations, at ``i * N / evaluations`` steps, i = 1 ….
         evaluation_episodes: Episodes of each.
         gamma: DDPG's discount factor; None: the paper's. ARS has none.
-        progress: Called with steps done and wanted.
-
-    Returns:
-        The result in JSON form. ``evaluations`` holds for each its ``step``, the undiscounted
-        ``returns`` and, where the paper takes the survival bonus out of a reward,
-        ``returns_without_survival`` (else None). ``average_return`` is the mean over
-        evaluations of their mean return, ``last20_return`` that over the last fifth.
 
     Raises:
         UsageError: A library is missing, or the algorithm does not suit the environment.
         DivergedError: Parameters or observations became NaN or infinite.
     """
-    _check_arguments(algorithm, steps, evaluations, evaluation_episodes, gamma)
     check_seed(seed)
-    _require_libraries(algorithm)
-    config = EnvConfig(env_id)
-    require_end(config, None)
-    start = time.perf_counter()
-    env = make_env(config)
-    try:
-        spec = spec_for_env(env, hidden)
-        protocol = _Protocol(config, steps, seed, evaluations, evaluation_episodes, progress)
-        with _private_randomness():
-            if algorithm == "ddpg":
-                ddpg = _choice(DdpgChoice, choice, lambda: ddpg_choice(env_id, hidden, metric))
-                discount = default_gamma("psvf", env_id) if gamma is None else gamma
-                settings = _train_ddpg(env, spec, ddpg, discount, protocol)
-            else:
-                ars = _choice(ArsChoice, choice, lambda: ars_choice(env_id, hidden, metric))
-                reward = default_reward("pssvf", env_id)
-                settings = {"reward": reward, **_train_ars(env, spec, ars, reward, protocol)}
-    finally:
-        close_env(env)
-    means = [float(np.mean(point["returns"])) for point in protocol.points]
-    return {
-        "algorithm": algorithm,
-        "env": env_id,
-        "policy": spec.arch,
-        "stochastic": False,
-        "steps": steps,
-        "seed": seed,
-        "evaluations": protocol.points,
-        "average_return": float(np.mean(means)),
-        "last20_return": float(np.mean(means[-max(1, evaluations // 5) :])),
-        "settings": {
-            "metric": metric if choice is None else None,
-            **settings,
-            "evaluation_episodes": evaluation_episodes,
-            "libraries": {
-                name: importlib.metadata.version(name) for name in _LIBRARIES[algorithm].values()
-            },
-        },
-        "seconds": time.perf_counter() - start,
-    }
-
-
-def _check_arguments(
-    algorithm: str, steps: int, evaluations: int, episodes: int, gamma: float | None
-) -> None:
-    if algorithm not in _LIBRARIES:
-        raise UsageError(f"baseline {algorithm!r} is neither 'ars' nor 'ddpg'")
-    if not 1 <= evaluations <= steps or episodes < 1:
-        raise UsageError(
-            f"{evaluations} evaluations of {episodes} episodes in {steps} steps are not possible",
-            remedy="give at least one of each, and no more evaluations than steps",
-        )
-    if gamma is not None and algorithm == "ars":
-        raise UsageError(f"gamma is {gamma}, but ARS sums rewards undiscounted")
-
-
-def _require_libraries(algorithm: Algorithm) -> None:
-    for module, package in _LIBRARIES[algorithm].items():
+    algorithm = "ars" if isinstance(choice, ArsChoice) else "ddpg"
+    libraries = _LIBRARIES[algorithm]
+    for module, package in libraries.items():
         if importlib.util.find_spec(module) is None:
             raise UsageError(
                 f"{package} is not installed, which the baseline {algorithm} runs on",
                 remedy="pip install 'pbvf-offline[baselines]'",
             )
-
-
-def _choice(kind: type[_T], given: object, best: Callable[[], _T]) -> _T:
-    if given is None:
-        return best()
-    if not isinstance(given, kind):
-        raise UsageError(f"the choice is {given!r} where {kind.__name__} is expected")
-    return given
+    config = EnvConfig(env_id)
+    require_end(config, None)
+    env = make_env(config)
+    try:
+        spec = spec_for_env(env, hidden)
+        protocol = _Protocol(config, steps, seed, evaluations, evaluation_episodes)
+        with _private_randomness():
+            if isinstance(choice, DdpgChoice):
+                discount = default_gamma("psvf", env_id) if gamma is None else gamma
+                settings = _train_ddpg(env, spec, choice, discount, protocol)
+            else:
+                reward = default_reward("pssvf", env_id)
+                settings = {"reward": reward, **_train_ars(env, spec, choice, reward, protocol)}
+    finally:
+        close_env(env)
+    return protocol.points, {
+        **settings,
+        "evaluation_episodes": evaluation_episodes,
+        "libraries": {name: importlib.metadata.version(name) for name in libraries.values()},
+    }
 
 
 class _Protocol:
@@ -206,28 +122,13 @@ class _Protocol:
         seed: The run's seed.
         count: Number of evaluations.
         episodes: Episodes of each.
-        progress: Called with steps done and wanted.
     """
 
-    def __init__(
-        self,
-        config: EnvConfig,
-        steps: int,
-        seed: int,
-        count: int,
-        episodes: int,
-        progress: Progress | None,
-    ) -> None:
+    def __init__(self, config: EnvConfig, steps: int, seed: int, count: int, episodes: int) -> None:
         self.steps, self.seed = steps, seed
-        self.points: list[dict[str, Any]] = []
+        self.points: list[Evaluation] = []
         self._config, self._count, self._episodes = config, count, episodes
         self._without_survival = default_reward("pssvf", config.name) == "without-survival"
-        self._progress = progress
-
-    def advance(self, step: int) -> None:
-        """Report progress now and then."""
-        if self._progress is not None and (step % _PROGRESS_EVERY == 0 or step == self.steps):
-            self._progress(step, self.steps)
 
     def visit(self, step: int, policy: Callable[[], Policies]) -> None:
         """Measure ``policy()`` if an evaluation is due at this step and was not yet made."""
@@ -243,13 +144,8 @@ class _Protocol:
             seed=evaluation_seed(self.seed, step),
             without_survival=self._without_survival,
         )
-        self.points.append(
-            {
-                "step": step,
-                "returns": returns[0].tolist(),
-                "returns_without_survival": without[0].tolist() if self._without_survival else None,
-            }
-        )
+        bonus_out = tuple(without[0].tolist()) if self._without_survival else None
+        self.points.append(Evaluation(step, tuple(returns[0].tolist()), bonus_out))
 
 
 @contextlib.contextmanager
@@ -370,7 +266,6 @@ def _train_ddpg(
 
         def _on_step(self) -> bool:
             step = self.num_timesteps
-            protocol.advance(step)
             updates_follow = step % _UPDATE_EVERY == 0
             if not updates_follow:
                 self._measure()
@@ -496,7 +391,6 @@ def _train_ars(
 
         def _on_step(self) -> bool:
             step = self.num_timesteps
-            protocol.advance(step)
             protocol.visit(step, lambda: ars_policy(model, spec))
             if step == protocol.steps:
                 raise _FinishedError

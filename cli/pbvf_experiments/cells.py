@@ -6,17 +6,15 @@ import fnmatch
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.rollout.workers import Job, ordered_map
-
-if TYPE_CHECKING:
-    from pbvf_offline.synthesis.to_file import SynthesisResult
+from pbvf_offline.rollout.workers import ordered_map
 
 _MAX_CELL = 16 * 2**20
 
@@ -56,23 +54,28 @@ def choose_cells(cells: Sequence[C], patterns: str | None) -> list[C]:
     return list(chosen.values())
 
 
-def grown_policies(result: SynthesisResult) -> dict[str, Any]:
-    """Return what a cell keeps of policies grown with ``--evaluate``."""
-    return {
-        "returns": result.returns,
-        "predicted": result.predicted,
-        "chosen_step": result.chosen_step,
-        "closest": result.closest,
-        "curve": result.curve,
-    }
+@dataclass(frozen=True)
+class _Call(Generic[In, Out]):
+    """A job of worker processes that needs no preparation."""
+
+    function: Callable[[In], Out]
+
+    def start(self) -> Callable[[In], Out]:
+        return self.function
 
 
-def run_all(job: Job[In, Out], items: Sequence[In], workers: int) -> Iterator[Out]:
-    """Yield the result of each item in order, from this process or from ``workers`` others."""
+def run_all(function: Callable[[In], Out], items: Sequence[In], workers: int) -> Iterator[Out]:
+    """Yield the result of each item in order, from this process or from ``workers`` others.
+
+    Args:
+        function: Makes a result of an item; several processes need to pickle it.
+        items: What is to be done.
+        workers: Number of processes.
+    """
     if workers <= 1:
-        yield from map(job.start(), items)
+        yield from map(function, items)
     else:
-        yield from ordered_map(job, list(items), workers, hang_seconds=math.inf, queued=1)
+        yield from ordered_map(_Call(function), items, workers, hang_seconds=math.inf, queued=1)
 
 
 def cell(path: Path, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

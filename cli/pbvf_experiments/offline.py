@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset, load_dataset
-from pbvf_experiments.cells import cell, grown_policies
+from pbvf_experiments.cells import cell
+from pbvf_experiments.growing import grow
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import UsageError
-from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
@@ -36,12 +37,7 @@ from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.targets import segment_starts
 from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
-from pbvf_offline.synthesis.settings import (
-    EvaluationSettings,
-    SynthesisSettings,
-    default_synthesis_settings,
-)
-from pbvf_offline.synthesis.to_file import synthesize_to_file
+from pbvf_offline.synthesis.settings import SynthesisSettings, default_synthesis_settings
 from pbvf_runs.collection import collect
 from pbvf_runs.settings import CollectSettings
 
@@ -329,22 +325,14 @@ class _Seed:
 
     def _grow(self, critic: Path, *, trust_region: bool) -> dict[str, Any]:
         settings = self._settings
-        kind = "region" if trust_region else "plain"
-        chosen = self._synthesis(trust_region=trust_region)
-        grown = synthesize_to_file(
+        return grow(
             critic,
-            load_critic(critic),
-            chosen,
-            critic.with_name(f"{critic.stem}-{kind}-policies.safetensors"),
-            evaluation=EvaluationSettings(
-                EnvConfig(settings.env),
-                settings.episodes,
-                chosen.steps if trust_region else settings.evaluate_every,
-                self._seed,
-                settings.workers,
-            ),
+            self._synthesis(trust_region=trust_region),
+            settings.env,
+            episodes=settings.episodes,
+            every=settings.evaluate_every,
+            workers=settings.workers,
         )
-        return grown_policies(grown)
 
 
 def _recipe(

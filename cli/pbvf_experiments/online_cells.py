@@ -8,6 +8,7 @@ experiment goes on where it stopped.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -33,6 +34,7 @@ from pbvf_offline.presets.paper import (
     env_family,
     paper_steps,
 )
+from pbvf_runs.records import Evaluation, RunConfig, average_return
 
 if TYPE_CHECKING:
     from pbvf_offline.online.settings import OnlineSettings
@@ -147,22 +149,13 @@ def run_file(out: Path, chosen: OnlineCell, seed: int) -> Path:
     return out / "raw" / f"{chosen.name}-seed{seed}.json"
 
 
-def run_one(
-    chosen: OnlineCell,
-    seed: int,
-    out: Path,
-    *,
-    tick: Callable[[int], None] | None = None,
-    stop_soon: Callable[[], None] | None = None,
-) -> dict[str, Any]:
+def run_one(chosen: OnlineCell, seed: int, out: Path) -> dict[str, Any]:
     """Return the result of one run: from its file, or by running it and writing the file.
 
     Args:
         chosen: What to run.
         seed: The run's seed.
         out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
-        tick: Called often with the environment steps done.
-        stop_soon: See :func:`pbvf_runs.train.train_run`.
 
     Returns:
         ``evaluations``, ``average_return``, ``last20_return``, …; returns of the unperturbed
@@ -174,9 +167,9 @@ def run_one(
         torch.set_num_threads(1)  # so that results do not depend on how many run at once
         started = time.perf_counter()
         if chosen.algorithm in BASELINES:
-            result = _run_baseline(chosen, seed, tick)
+            result = _run_baseline(chosen, seed)
         else:
-            result = _run_ours(chosen, seed, out, tick, stop_soon)
+            result = _run_ours(chosen, seed, out)
         result["seconds"] = round(time.perf_counter() - started, 1)
         return result
 
@@ -192,14 +185,7 @@ def training_of(chosen: OnlineCell, seed: int) -> dict[str, Any]:
     return _settings(chosen, seed)[1].to_dict()
 
 
-def _run_ours(
-    chosen: OnlineCell,
-    seed: int,
-    out: Path,
-    tick: Callable[[int], None] | None,
-    stop_soon: Callable[[], None] | None,
-) -> dict[str, Any]:
-    from pbvf_runs.records import RunConfig
+def _run_ours(chosen: OnlineCell, seed: int, out: Path) -> dict[str, Any]:
     from pbvf_runs.train import train_run
 
     config = EnvConfig(chosen.env)
@@ -209,18 +195,12 @@ def _run_ours(
         RunConfig(config, spec, settings, EVALUATIONS, EVALUATION_EPISODES),
         folder,
         chosen.length,
-        tick=None if tick is None else lambda step, _: tick(step),
-        stop_soon=stop_soon,
     )
     return {
         "settings": settings.to_dict(),
         "preset": source,
         "episodes": result.episodes,
-        "evaluations": [_rounded(e.to_dict()) for e in result.evaluations],
-        "average_return": result.average_return(),
-        "last20_return": result.average_return(last=0.2),
-        "average_return_without_survival": result.average_return(without_survival=True),
-        "last20_return_without_survival": result.average_return(last=0.2, without_survival=True),
+        **_measured(result.evaluations, chosen.length),
         "perturbed": _perturbed(result.training_returns, chosen.length),
     }
 
@@ -252,38 +232,37 @@ def _baseline_choice(chosen: OnlineCell) -> tuple[ArsChoice | DdpgChoice, float 
     return dataclasses.replace(find(chosen.env, chosen.hidden, chosen.metric), **changes), gamma
 
 
-def _run_baseline(
-    chosen: OnlineCell, seed: int, tick: Callable[[int], None] | None
-) -> dict[str, Any]:
+def _run_baseline(chosen: OnlineCell, seed: int) -> dict[str, Any]:
     from pbvf_experiments.baselines import run_baseline
 
     choice, gamma = _baseline_choice(chosen)
-    result = run_baseline(
-        chosen.algorithm,  # type: ignore[arg-type]
+    evaluations, settings = run_baseline(
+        choice,
         chosen.env,
         chosen.hidden,
         steps=chosen.length,
         seed=seed,
-        metric=chosen.metric,  # type: ignore[arg-type]
         evaluations=EVALUATIONS,
         evaluation_episodes=EVALUATION_EPISODES,
-        progress=None if tick is None else lambda done, _: tick(done),
         gamma=gamma,
-        choice=choice,
     )
-    evaluations = result["evaluations"]
-    without = [e["returns_without_survival"] or e["returns"] for e in evaluations]
-    means = [float(np.mean(returns)) for returns in without]
-    late = [m for m, e in zip(means, evaluations, strict=True) if e["step"] > 0.8 * chosen.length]
     return {
-        "settings": result["settings"],
+        "settings": settings,
         "preset": f"paper-{chosen.metric} for {env_family(chosen.env)}",
-        "evaluations": [_rounded(e) for e in evaluations],
-        "average_return": result["average_return"],
-        "last20_return": result["last20_return"],
-        "average_return_without_survival": float(np.mean(means)),
-        "last20_return_without_survival": float(np.mean(late)),
+        **_measured(evaluations, chosen.length),
     }
+
+
+def _measured(evaluations: Sequence[Evaluation], steps: int) -> dict[str, Any]:
+    """Return the evaluations of a run of so many steps, and their averages."""
+    averages = {
+        f"{name}_return{suffix}": average_return(
+            evaluations, steps, last=last, without_survival=bool(suffix)
+        )
+        for suffix in ("", "_without_survival")
+        for name, last in (("average", 1.0), ("last20", 0.2))
+    }
+    return {"evaluations": [_rounded(e.to_dict()) for e in evaluations], **averages}
 
 
 def _rounded(evaluation: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,24 +282,14 @@ def _perturbed(returns: Iterable[tuple[int, float]], steps: int) -> list[float |
     return [float(f"{np.mean(b):.6g}") if b else None for b in bins]
 
 
-@dataclass(frozen=True)
-class RunJob:
-    """Runs cells in worker processes."""
-
-    out: Path
-
-    def start(self) -> Callable[[tuple[OnlineCell, int]], str]:
-        """Return the function from cell and seed to the name of what was done."""
-
-        def run(item: tuple[OnlineCell, int]) -> str:
-            chosen, seed = item
-            result = run_one(chosen, seed, self.out)
-            return (
-                f"{chosen.name} seed {seed}: average {result['average_return']:.1f}, "
-                f"last fifth {result['last20_return']:.1f}"
-            )
-
-        return run
+def _run_line(out: Path, item: tuple[OnlineCell, int]) -> str:
+    """Run a cell with a seed and return a line about it."""
+    chosen, seed = item
+    result = run_one(chosen, seed, out)
+    return (
+        f"{chosen.name} seed {seed}: average {result['average_return']:.1f}, "
+        f"last fifth {result['last20_return']:.1f}"
+    )
 
 
 def run_cells(
@@ -334,7 +303,7 @@ def run_cells(
         workers: Number of processes.
         note: Told of each finished run.
     """
-    for line in run_all(RunJob(out), work, workers):
+    for line in run_all(functools.partial(_run_line, out), work, workers):
         note(line)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pbvf_experiments.cells import choose_cells
 from pbvf_experiments.online_cells import (
@@ -15,6 +15,7 @@ from pbvf_experiments.online_cells import (
     stochastic_cells,
     table_cells,
 )
+from pbvf_experiments.online_plots import draw_curves, draw_sensitivity, draw_zero_shot
 from pbvf_experiments.online_tables import Row, agreement, as_markdown, table_rows
 from pbvf_experiments.online_variants import (
     Panels,
@@ -23,11 +24,13 @@ from pbvf_experiments.online_variants import (
     panel_cells,
     sensitivity_panels,
 )
+from pbvf_experiments.plots import draw_offline
 from pbvf_offline.errors import UsageError
 from pbvf_offline.io.durable import write_file
 
 Rows = Sequence[Mapping[str, float | str | None]]
 Note = Callable[[str], None]
+Wanted = Sequence[tuple[OnlineCell, Sequence[int]]]
 _SEEDS = (0, 1, 2, 3, 4)
 
 
@@ -67,7 +70,6 @@ class Reproduction:
 
 def _offline(request: Request) -> Reproduction:
     from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
-    from pbvf_experiments.plots import draw_offline
 
     settings = OfflineSettings(workers=request.workers, recipes=parse_recipes(request.cells))
     seeds = list(range(10)) if request.seeds is None else list(request.seeds)
@@ -92,7 +94,6 @@ def _lqr(request: Request) -> Reproduction:
 
 
 def _zero_shot(request: Request) -> Reproduction:
-    from pbvf_experiments.online_plots import draw_zero_shot
     from pbvf_experiments.zero_shot import choose_zero_shot, run_zero_shot_seeds, zero_shot_rows
 
     _must_run(request, "fig-zero-shot")
@@ -125,42 +126,44 @@ def _table(request: Request) -> Reproduction:
 
 
 def _learning_curves(request: Request) -> Reproduction:
-    from pbvf_experiments.online_plots import draw_curves
-
     wanted = _wanted(request, [*table_cells(), *stochastic_cells()])
-    _run(request, wanted)
     panels = learning_curve_panels([cell for cell, _ in wanted])
-    path = request.out / "fig-learning-curves.png"
-    drawn = draw_curves(panels, request.out, _all_seeds(wanted), path)
-    return Reproduction(table_rows(request.out, wanted), (path,) if drawn else ())
+    figures = _drawn(request, "fig-learning-curves", wanted, panels, draw_curves)
+    return Reproduction(table_rows(request.out, wanted), figures)
 
 
 def _ablations(request: Request) -> Reproduction:
-    from pbvf_experiments.online_plots import draw_curves
-
     panels = ablation_panels()
     wanted = _wanted(request, panel_cells(panels), measured=False)
-    _run(request, wanted)
-    path = request.out / "fig-ablations.png"
-    shown = _only(panels, wanted)
-    fewest = 2 if request.cells is None else 1
-    drawn = draw_curves(shown, request.out, _all_seeds(wanted), path, fewest=fewest)
-    return Reproduction(_begun(request, wanted), (path,) if drawn else ())
+    draw = functools.partial(draw_curves, fewest=2 if request.cells is None else 1)
+    figures = _drawn(request, "fig-ablations", wanted, panels, draw)
+    return Reproduction(_begun(request, wanted), figures)
 
 
 def _sensitivity(request: Request) -> Reproduction:
-    from pbvf_experiments.online_plots import draw_sensitivity
-
     panels = sensitivity_panels()
     wanted = _wanted(request, panel_cells(panels), measured=False)
+    figures = _drawn(request, "fig-sensitivity", wanted, panels, draw_sensitivity)
+    return Reproduction(_begun(request, wanted), figures)
+
+
+def _drawn(
+    request: Request, name: str, wanted: Wanted, panels: Panels, draw: Callable[..., bool]
+) -> tuple[Path, ...]:
+    """Run what is wanted and draw those lines of panels; return the figure, if there is one."""
     _run(request, wanted)
-    path = request.out / "fig-sensitivity.png"
-    shown = _only(panels, wanted)
-    drawn = draw_sensitivity(shown, request.out, _all_seeds(wanted), path)
-    return Reproduction(_begun(request, wanted), (path,) if drawn else ())
+    cells = {cell.name for cell, _ in wanted}
+    shown = {
+        title: kept
+        for title, lines in panels.items()
+        if (kept := {label: cell for label, cell in lines.items() if cell.name in cells})
+    }
+    path = request.out / f"{name}.png"
+    seeds = sorted({seed for _, seeds in wanted for seed in seeds})
+    return (path,) if draw(shown, request.out, seeds, path) else ()
 
 
-def _begun(request: Request, wanted: Sequence[tuple[OnlineCell, Sequence[int]]]) -> list[Row]:
+def _begun(request: Request, wanted: Wanted) -> list[Row]:
     """Return the rows of cells; of the many that nobody ran, only how many they are."""
     rows = table_rows(request.out, wanted)
     if request.run:
@@ -192,9 +195,7 @@ def _must_run(request: Request, name: str) -> None:
         raise UsageError(f"{name} has nothing to show without its runs", where="--no-run")
 
 
-def _wanted(
-    request: Request, cells: list[OnlineCell], *, measured: bool = True
-) -> list[tuple[OnlineCell, tuple[int, ...]]]:
+def _wanted(request: Request, cells: list[OnlineCell], *, measured: bool = True) -> Wanted:
     """Return the cells asked for, each with its seeds."""
     own = {cell.name: count for cell, count in measured_cells()}
     named = {cell.name: cell for cell in cells}
@@ -209,21 +210,7 @@ def _wanted(
     ]
 
 
-def _run(request: Request, wanted: Sequence[tuple[OnlineCell, Sequence[int]]]) -> None:
+def _run(request: Request, wanted: Wanted) -> None:
     if request.run:
         work = [(cell, seed) for cell, seeds in wanted for seed in seeds]
         run_cells(work, request.out, workers=request.workers, note=request.note)
-
-
-def _all_seeds(wanted: Sequence[tuple[OnlineCell, Sequence[int]]]) -> list[int]:
-    return sorted({seed for _, seeds in wanted for seed in seeds})
-
-
-def _only(panels: Panels, wanted: Sequence[tuple[OnlineCell, Any]]) -> Panels:
-    """Return the panels with the lines that are wanted."""
-    names = {cell.name for cell, _ in wanted}
-    kept = {
-        title: {label: cell for label, cell in lines.items() if cell.name in names}
-        for title, lines in panels.items()
-    }
-    return {title: lines for title, lines in kept.items() if lines}

@@ -8,6 +8,7 @@ far, the best perturbed policy seen so far, and the nearest policy in the replay
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_experiments.cells import cell, choose_cells, grown_policies, run_all
+from pbvf_experiments.cells import cell, choose_cells, run_all
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.spaces import spec_for_env
@@ -24,6 +25,9 @@ from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 
 Note = Callable[[str], None]
+
+
+def _say_nothing(_: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,7 @@ def run_zero_shot(
     out: Path,
     settings: ZeroShotSettings | None = None,
     *,
-    note: Note,
-    stop_soon: Callable[[], None] | None = None,
+    note: Note = _say_nothing,
 ) -> dict[str, Any]:
     """Return the result of one cell and seed: from its file, or by running it.
 
@@ -114,24 +117,18 @@ def run_zero_shot(
         out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
         settings: What is measured.
         note: Told of each stage.
-        stop_soon: See :func:`pbvf_runs.train.train_run`.
     """
     settings = settings or ZeroShotSettings()
     described = {"seed": seed, **dataclasses.asdict(chosen), **dataclasses.asdict(settings)}
     return cell(
         out / "raw" / f"{chosen.name}-seed{seed}.json",
         described,
-        lambda: _run(chosen, seed, out, settings, note, stop_soon),
+        lambda: _run(chosen, seed, out, settings, note),
     )
 
 
 def _run(
-    chosen: ZeroShotCell,
-    seed: int,
-    out: Path,
-    settings: ZeroShotSettings,
-    note: Note,
-    stop_soon: Callable[[], None] | None,
+    chosen: ZeroShotCell, seed: int, out: Path, settings: ZeroShotSettings, note: Note
 ) -> dict[str, Any]:
     import torch
 
@@ -152,7 +149,6 @@ def _run(
         folder,
         chosen.snapshots[-1],
         snapshots=chosen.snapshots,
-        stop_soon=stop_soon,
     )
     noisy = np.array(run.training_returns)
     result: dict[str, Any] = {
@@ -184,11 +180,9 @@ def _grow(
     settings: ZeroShotSettings,
     noisy: np.ndarray[Any, np.dtype[np.float64]],
 ) -> dict[str, Any]:
-    from pbvf_offline.fit.critic_file import load_critic
+    from pbvf_experiments.growing import grow
     from pbvf_offline.policies.files import load_policies
     from pbvf_offline.rollout.evaluation import evaluate_policies
-    from pbvf_offline.synthesis.settings import EvaluationSettings
-    from pbvf_offline.synthesis.to_file import synthesize_to_file
     from pbvf_runs.records import snapshot_files
 
     critic, policy = snapshot_files(folder, step)
@@ -199,22 +193,14 @@ def _grow(
         usual = default_synthesis_settings(
             chosen.env, count=settings.policies, seed=seed, trust_region=trust_region
         )
-        synthesis = dataclasses.replace(usual, lr=chosen.lr)
-        if not trust_region:
-            synthesis = dataclasses.replace(synthesis, steps=settings.plain_steps)
-        done = synthesize_to_file(
+        steps = usual.steps if trust_region else settings.plain_steps
+        grown[name] = grow(
             critic,
-            load_critic(critic),
-            synthesis,
-            critic.with_name(f"{critic.stem}-{name}-policies.safetensors"),
-            evaluation=EvaluationSettings(
-                config,
-                settings.episodes,
-                synthesis.steps if trust_region else settings.evaluate_every,
-                seed,
-            ),
+            dataclasses.replace(usual, lr=chosen.lr, steps=steps),
+            chosen.env,
+            episodes=settings.episodes,
+            every=settings.evaluate_every,
         )
-        grown[name] = grown_policies(done)
     seen = noisy[noisy[:, 0] <= step, 1]
     return {
         "step": step,
@@ -256,22 +242,6 @@ def _rows(seed: str, result: Mapping[str, Any]) -> Iterator[dict[str, float | st
         }
 
 
-@dataclass(frozen=True)
-class _SeedJob:
-    """Runs seeds of a cell in worker processes."""
-
-    chosen: ZeroShotCell
-    out: Path
-
-    def start(self) -> Callable[[int], tuple[int, dict[str, Any]]]:
-        """Return the function from seed to result."""
-
-        def run(seed: int) -> tuple[int, dict[str, Any]]:
-            return seed, run_zero_shot(self.chosen, seed, self.out, note=lambda _: None)
-
-        return run
-
-
 def run_zero_shot_seeds(
     chosen: ZeroShotCell, seeds: Sequence[int], out: Path, *, workers: int, note: Note
 ) -> dict[int, dict[str, Any]]:
@@ -287,7 +257,8 @@ def run_zero_shot_seeds(
     if workers <= 1:
         return {seed: run_zero_shot(chosen, seed, out, note=note) for seed in seeds}
     results = {}
-    for seed, result in run_all(_SeedJob(chosen, out), seeds, workers):
+    run = functools.partial(run_zero_shot, chosen, out=out)
+    for seed, result in zip(seeds, run_all(run, seeds, workers), strict=True):
         results[seed] = result
         note(f"{chosen.name} seed {seed}: done")
     return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -182,14 +183,27 @@ class RunResult:
             last: Only evaluations in the last such fraction of the run's steps.
             without_survival: Leave the survival bonus out.
         """
-        values = []
-        for evaluation in self.evaluations:
-            if evaluation.step > (1.0 - last) * self.steps:
-                returns = evaluation.returns
-                if without_survival and evaluation.returns_without_survival is not None:
-                    returns = evaluation.returns_without_survival
-                values.append(float(np.mean(returns)))
-        return float(np.mean(values)) if values else None
+        return average_return(
+            self.evaluations, self.steps, last=last, without_survival=without_survival
+        )
+
+
+def average_return(
+    evaluations: Iterable[Evaluation],
+    steps: int,
+    *,
+    last: float = 1.0,
+    without_survival: bool = False,
+) -> float | None:
+    """Return :meth:`RunResult.average_return` of the evaluations of a run of so many steps."""
+    values = []
+    for evaluation in evaluations:
+        if evaluation.step > (1.0 - last) * steps:
+            returns = evaluation.returns
+            if without_survival and evaluation.returns_without_survival is not None:
+                returns = evaluation.returns_without_survival
+            values.append(float(np.mean(returns)))
+    return float(np.mean(values)) if values else None
 
 
 def snapshot_files(folder: Path, step: int) -> tuple[Path, Path]:

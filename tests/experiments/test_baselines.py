@@ -17,7 +17,6 @@ import torch
 import toyenv  # noqa: F401
 from pbvf_experiments import baselines
 from pbvf_experiments.baselines import (
-    DEVIATIONS,
     WithoutSurvival,
     ars_policy,
     ddpg_policy,
@@ -25,18 +24,20 @@ from pbvf_experiments.baselines import (
     make_ddpg,
     run_baseline,
 )
+from pbvf_experiments.online_cells import OnlineCell, training_of
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.online.loop import evaluation_seed
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.presets.paper import ArsChoice, DdpgChoice
+from pbvf_offline.presets.paper import ArsChoice, DdpgChoice, ars_choice
 from pbvf_offline.rollout.evaluation import evaluate_policies
+from pbvf_runs.records import Evaluation
 
 ARS = ArsChoice(0.1, directions=2, elite=1, noise=0.3)
 DDPG = DdpgChoice(lr_policy=1e-2, lr_critic=1e-3, noise=0.1)
-CHOICES = {"ars": ARS, "ddpg": DDPG}
+both = pytest.mark.parametrize("choice", [ARS, DDPG], ids=["ars", "ddpg"])
 ASYMMETRIC = "ToyAsym-v0"
 
 
@@ -64,95 +65,68 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Policies]:
     return seen
 
 
-def run(algorithm: Any, env: str = "Toy-v0", **kwargs: Any) -> dict[str, Any]:
-    usual = {
-        "steps": 60,
-        "seed": 0,
-        "choice": CHOICES[algorithm],
-        "evaluations": 4,
-        "evaluation_episodes": 2,
-    }
-    return run_baseline(algorithm, env, kwargs.pop("hidden", ()), **{**usual, **kwargs})
+def run(
+    choice: Any, env: str = "Toy-v0", hidden: tuple[int, ...] = (), **kwargs: Any
+) -> tuple[list[Evaluation], dict[str, Any]]:
+    usual = {"steps": 60, "seed": 0, "evaluations": 4, "evaluation_episodes": 2}
+    return run_baseline(choice, env, hidden, **{**usual, **kwargs})
 
 
 def thetas(policies: list[Policies]) -> list[bytes]:
     return [p.theta.tobytes() for p in policies]
 
 
-@pytest.mark.parametrize("algorithm", ["ars", "ddpg"])
-def test_result(algorithm: Any) -> None:
-    done: list[tuple[int, int]] = []
-    result = run(algorithm, hidden=(4, 3), steps=203, progress=lambda *at: done.append(at))
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert [point["step"] for point in result["evaluations"]] == [50, 101, 152, 203]
-    assert all(len(point["returns"]) == 2 for point in result["evaluations"])
-    assert all(point["returns_without_survival"] is None for point in result["evaluations"])
-    means = [np.mean(point["returns"]) for point in result["evaluations"]]
-    assert result["average_return"] == pytest.approx(np.mean(means))
-    assert result["last20_return"] == pytest.approx(means[-1])  # a fifth of 4 is less than one
-    assert done == [(100, 203), (200, 203), (203, 203)]
-    expected = {
-        "algorithm": algorithm,
-        "env": "Toy-v0",
-        "policy": "4,3",
-        "stochastic": False,
-        "steps": 203,
-        "seed": 0,
-    }
-    assert expected.items() <= result.items()
-    assert result["settings"]["noise"] == CHOICES[algorithm].noise
-    assert result["seconds"] > 0
+@both
+def test_result(choice: Any) -> None:
+    points, settings = run(choice, hidden=(4, 3), steps=203)
+    assert json.loads(json.dumps(settings, allow_nan=False)) == settings
+    assert [point.step for point in points] == [50, 101, 152, 203]
+    assert all(len(point.returns) == 2 for point in points)
+    assert all(point.returns_without_survival is None for point in points)
+    assert settings["noise"] == choice.noise
 
 
-@pytest.mark.parametrize("algorithm", ["ars", "ddpg"])
-def test_the_papers_choice_and_gamma(algorithm: Any) -> None:
-    settings = {}
-    for metric in ("avg", "last"):
-        result = run_baseline(
-            algorithm,
-            "MountainCarContinuous-v0",
-            (32,),
-            steps=20,
-            seed=0,
-            metric=metric,
-            evaluations=1,
-            evaluation_episodes=1,
-        )
-        settings[metric] = result["settings"]
-    if algorithm == "ars":
-        assert [(s["directions"], s["elite"]) for s in settings.values()] == [(1, 1), (16, 4)]
-    else:
-        assert [s["lr_policy"] for s in settings.values()] == [1e-2, 1e-4]
-        assert settings["avg"]["gamma"] == 0.99
-        assert run("ddpg", gamma=0.5)["settings"]["gamma"] == 0.5
-        swimmer = run("ddpg", "Swimmer-v5", evaluations=1, evaluation_episodes=1)
-        assert swimmer["settings"]["gamma"] == 0.999
+def test_the_papers_choice_and_gamma() -> None:
+    def chosen(algorithm: str, metric: str) -> dict[str, Any]:
+        cell = OnlineCell(algorithm, "MountainCarContinuous-v0", "32", metric)
+        choice: dict[str, Any] = training_of(cell, 0)["choice"]
+        return choice
+
+    ars, ddpg = ([chosen(name, metric) for metric in ("avg", "last")] for name in ("ars", "ddpg"))
+    assert [(s["directions"], s["elite"]) for s in ars] == [(1, 1), (16, 4)]
+    assert [s["lr_policy"] for s in ddpg] == [1e-2, 1e-4]
+    for env, gamma, wanted in (
+        ("Toy-v0", None, 0.99),
+        ("Toy-v0", 0.5, 0.5),
+        ("Swimmer-v5", None, 0.999),
+    ):
+        _, settings = run(DDPG, env, gamma=gamma, evaluations=1, evaluation_episodes=1)
+        assert settings["gamma"] == wanted
 
 
-@pytest.mark.parametrize("algorithm", ["ars", "ddpg"])
-def test_same_seed_same_result(algorithm: Any) -> None:
+@both
+def test_same_seed_same_result(choice: Any) -> None:
     kwargs = {"env": "InvertedPendulum-v5", "steps": 150, "evaluation_episodes": 1}
-    first, again = run(algorithm, **kwargs), run(algorithm, **kwargs)
-    other = run(algorithm, seed=1, **kwargs)
-    del first["seconds"], again["seconds"]
+    first, again = run(choice, **kwargs), run(choice, **kwargs)
+    other = run(choice, seed=1, **kwargs)
     assert first == again
-    assert first["evaluations"] != other["evaluations"]
+    assert first[0] != other[0]
 
 
-@pytest.mark.parametrize("algorithm", ["ars", "ddpg"])
-def test_measuring_does_not_disturb_training(algorithm: Any, measured: list[Policies]) -> None:
-    run(algorithm, steps=120, evaluations=1)
+@both
+def test_measuring_does_not_disturb_training(choice: Any, measured: list[Policies]) -> None:
+    run(choice, steps=120, evaluations=1)
     (once,) = measured
-    run(algorithm, steps=120, evaluations=7)
+    run(choice, steps=120, evaluations=7)
     assert len(measured) == 8
     for name in ("theta", "obs_mean", "obs_std"):
         np.testing.assert_array_equal(getattr(measured[-1], name), getattr(once, name))
 
 
-@pytest.mark.parametrize("algorithm", ["ars", "ddpg"])
+@both
 @pytest.mark.parametrize("steps", [100, 113])
 def test_training_takes_exactly_the_steps(
-    algorithm: Any, steps: int, monkeypatch: pytest.MonkeyPatch
+    choice: Any, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
 
@@ -162,12 +136,12 @@ def test_training_takes_exactly_the_steps(
             return self.env.step(action)
 
     monkeypatch.setattr(baselines, "make_env", lambda config: Count(make_env(config)))
-    run(algorithm, steps=steps)
+    run(choice, steps=steps)
     assert len(taken) == steps
 
 
-@pytest.mark.parametrize("algorithm", ["ars", "ddpg"])
-def test_global_generators_are_left_as_they_were(algorithm: Any) -> None:
+@both
+def test_global_generators_are_left_as_they_were(choice: Any) -> None:
     def seed() -> None:
         torch.manual_seed(7)
         np.random.seed(7)  # noqa: NPY002
@@ -179,22 +153,22 @@ def test_global_generators_are_left_as_they_were(algorithm: Any) -> None:
     seed()
     expected = draw()
     seed()
-    run(algorithm)
+    run(choice)
     assert draw() == expected
 
 
 def test_an_evaluation_can_be_made_again(measured: list[Policies]) -> None:
-    result = run("ars", "CartPole-v1", evaluation_episodes=3)
-    for policies, point in zip(measured, result["evaluations"], strict=True):
-        seed = evaluation_seed(0, point["step"])
+    points, _ = run(ARS, "CartPole-v1", evaluation_episodes=3)
+    for policies, point in zip(measured, points, strict=True):
+        seed = evaluation_seed(0, point.step)
         returns, _ = evaluate_policies(EnvConfig("CartPole-v1"), policies, episodes=3, seed=seed)
-        assert returns[0].tolist() == point["returns"]
+        assert tuple(returns[0].tolist()) == point.returns
 
 
 def test_ars_measures_the_policy_before_the_update_under_way(measured: list[Policies]) -> None:
     # One direction is a batch of two episodes of 5 steps.
     choice = ArsChoice(0.1, directions=1, elite=1, noise=0.3)
-    run("ars", choice=choice, steps=40, evaluations=8, evaluation_episodes=1)
+    run(choice, steps=40, evaluations=8, evaluation_episodes=1)
     at = thetas(measured)
     assert at[0::2] == at[1::2]  # 5 and 10 steps, 15 and 20, …
     assert len(set(at)) == 4
@@ -207,7 +181,7 @@ def test_ars_measures_the_policy_before_the_update_under_way(measured: list[Poli
 
 
 def test_ddpg_measures_after_the_updates_of_a_step(measured: list[Policies]) -> None:
-    run("ddpg", steps=200, evaluations=20, evaluation_episodes=1)
+    run(DDPG, steps=200, evaluations=20, evaluation_episodes=1)
     at = thetas(measured)
     assert len(set(at[:4])) == 1  # 10 to 40 steps
     assert len(set(at[4:9])) == 1  # 50 to 90 steps
@@ -355,7 +329,7 @@ def test_survival_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
     obs, reward, *_ = env.step(np.zeros(1, np.float32))
     assert reward == pytest.approx(-(obs[0] ** 2))  # the toy pays 1 - x²
     trained = {}
-    for algorithm in ("ars", "ddpg"):
+    for algorithm, choice in (("ars", ARS), ("ddpg", DDPG)):
         make = getattr(baselines, f"make_{algorithm}")
 
         def record(env: Any, *args: Any, make: Any = make, **kwargs: Any) -> Any:
@@ -363,32 +337,23 @@ def test_survival_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
             return make(env, *args, **kwargs)
 
         monkeypatch.setattr(baselines, f"make_{algorithm}", record)
-        result = run(algorithm, "Hopper-v5", evaluations=2, evaluation_episodes=1)
-        for point in result["evaluations"]:
-            bonus = np.subtract(point["returns"], point["returns_without_survival"])
+        points, settings = run(choice, "Hopper-v5", evaluations=2, evaluation_episodes=1)
+        for point in points:
+            assert point.returns_without_survival is not None
+            bonus = np.subtract(point.returns, point.returns_without_survival)
             # Hopper pays 1 a step while it stands.
             assert (bonus > 1).all()
             np.testing.assert_allclose(bonus, np.round(bonus), atol=1e-6)
         rewards = {"ars": "without-survival", "ddpg": "raw"}
-        assert result["settings"]["reward"] == rewards[algorithm]
+        assert settings["reward"] == rewards[algorithm]
     assert trained["make_ars"] is WithoutSurvival
     assert trained["make_ddpg"] is not WithoutSurvival
 
 
 def test_ars_learns_to_balance() -> None:
-    result = run_baseline(
-        "ars",
-        "InvertedPendulum-v5",
-        (),
-        steps=10_000,
-        seed=0,
-        evaluations=2,
-        evaluation_episodes=2,
-    )
-    first, last = (np.mean(point["returns"]) for point in result["evaluations"])
-    assert last > 300
-    assert result["last20_return"] == last
-    assert result["average_return"] == pytest.approx((first + last) / 2)
+    choice = ars_choice("InvertedPendulum-v5", (), "avg")
+    points, _ = run(choice, "InvertedPendulum-v5", steps=10_000, evaluations=2)
+    assert np.mean(points[-1].returns) > 300
 
 
 def test_parameters_that_are_not_finite() -> None:
@@ -399,8 +364,8 @@ def test_parameters_that_are_not_finite() -> None:
         ddpg_policy(model, spec_for_env(env, ()))
 
 
-@pytest.mark.parametrize(("algorithm", "missing"), [("ars", "sb3_contrib"), ("ddpg", "stable_")])
-def test_missing_libraries(algorithm: Any, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("choice", "missing"), [(ARS, "sb3_contrib"), (DDPG, "stable_")])
+def test_missing_libraries(choice: Any, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
 
     def hide(name: str) -> Any:
@@ -408,7 +373,7 @@ def test_missing_libraries(algorithm: Any, missing: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib.util, "find_spec", hide)
     with pytest.raises(UsageError, match="not installed") as caught:
-        run(algorithm)
+        run(choice)
     assert str(caught.value).endswith("pip install 'pbvf-offline[baselines]'")
 
 
@@ -424,25 +389,14 @@ def test_importing_needs_no_library() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env", "kwargs", "message"),
+    ("choice", "env", "seed", "message"),
     [
-        ("ddpg", "CartPole-v1", {}, "continuous"),
-        ("ars", "ToyDiscrete-v0", {}, "start at 0"),
-        ("ars", "Endless-v0", {}, "no time limit"),
-        ("ars", "Toy-v0", {"gamma": 0.9}, "undiscounted"),
-        ("ars", "Toy-v0", {"choice": DDPG}, "ArsChoice is expected"),
-        ("ars", "Toy-v0", {"choice": None}, "paper has no"),
-        ("ars", "Toy-v0", {"steps": 3}, "not possible"),
-        ("ars", "Toy-v0", {"evaluation_episodes": 0}, "not possible"),
-        ("ars", "Toy-v0", {"seed": -1}, "seed"),
+        (DDPG, "CartPole-v1", 0, "continuous"),
+        (ARS, "ToyDiscrete-v0", 0, "start at 0"),
+        (ARS, "Endless-v0", 0, "no time limit"),
+        (ARS, "Toy-v0", -1, "seed"),
     ],
 )
-def test_wrong_usage(algorithm: Any, env: str, kwargs: dict[str, Any], message: str) -> None:
+def test_wrong_usage(choice: Any, env: str, seed: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        run(algorithm, env, **kwargs)
-
-
-def test_unknown_baseline() -> None:
-    with pytest.raises(UsageError, match="'td3'"):
-        run_baseline("td3", "Toy-v0", (), steps=100, seed=0)  # type: ignore[arg-type]
-    assert set(DEVIATIONS) == {"ars", "ddpg"}
+        run(choice, env, seed=seed)

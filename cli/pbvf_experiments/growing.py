@@ -1,0 +1,49 @@
+"""Policies grown through a frozen critic and measured, as cells keep them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
+from pbvf_offline.synthesis.to_file import synthesize_to_file
+
+
+def grow(
+    critic: Path,
+    synthesis: SynthesisSettings,
+    env: str,
+    *,
+    episodes: int,
+    every: int,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Return what a cell keeps of policies grown through a critic; their file is beside it.
+
+    Args:
+        critic: The critic file.
+        synthesis: The ascent, inside the trust region or plain.
+        env: Where the policies are measured.
+        episodes: Test episodes of each measurement.
+        every: Gradient steps between measurements of plain ascent; the other is measured at
+            its ends.
+        workers: Number of processes; does not change the result.
+    """
+    steps = synthesis.steps if synthesis.trust_region else every
+    name = "region" if synthesis.trust_region else "plain"
+    grown = synthesize_to_file(
+        critic,
+        load_critic(critic),
+        synthesis,
+        critic.with_name(f"{critic.stem}-{name}-policies.safetensors"),
+        evaluation=EvaluationSettings(EnvConfig(env), episodes, steps, synthesis.seed, workers),
+    )
+    return {
+        "returns": grown.returns,
+        "predicted": grown.predicted,
+        "chosen_step": grown.chosen_step,
+        "closest": grown.closest,
+        "curve": grown.curve,
+    }
