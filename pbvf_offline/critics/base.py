@@ -18,7 +18,6 @@ from torch import Tensor
 from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.critics.views import make_view, view_width
-from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, since
@@ -120,10 +119,9 @@ class Critic(torch.nn.Module, ABC):
     @classmethod
     def inputs(cls, config: CriticConfig) -> dict[str, int]:
         """Return the widths of the network's input parts by name, ``theta`` first."""
-        spec, actions = config.spec, config.spec.actions
-        action = actions.n if isinstance(actions, DiscreteActions) else actions.dim
+        spec = config.spec
         seen = view_width(spec, config.fingerprint)
-        widths = {"theta": seen, "obs": spec.obs_dim, "action": action}
+        widths = {"theta": seen, "obs": spec.obs_dim, "action": spec.actions.outputs}
         return {name: widths[name] for name in cls.kind.inputs}
 
     @abstractmethod
@@ -172,7 +170,7 @@ class Critic(torch.nn.Module, ABC):
             biased: Leave out the gradient of Q in theta (the PAVF's ablation).
         """
         del biased  # only a PAVF has two terms
-        states = theta.new_zeros(1, 0) if batch.obs is None else _states(batch, index)
+        states = theta.new_zeros(1, 0) if batch.obs is None else batch.states(index)
         return ActorStep(*self.objective_and_gradient(theta, states))
 
     def state_part(self, states: Tensor) -> Tensor:
@@ -318,12 +316,22 @@ class TrainingSet:
             ahead = ahead.clamp(*self.bounds)
         return self.value[index] + self.discount[index] * ahead
 
+    def states(self, index: Tensor) -> Tensor:
+        """Return the normalised observations (B, obs_dim) that entries started from.
+
+        Raises:
+            ValueError: The set was made for a Monte Carlo critic.
+        """
+        return self._observations(self.obs_row, index)
+
+    def next_states(self, index: Tensor) -> Tensor:
+        """Return those (B, obs_dim) to bootstrap from; raises what :meth:`states` does."""
+        return self._observations(self.boot_row, index)
+
+    def _observations(self, rows: Tensor | None, index: Tensor) -> Tensor:
+        if self.obs is None or rows is None:
+            raise ValueError("this training set has no transitions")
+        return self.obs[rows[index]]
+
     def __len__(self) -> int:
         return int(self.entry.shape[0])
-
-
-def _states(batch: TrainingSet, index: Tensor) -> Tensor:
-    """Return the normalised observations (B, obs_dim) that entries started from."""
-    if batch.obs is None or batch.obs_row is None:
-        raise ValueError("this training set has no transitions")
-    return batch.obs[batch.obs_row[index]]

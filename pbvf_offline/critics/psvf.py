@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.critics import kinds
-from pbvf_offline.critics.base import Critic, CriticConfig, TrainingSet
+from pbvf_offline.critics.base import Critic, TrainingSet
+from pbvf_offline.policies.actions import DiscreteActions
+from pbvf_offline.policies.batch import to_unit
 from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, n_step_targets
 
@@ -26,66 +29,87 @@ class PSVF(Critic):
         held_out: NDArray[np.bool_],
         device: torch.device,
     ) -> TrainingSet:
-        """Return one entry a step."""
-        return td_training_set(self.config, data, normaliser, held_out, device)
+        """Return one entry a step, with the executed action where the network sees it."""
+        config = self.config
+        rewards = chosen_rewards(data, config.reward)
+        targets = n_step_targets(data, rewards, config.gamma, config.n_step)
+        theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+        action = None
+        if "action" in self.kind.inputs:
+            action = action_input(config.spec, data.actions, device)
+        return TrainingSet(
+            entry=torch.from_numpy(np.flatnonzero(~held_out[data.policy])).to(device),
+            theta=torch.from_numpy(theta).to(device),
+            policy=torch.from_numpy(data.policy.astype(np.int64)).to(device),
+            value=torch.from_numpy(targets.value.astype(np.float32)).to(device),
+            obs=torch.from_numpy(normaliser.apply(data.observations).astype(np.float32)).to(device),
+            obs_row=torch.from_numpy(data.obs_index).to(device),
+            boot_row=torch.from_numpy(targets.boot_row).to(device),
+            discount=torch.from_numpy(targets.discount.astype(np.float32)).to(device),
+            action=action,
+        )
 
     def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean of ``[V(s, theta) - (r + gamma V(s', theta))]^2`` (Algorithm 2).
 
-        With n-step targets r is the discounted sum of the segment's next rewards and s' the
-        state after them. The target is held constant, as in the paper.
+        With n-step targets r is the discounted sum of the segment's next rewards, all earned by
+        theta itself, and s' the state after them. The target is held constant, as in the paper.
+        """
+        return self.td_loss(batch, index, batch.thetas(index, noise))
+
+    def td_loss(
+        self, batch: TrainingSet, index: Tensor, theta: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of entries (B,) for given parameters theta (B, D).
+
+        Args:
+            batch: The training set.
+            index: (B,) int64.
+            theta: (B, D).
+            noise: For :meth:`paired_from`.
         """
         network = self.network
-        obs, obs_row, boot_row = td_parts(batch)
-        # The theta part serves both states of the transition.
-        part = self.theta_part(batch.thetas(index, noise))
-        value = network.head(part + network.part("obs", obs[obs_row[index]]))
+        part = self.theta_part(theta)  # it serves both states of the transition
+        first = part + network.part("obs", batch.states(index))
+        if "action" in self.kind.inputs:
+            if batch.action is None:
+                raise ValueError("this training set has no actions")
+            first = first + network.part("action", batch.action[index])
+        value = network.head(first)
         with torch.no_grad():
-            ahead = network.head(part + network.part("obs", obs[boot_row[index]]))
+            states = batch.next_states(index)
+            ahead = self.paired_from(part + network.part("obs", states), theta, states, noise)
             target = batch.bootstrap(index, ahead)
         return (value - target).square().mean()
 
     def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
         """Return V(s, theta) as (K, S)."""
         del states
-        network = self.network
-        return network.head(self.theta_part(theta).unsqueeze(1) + state_part)
+        return self.network.head(self.theta_part(theta).unsqueeze(1) + state_part)
 
     def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
         """Return V(s, theta) as (B,)."""
-        network = self.network
-        return network.head(self.theta_part(theta) + network.part("obs", states))
+        first = self.theta_part(theta) + self.network.part("obs", states)
+        return self.paired_from(first, theta, states)
+
+    def paired_from(
+        self, first: Tensor, theta: Tensor, states: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        """Return :meth:`paired_values` from what theta and states add to the first layer.
+
+        Args:
+            first: (B, hidden[0]), the sum of both parts.
+            theta: (B, D).
+            states: (B, obs_dim) normalised.
+            noise: Decides the actions where they are drawn, see :meth:`noise_shape`.
+        """
+        del theta, states, noise
+        return self.network.head(first)
 
 
-def td_training_set(
-    config: CriticConfig,
-    data: Trajectories,
-    normaliser: Normaliser,
-    held_out: NDArray[np.bool_],
-    device: torch.device,
-) -> TrainingSet:
-    """Return the tensors of a TD critic: one entry a step of the policies not held out."""
-    rewards = chosen_rewards(data, config.reward)
-    targets = n_step_targets(data, rewards, config.gamma, config.n_step)
-    theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
-    return TrainingSet(
-        entry=torch.from_numpy(np.flatnonzero(~held_out[data.policy])).to(device),
-        theta=torch.from_numpy(theta).to(device),
-        policy=torch.from_numpy(data.policy.astype(np.int64)).to(device),
-        value=torch.from_numpy(targets.value.astype(np.float32)).to(device),
-        obs=torch.from_numpy(normaliser.apply(data.observations).astype(np.float32)).to(device),
-        obs_row=torch.from_numpy(data.obs_index).to(device),
-        boot_row=torch.from_numpy(targets.boot_row).to(device),
-        discount=torch.from_numpy(targets.discount.astype(np.float32)).to(device),
-    )
-
-
-def td_parts(batch: TrainingSet) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``obs, obs_row, boot_row`` of a TD training set.
-
-    Raises:
-        ValueError: The set was made for a Monte Carlo critic.
-    """
-    if batch.obs is None or batch.obs_row is None or batch.boot_row is None:
-        raise ValueError("this training set has no transitions")
-    return batch.obs, batch.obs_row, batch.boot_row
+def action_input(spec: PolicySpec, actions: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Return executed actions (N, act_dim) or (N,) as the network sees them, (N, inputs)."""
+    if isinstance(spec.actions, DiscreteActions):
+        choice = torch.from_numpy(actions.astype(np.int64) - spec.actions.start)
+        return torch.nn.functional.one_hot(choice, spec.actions.n).float().to(device)
+    return to_unit(spec, torch.from_numpy(actions.astype(np.float64))).float().to(device)

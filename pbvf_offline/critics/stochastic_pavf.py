@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.critics import kinds
-from pbvf_offline.critics.base import ActorStep, Critic, CriticConfig, TrainingSet
-from pbvf_offline.critics.psvf import td_parts, td_training_set
+from pbvf_offline.critics.base import ActorStep, CriticConfig, TrainingSet
+from pbvf_offline.critics.pavf import PAVF
 from pbvf_offline.errors import IncompatibleError
-from pbvf_offline.policies.actions import DiscreteActions
-from pbvf_offline.policies.batch import log_prob, network_output, squashed, to_unit
-from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.batch import log_prob, squashed
 from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.rollout.episodes import Trajectories
 
 _DRAWS: Final = 16
 
 
-class StochasticPAVF(Critic):
+class StochasticPAVF(PAVF):
     """Q(s, a, theta) of stochastic policies, fitted by temporal differences.
 
     Continuous actions are seen in the policy's own unit, discrete ones one-hot.
     """
-
-    kind = kinds.PAVF
 
     def __init__(self, config: CriticConfig, rng: np.random.Generator) -> None:
         super().__init__(config, rng)
@@ -49,19 +41,6 @@ class StochasticPAVF(Critic):
         if not spec.stochastic:
             raise IncompatibleError("the stochastic PAVF needs stochastic policies")
 
-    def training_set(
-        self,
-        data: Trajectories,
-        normaliser: Normaliser,
-        held_out: NDArray[np.bool_],
-        device: torch.device,
-    ) -> TrainingSet:
-        """Return one entry a step, with the executed action."""
-        base = td_training_set(self.config, data, normaliser, held_out, device)
-        return dataclasses.replace(
-            base, action=action_input(self.config.spec, data.actions, device)
-        )
-
     def noise_shape(self, batch: TrainingSet) -> tuple[int, ...] | None:
         """The target draws the next action: one number an action dimension, or a choice."""
         del batch
@@ -72,26 +51,9 @@ class StochasticPAVF(Critic):
 
         Algorithm 3, with ``a'`` drawn from pi_theta(s'); the target is held constant.
         """
-        network, spec = self.network, self.config.spec
-        obs, obs_row, boot_row = td_parts(batch)
-        if batch.action is None or noise is None:
-            raise ValueError("this training set has no actions, or the draws are missing")
-        theta = batch.thetas(index, None)
-        part = self.theta_part(theta)
-        value = network.head(
-            part
-            + network.part("obs", obs[obs_row[index]])
-            + network.part("action", batch.action[index])
-        )
-        with torch.no_grad():
-            ahead = obs[boot_row[index]]
-            out = network_output(spec, theta, ahead.unsqueeze(1)).squeeze(1)
-            action = _drawn(spec, theta, out, noise)
-            next_value = network.head(
-                part + network.part("obs", ahead) + network.part("action", action)
-            )
-            target = batch.bootstrap(index, next_value)
-        return (value - target).square().mean()
+        if noise is None:
+            raise ValueError("the draws are missing")
+        return self.td_loss(batch, index, batch.thetas(index, None), noise)
 
     def actor_step(
         self, theta: Tensor, batch: TrainingSet, index: Tensor, *, biased: bool = False
@@ -104,10 +66,9 @@ class StochasticPAVF(Critic):
         Off-PAC has it.
         """
         network, spec = self.network, self.config.spec
-        obs, obs_row, _ = td_parts(batch)
         if batch.action is None or batch.sample is None:
             raise ValueError("this training set has no samples of stochastic policies")
-        states, sample = obs[obs_row[index]], batch.sample[index]
+        states, sample = batch.states(index), batch.sample[index]
         leaf = theta.detach().requires_grad_()
         with torch.no_grad():
             acted = batch.thetas(index, None)
@@ -122,24 +83,21 @@ class StochasticPAVF(Critic):
             kish = weight.sum().square() / weight.square().sum().clamp_min(1e-30) / len(index)
         return ActorStep(objective.detach().double().cpu().reshape(1), gradient, float(kish))
 
-    def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
-        """Return the mean of Q(s, a, theta) over a drawn from pi_theta(s), as (K, S).
+    def of_outputs(
+        self, first: Tensor, theta: Tensor, out: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        """Return Q(s, a, theta) (…) of drawn actions a; without noise its mean over all of them.
 
-        Exact for discrete actions; over fixed, mirrored draws for continuous ones, so that
-        it is differentiable in theta through the action too.
+        The mean is exact for discrete actions, and over fixed, mirrored draws for continuous ones,
+        so that it is differentiable in theta through the action too.
         """
-        first = self.theta_part(theta).unsqueeze(1) + state_part
-        out = network_output(self.config.spec, theta, states)
-        return self._expected(theta.unsqueeze(1), first, out)
-
-    def paired_values(self, theta: Tensor, states: Tensor) -> Tensor:
-        """Return the same for each policy (B, D) in its own state (B, obs_dim), as (B,)."""
-        first = self.theta_part(theta) + self.network.part("obs", states)
-        out = network_output(self.config.spec, theta, states.unsqueeze(1)).squeeze(1)
-        return self._expected(theta, first, out)
-
-    def _expected(self, theta: Tensor, first: Tensor, out: Tensor) -> Tensor:
         network, spec = self.network, self.config.spec
+
+        def of_draw(draw: Tensor) -> Tensor:
+            return network.head(first + network.part("action", _drawn(spec, theta, out, draw)))
+
+        if noise is not None:
+            return of_draw(noise)
         if not spec.is_continuous:
             # A one-hot action picks a column of the first layer's action part.
             eye = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
@@ -148,17 +106,8 @@ class StochasticPAVF(Critic):
             return (torch.softmax(out, dim=-1) * values).sum(dim=-1)
         total = torch.zeros_like(first[..., 0])
         for draw in self._draws:
-            action = _drawn(spec, theta, out, draw)
-            total = total + network.head(first + network.part("action", action))
+            total = total + of_draw(draw)
         return total / len(self._draws)
-
-
-def action_input(spec: PolicySpec, actions: NDArray[np.generic], device: torch.device) -> Tensor:
-    """Return executed actions (N, act_dim) or (N,) as the network sees them, (N, inputs)."""
-    if isinstance(spec.actions, DiscreteActions):
-        choice = torch.from_numpy(actions.astype(np.int64) - spec.actions.start)
-        return torch.nn.functional.one_hot(choice, spec.actions.n).float().to(device)
-    return to_unit(spec, torch.from_numpy(actions.astype(np.float64))).float().to(device)
 
 
 def _drawn(spec: PolicySpec, theta: Tensor, out: Tensor, noise: Tensor) -> Tensor:

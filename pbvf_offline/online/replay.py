@@ -9,6 +9,7 @@ observations and parameters as they were normalised when they were stored
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.critics import TrainingSet
-from pbvf_offline.critics.stochastic_pavf import action_input
+from pbvf_offline.critics.psvf import action_input
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.online.policy_rows import FIRST_ROWS, PolicyRows
-from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
@@ -104,16 +104,13 @@ class Replay:
         # Row i is what step i started from, row capacity + i what followed.
         self._shown = torch.zeros(2 * capacity, spec.obs_dim, device=device)
         self._discount = torch.zeros(capacity, device=device)
-        discrete = isinstance(spec.actions, DiscreteActions)
-        inputs = spec.actions.n if isinstance(spec.actions, DiscreteActions) else spec.actions.dim
-        self._action = torch.zeros(capacity, inputs, device=device)
+        # An action, or one logit a choice.
+        self._action = torch.zeros(capacity, spec.actions.outputs, device=device)
         self._sample: Tensor | None = None
-        if spec.stochastic:
-            self._sample = (
-                torch.zeros(capacity, dtype=torch.int64, device=device)
-                if discrete
-                else torch.zeros(capacity, inputs, device=device)
-            )
+        if spec.stochastic and spec.is_continuous:
+            self._sample = torch.zeros_like(self._action)
+        elif spec.stochastic:
+            self._sample = torch.zeros(capacity, dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
         return self.size
@@ -229,19 +226,16 @@ class Replay:
     def training_set(self) -> TrainingSet:
         """Return the entries as tensors that losses index; views, valid until the next change."""
         size = self.size
-        base = TrainingSet(
+        batch = TrainingSet(
             entry=self._index[:size],
             theta=self._rows.shown,
             policy=self._policy,
             value=self._value,
         )
         if self.monte_carlo:
-            return base
-        return TrainingSet(
-            entry=base.entry,
-            theta=base.theta,
-            policy=base.policy,
-            value=base.value,
+            return batch
+        return dataclasses.replace(
+            batch,
             obs=self._shown,
             obs_row=self._index,
             boot_row=self._ahead,

@@ -29,20 +29,6 @@ from pbvf_offline.rollout.workers import Job, ordered_map
 _FIRST_CAPACITY = 1024
 
 
-class _Buffer:
-    """A growing array with the time axis first; rows are copied in."""
-
-    def __init__(self, width: tuple[int, ...], dtype: Any, capacity: int) -> None:
-        self._array = np.zeros((capacity, *width), dtype)
-
-    def grow(self, capacity: int) -> NDArray[Any]:
-        if capacity > self._array.shape[0]:
-            larger = np.zeros((capacity, *self._array.shape[1:]), self._array.dtype)
-            larger[: self._array.shape[0]] = self._array
-            self._array = larger
-        return self._array
-
-
 class EpisodeRun:
     """One episode of a schedule under way: this is the environment loop.
 
@@ -84,14 +70,11 @@ class EpisodeRun:
         width: tuple[int, ...] = () if discrete else (spec.actions.dim,)
         dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
         self._capacity = _FIRST_CAPACITY
-        self._buffers = [
-            _Buffer((spec.obs_dim,), env.observation_space.dtype, self._capacity + 1),
-            _Buffer(width, dtype, self._capacity),
-            _Buffer((), np.float64, self._capacity),
-            _Buffer((), np.float64, self._capacity + 1),
-            _Buffer((spec.actions.dim,), np.float64, self._capacity + 1),
-        ]
-        self._arrays()
+        rows = self._capacity + 1
+        self.observations = np.zeros((rows, spec.obs_dim), env.observation_space.dtype)
+        self.actions = np.zeros((rows, *width), dtype)
+        self.rewards, self.survive = np.zeros(rows), np.zeros(rows)
+        self.pre_actions = np.zeros((rows, spec.actions.dim))
         self._rng = schedule.action_rng(index) if spec.stochastic else None
         self._keep_pre = spec.stochastic and not discrete
         self._shape = (spec.obs_dim,)
@@ -110,9 +93,14 @@ class EpisodeRun:
         if observe is not None:
             observe(self.observations[0])
 
-    def _arrays(self) -> None:
-        grown = [b.grow(self._capacity + 1) for b in self._buffers]
-        self.observations, self.actions, self.rewards, self.survive, self.pre_actions = grown
+    def _grow(self) -> None:
+        """Make room for twice as many steps; what is there stays."""
+        self._capacity *= 2
+        for name in ("observations", "actions", "rewards", "survive", "pre_actions"):
+            array = getattr(self, name)
+            larger = np.zeros((self._capacity + 1, *array.shape[1:]), array.dtype)
+            larger[: len(array)] = array
+            setattr(self, name, larger)
 
     @property
     def ended(self) -> bool:
@@ -141,8 +129,8 @@ class EpisodeRun:
                     act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std).act
                     next_change = -1 if every is None else t + every
                 if t == capacity:
-                    self._capacity = capacity = 2 * capacity
-                    self._arrays()
+                    self._grow()
+                    capacity = self._capacity
                     observations, actions, rewards = self.observations, self.actions, self.rewards
                 action, pre = act(observations[t], rng)
                 actions[t] = action

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from libtools import box_spec, discrete_spec, fit_settings, make_data
 from pbvf_offline.critics import CriticConfig, TrainingSet, make_critic
 from pbvf_offline.critics.pavf import PAVF
-from pbvf_offline.critics.stochastic_pavf import StochasticPAVF, _drawn, action_input
+from pbvf_offline.critics.psvf import action_input
+from pbvf_offline.critics.stochastic_pavf import StochasticPAVF, _drawn
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.policies.batch import log_prob, network_output
