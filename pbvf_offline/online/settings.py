@@ -5,9 +5,8 @@ The paper's tables are :mod:`pbvf_offline.presets.paper`; here they become setti
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.errors import UsageError
@@ -24,7 +23,6 @@ from pbvf_offline.presets.paper import (
     PBVFS,
     PaperChoice,
     env_family,
-    has_paper_choice,
     paper_choice,
 )
 from pbvf_offline.records import Defaults, Record, setting
@@ -33,7 +31,6 @@ from pbvf_offline.setting_types import MOST, RARE, Activation, CriticHidden, Gam
 if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
 
-T = TypeVar("T")
 Normalization = Literal["episode", "per-step", "none"]
 Preset = Literal["paper-avg", "paper-last"]
 
@@ -298,26 +295,21 @@ def _tuned(
     """Return the tuned hyperparameters, and where they come from."""
     metric = "last" if preset == "paper-last" else "avg"
     family = env_family(env_id)
-
-    def of_paper(find: Callable[..., T]) -> T:
-        return find(
-            kind, env_id, spec.hidden, stochastic=spec.stochastic, biased=biased, metric=metric
-        )
-
-    of_papers_family = spec.family == DEFAULT_FAMILY
-    if of_papers_family and of_paper(has_paper_choice):
-        return of_paper(paper_choice), f"paper-{metric} for {family}"
-    if preset is not None and not of_papers_family:
+    if spec.family == DEFAULT_FAMILY:
+        how = {"stochastic": spec.stochastic, "biased": biased}
+        try:
+            choice = paper_choice(kind, env_id, spec.hidden, metric=metric, **how)
+        except UsageError as error:
+            if preset is not None:
+                raise UsageError(error.what, where="--preset", remedy=error.remedy) from None
+        else:
+            return choice, f"paper-{metric} for {family}"
+    elif preset is not None:
         raise UsageError(
             f"the paper has no policies of the family {spec.family}",
             where="--preset",
             remedy=f"use {DEFAULT_FAMILY}, or no preset",
         )
-    if preset is not None:
-        try:
-            of_paper(paper_choice)
-        except UsageError as error:
-            raise UsageError(error.what, where="--preset", remedy=error.remedy) from None
     if family == "LQR" and kind in _LQR and not spec.stochastic and not spec.hidden:
         return _LQR[kind], _PAPER_LQR
     if kind == "pavf" and spec.stochastic:

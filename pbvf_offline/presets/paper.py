@@ -1,4 +1,4 @@
-"""The hyperparameters of the paper's online experiments, laid out as its tables are.
+"""The hyperparameters of the paper's online experiments; its tables are ``paper_tables.txt``.
 
 Source: Faccio, Kirsch and Schmidhuber (ICLR 2021), "Implementation details" and "Table of best
 hyperparameters". Rows are environment families (ids without version): the paper's v2 and v3
@@ -8,9 +8,11 @@ are today's v5, see ``TODAY``. Discount factors and Hopper's survival bonus are 
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from pbvf_offline.critics import OnlinePreset
 from pbvf_offline.errors import UsageError
@@ -116,222 +118,46 @@ GRIDS: dict[str, Grid] = {
 }
 
 _LONG = ("Swimmer", "Hopper")
-
-# Algorithm, hidden sizes of the policy, and the metric that the values are best for.
-_Column = tuple[str, tuple[int, ...], str]
-_Rows = dict[str, tuple[float, ...]]
+# Stochastic, biased: the tables' word for it.
+_VARIANTS = {
+    (False, False): "deterministic",
+    (True, False): "stochastic",
+    (False, True): "biased",
+}
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of the paper: blocks of one row an environment, one value a column."""
+    """A table of ``paper_tables.txt``.
 
-    columns: tuple[_Column, ...]
-    lr_policy: _Rows
-    sigma: _Rows
-    lr_critic: _Rows = field(default_factory=dict)
-    directions: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    stochastic: bool = False
-    biased: bool = False
+    Attributes:
+        algorithm: Its name.
+        variant: ``deterministic`` or ``stochastic`` policies, or the ``biased`` PAVF.
+        columns: What a block's columns are for: the policy's sizes and the metric.
+        rows: An environment's cells by the name of the block.
+    """
+
+    algorithm: str
+    variant: str
+    columns: tuple[str, ...]
+    rows: dict[str, dict[str, tuple[str, ...]]]
 
 
-def _six(algorithm: str) -> tuple[_Column, ...]:
-    return tuple((algorithm, h, m) for h in ((), (32,), (64, 64)) for m in ("avg", "last"))
-
-
-# fmt: off
-_TABLES = (
-    _Table(
-        _six("pssvf"),
-        # Policy:                  []            [32]          [64,64]
-        # Metric:                  avg   last    avg   last    avg   last
-        lr_policy={
-            "Acrobot":               (1e-2, 1e-3,   1e-4, 1e-4,   1e-4, 1e-4),
-            "MountainCarContinuous": (1e-2, 1e-3,   1e-4, 1e-4,   1e-4, 1e-4),
-            "CartPole":              (1e-3, 1e-3,   1e-3, 1e-3,   1e-4, 1e-4),
-            "Swimmer":               (1e-3, 1e-3,   1e-3, 1e-3,   1e-2, 1e-4),
-            "InvertedPendulum":      (1e-3, 1e-3,   1e-3, 1e-3,   1e-4, 1e-4),
-            "Reacher":               (1e-4, 1e-4,   1e-4, 1e-4,   1e-4, 1e-4),
-            "Hopper":                (1e-4, 1e-4,   1e-4, 1e-3,   1e-4, 1e-4),
-        },
-        lr_critic={
-            "Acrobot":               (1e-2, 1e-3,   1e-2, 1e-2,   1e-2, 1e-2),
-            "MountainCarContinuous": (1e-3, 1e-2,   1e-3, 1e-2,   1e-2, 1e-2),
-            "CartPole":              (1e-2, 1e-2,   1e-3, 1e-3,   1e-2, 1e-2),
-            "Swimmer":               (1e-3, 1e-3,   1e-2, 1e-2,   1e-3, 1e-2),
-            "InvertedPendulum":      (1e-2, 1e-2,   1e-3, 1e-2,   1e-3, 1e-3),
-            "Reacher":               (1e-3, 1e-3,   1e-3, 1e-3,   1e-4, 1e-4),
-            "Hopper":                (1e-3, 1e-3,   1e-2, 1e-2,   1e-2, 1e-2),
-        },
-        sigma={
-            "Acrobot":               (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1e-1),
-            "MountainCarContinuous": (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1e-1),
-            "CartPole":              (1.0,  1.0,    1.0,  1.0,    1e-1, 1e-1),
-            "Swimmer":               (1.0,  1.0,    1.0,  1.0,    1.0,  1e-1),
-            "InvertedPendulum":      (1.0,  1.0,    1.0,  1.0,    1e-1, 1e-1),
-            "Reacher":               (1e-1, 1e-1,   1e-1, 1e-1,   1e-1, 1e-1),
-            "Hopper":                (1.0,  1.0,    1e-1, 1.0,    1e-1, 1e-1),
-        },
-    ),
-    _Table(
-        _six("ars"),
-        lr_policy={
-            "Acrobot":               (1e-2, 1e-3,   1e-2, 1e-2,   1e-2, 1e-2),
-            "MountainCarContinuous": (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-            "CartPole":              (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-            "Swimmer":               (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-            "InvertedPendulum":      (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-            "Reacher":               (1e-2, 1e-2,   1e-3, 1e-2,   1e-3, 1e-3),
-            "Hopper":                (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-        },
-        directions={
-            "Acrobot":               ((4, 4), (4, 4),     (1, 1), (1, 1),    (1, 1), (1, 1)),
-            "MountainCarContinuous": ((1, 1), (1, 1),     (1, 1), (16, 4),   (1, 1), (1, 1)),
-            "CartPole":              ((4, 4), (4, 4),     (1, 1), (1, 1),    (4, 1), (4, 1)),
-            "Swimmer":               ((1, 1), (1, 1),     (1, 1), (4, 1),    (1, 1), (1, 1)),
-            "InvertedPendulum":      ((4, 4), (4, 4),     (1, 1), (4, 4),    (4, 1), (16, 1)),
-            "Reacher":               ((16, 16), (16, 16), (1, 1), (16, 4),   (1, 1), (1, 1)),
-            "Hopper":                ((4, 1), (4, 1),     (1, 1), (1, 1),    (1, 1), (1, 1)),
-        },
-        sigma={
-            "Acrobot":               (1e-2, 1e-3,   1e-1, 1e-1,   1e-1, 1e-1),
-            "MountainCarContinuous": (1e-1, 1e-1,   1e-1, 1e-1,   1e-1, 1e-1),
-            "CartPole":              (1e-2, 1e-2,   1e-1, 1e-1,   1e-2, 1e-2),
-            "Swimmer":               (1e-1, 1e-1,   1e-2, 1e-1,   1e-1, 1e-1),
-            "InvertedPendulum":      (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-            "Reacher":               (1e-2, 1e-2,   1e-2, 1e-2,   1e-2, 1e-2),
-            "Hopper":                (1e-1, 1e-1,   1e-1, 1e-1,   1e-1, 1e-1),
-        },
-    ),
-    _Table(
-        _six("psvf"),
-        lr_policy={
-            "Acrobot":               (1e-2, 1e-2,   1e-4, 1e-4,   1e-4, 1e-2),
-            "MountainCarContinuous": (1e-2, 1e-3,   1e-2, 1e-4,   1e-3, 1e-4),
-            "CartPole":              (1e-2, 1e-2,   1e-2, 1e-4,   1e-3, 1e-4),
-            "Swimmer":               (1e-3, 1e-3,   1e-3, 1e-3,   1e-3, 1e-3),
-            "InvertedPendulum":      (1e-2, 1e-3,   1e-4, 1e-4,   1e-4, 1e-4),
-            "Reacher":               (1e-3, 1e-2,   1e-4, 1e-4,   1e-4, 1e-4),
-            "Hopper":                (1e-3, 1e-3,   1e-4, 1e-4,   1e-4, 1e-3),
-        },
-        lr_critic={
-            "Acrobot":               (1e-3, 1e-4,   1e-2, 1e-2,   1e-3, 1e-2),
-            "MountainCarContinuous": (1e-4, 1e-3,   1e-2, 1e-4,   1e-3, 1e-3),
-            "CartPole":              (1e-2, 1e-2,   1e-2, 1e-3,   1e-2, 1e-4),
-            "Swimmer":               (1e-4, 1e-4,   1e-4, 1e-4,   1e-4, 1e-4),
-            "InvertedPendulum":      (1e-3, 1e-2,   1e-3, 1e-4,   1e-4, 1e-3),
-            "Reacher":               (1e-2, 1e-2,   1e-3, 1e-3,   1e-4, 1e-4),
-            "Hopper":                (1e-2, 1e-2,   1e-4, 1e-4,   1e-2, 1e-4),
-        },
-        sigma={
-            "Acrobot":               (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1e-1),
-            "MountainCarContinuous": (1.0,  1e-1,   1e-1, 1.0,    1e-1, 1e-1),
-            "CartPole":              (1.0,  1.0,    1.0,  1e-1,   1e-1, 1e-1),
-            "Swimmer":               (1.0,  1.0,    1.0,  1.0,    1.0,  1.0),
-            "InvertedPendulum":      (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1e-1),
-            "Reacher":               (1.0,  1.0,    1.0,  1.0,    1e-1, 1e-1),
-            "Hopper":                (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1.0),
-        },
-    ),
-    _Table(
-        # Algorithm:               PSSVF         PSVF
-        # Policy:                  []    [64,64] []    [64,64]
-        tuple((algorithm, h, "avg") for algorithm in ("pssvf", "psvf") for h in ((), (64, 64))),
-        stochastic=True,
-        lr_policy={
-            "Acrobot":               (1e-2, 1e-2,   1e-2, 1e-3),
-            "MountainCarContinuous": (1e-2, 1e-3,   1e-2, 1e-3),
-            "CartPole":              (1e-3, 1e-4,   1e-2, 1e-3),
-            "Swimmer":               (1e-2, 1e-4,   1e-3, 1e-4),
-            "InvertedPendulum":      (1e-3, 1e-4,   1e-2, 1e-3),
-            "Reacher":               (1e-4, 1e-3,   1e-2, 1e-2),
-            "Hopper":                (1e-4, 1e-4,   1e-3, 1e-4),
-        },
-        lr_critic={
-            "Acrobot":               (1e-2, 1e-4,   1e-4, 1e-2),
-            "MountainCarContinuous": (1e-2, 1e-2,   1e-3, 1e-3),
-            "CartPole":              (1e-2, 1e-3,   1e-2, 1e-2),
-            "Swimmer":               (1e-2, 1e-3,   1e-3, 1e-4),
-            "InvertedPendulum":      (1e-3, 1e-3,   1e-3, 1e-2),
-            "Reacher":               (1e-3, 1e-3,   1e-3, 1e-3),
-            "Hopper":                (1e-3, 1e-2,   1e-2, 1e-4),
-        },
-        sigma={
-            "Acrobot":               (1.0,  1.0,    1.0,  1.0),
-            "MountainCarContinuous": (1.0,  1e-1,   1.0,  1e-1),
-            "CartPole":              (1.0,  1.0,    1.0,  1e-1),
-            "Swimmer":               (1.0,  1e-1,   1.0,  1e-1),
-            "InvertedPendulum":      (1.0,  1.0,    1.0,  1e-1),
-            "Reacher":               (1e-1, 0.0,    1.0,  0.0),
-            "Hopper":                (1.0,  1e-1,   1.0,  1e-1),
-        },
-    ),
-    _Table(
-        _six("pavf"),
-        lr_policy={
-            "MountainCarContinuous": (1e-2, 1e-3,   1e-3, 1e-4,   1e-4, 1e-4),
-            "Swimmer":               (1e-3, 1e-3,   1e-3, 1e-3,   1e-3, 1e-3),
-            "InvertedPendulum":      (1e-2, 1e-3,   1e-3, 1e-4,   1e-4, 1e-4),
-            "Reacher":               (1e-3, 1e-3,   1e-4, 1e-4,   1e-4, 1e-4),
-            "Hopper":                (1e-3, 1e-4,   1e-4, 1e-4,   1e-4, 1e-3),
-        },
-        lr_critic={
-            "MountainCarContinuous": (1e-4, 1e-4,   1e-4, 1e-3,   1e-4, 1e-3),
-            "Swimmer":               (1e-4, 1e-4,   1e-4, 1e-4,   1e-4, 1e-4),
-            "InvertedPendulum":      (1e-3, 1e-2,   1e-2, 1e-4,   1e-2, 1e-3),
-            "Reacher":               (1e-3, 1e-3,   1e-3, 1e-2,   1e-3, 1e-3),
-            "Hopper":                (1e-4, 1e-3,   1e-3, 1e-2,   1e-4, 1e-3),
-        },
-        sigma={
-            "MountainCarContinuous": (1.0,  1e-1,   1e-1, 1e-1,   1e-1, 1e-1),
-            "Swimmer":               (1.0,  1.0,    1.0,  1.0,    1.0,  1.0),
-            "InvertedPendulum":      (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1e-1),
-            "Reacher":               (1e-1, 1e-1,   1e-1, 1.0,    1.0,  1.0),
-            "Hopper":                (1.0,  1.0,    1e-1, 1e-1,   1e-1, 1.0),
-        },
-    ),
-    _Table(
-        (("pavf", (), "avg"), ("pavf", (64, 64), "avg")),
-        biased=True,
-        lr_policy={
-            "Swimmer":               (1e-3, 1e-4),
-            "Hopper":                (1e-4, 1e-4),
-        },
-        lr_critic={
-            "Swimmer":               (1e-4, 1e-4),
-            "Hopper":                (1e-3, 1e-3),
-        },
-        sigma={
-            "Swimmer":               (1.0,  1.0),
-            "Hopper":                (1e-1, 1e-1),
-        },
-    ),
-    _Table(
-        _six("ddpg"),
-        lr_policy={
-            "MountainCarContinuous": (1e-2, 1e-2,   1e-2, 1e-4,   1e-3, 1e-3),
-            "Swimmer":               (1e-3, 1e-3,   1e-2, 1e-2,   1e-2, 1e-2),
-            "InvertedPendulum":      (1e-4, 1e-4,   1e-3, 1e-3,   1e-3, 1e-4),
-            "Reacher":               (1e-4, 1e-3,   1e-2, 1e-2,   1e-3, 1e-3),
-            "Hopper":                (1e-2, 1e-2,   1e-2, 1e-4,   1e-2, 1e-2),
-        },
-        lr_critic={
-            "MountainCarContinuous": (1e-4, 1e-4,   1e-4, 1e-3,   1e-3, 1e-3),
-            "Swimmer":               (1e-3, 1e-3,   1e-3, 1e-3,   1e-2, 1e-3),
-            "InvertedPendulum":      (1e-3, 1e-3,   1e-3, 1e-4,   1e-3, 1e-3),
-            "Reacher":               (1e-3, 1e-3,   1e-3, 1e-3,   1e-3, 1e-3),
-            "Hopper":                (1e-3, 1e-3,   1e-4, 1e-4,   1e-4, 1e-4),
-        },
-        sigma={
-            "MountainCarContinuous": (1e-2, 1e-2,   1e-2, 1e-1,   1e-1, 1e-1),
-            "Swimmer":               (1e-1, 1e-1,   1e-2, 1e-2,   1e-2, 1e-1),
-            "InvertedPendulum":      (1e-1, 1e-1,   1e-2, 1e-2,   1e-2, 1e-2),
-            "Reacher":               (1e-1, 1e-2,   1e-1, 1e-1,   1e-1, 1e-1),
-            "Hopper":                (1e-1, 1e-1,   1e-1, 1e-2,   1e-1, 1e-2),
-        },
-    ),
-)
-# fmt: on
+@functools.cache
+def _tables() -> tuple[_Table, ...]:
+    text = Path(__file__).with_name("paper_tables.txt").read_text("utf-8")
+    tables = []
+    for part in text.strip().split("\n\n")[1:]:
+        (name, *blocks), (_, columns), *rows = (
+            [piece.strip() for piece in line.split("|")] for line in part.splitlines()
+        )
+        cells = {
+            environment: {block: tuple(row.split()) for block, row in zip(blocks, own, strict=True)}
+            for environment, *own in rows
+        }
+        algorithm, variant = name.split()
+        tables.append(_Table(algorithm, variant, tuple(columns.split()), cells))
+    return tuple(tables)
 
 
 def env_family(env_id: str) -> str:
@@ -378,25 +204,8 @@ def paper_choice(
     """
     if kind not in PBVFS:
         raise UsageError(f"critic {kind!r} is not in the paper", remedy=f"choose {_or(PBVFS)}")
-    table, row, i = _find(kind, env_id, hidden, metric, stochastic=stochastic, biased=biased)
-    return PaperChoice(table.lr_policy[row][i], table.lr_critic[row][i], table.sigma[row][i])
-
-
-def has_paper_choice(
-    kind: str,
-    env_id: str,
-    hidden: Sequence[int],
-    *,
-    stochastic: bool = False,
-    biased: bool = False,
-    metric: str = "avg",
-) -> bool:
-    """Return whether :func:`paper_choice` has an answer to the same arguments."""
-    try:
-        paper_choice(kind, env_id, hidden, stochastic=stochastic, biased=biased, metric=metric)
-    except UsageError:
-        return False
-    return True
+    cells = _find(kind, env_id, hidden, metric, stochastic=stochastic, biased=biased)
+    return PaperChoice(**{name: float(cell) for name, cell in cells.items()})
 
 
 def ars_choice(env_id: str, hidden: Sequence[int], metric: str = "avg") -> ArsChoice:
@@ -405,8 +214,9 @@ def ars_choice(env_id: str, hidden: Sequence[int], metric: str = "avg") -> ArsCh
     Raises:
         UsageError: The paper does not have this combination.
     """
-    table, row, i = _find("ars", env_id, hidden, metric)
-    return ArsChoice(table.lr_policy[row][i], *table.directions[row][i], table.sigma[row][i])
+    cells = _find("ars", env_id, hidden, metric)
+    directions, elite = map(int, cells["directions"].split("/"))
+    return ArsChoice(float(cells["lr_policy"]), directions, elite, float(cells["sigma"]))
 
 
 def ddpg_choice(env_id: str, hidden: Sequence[int], metric: str = "avg") -> DdpgChoice:
@@ -415,8 +225,8 @@ def ddpg_choice(env_id: str, hidden: Sequence[int], metric: str = "avg") -> Ddpg
     Raises:
         UsageError: The paper does not have this combination.
     """
-    table, row, i = _find("ddpg", env_id, hidden, metric)
-    return DdpgChoice(table.lr_policy[row][i], table.lr_critic[row][i], table.sigma[row][i])
+    cells = _find("ddpg", env_id, hidden, metric)
+    return DdpgChoice(*(float(cells[name]) for name in ("lr_policy", "lr_critic", "sigma")))
 
 
 def _find(
@@ -427,42 +237,39 @@ def _find(
     *,
     stochastic: bool = False,
     biased: bool = False,
-) -> tuple[_Table, str, int]:
-    """Return the table, the row's name and the column's index of a combination."""
-    row, column = env_family(env_id), (algorithm, tuple(hidden), metric)
-    for table in _TABLES:
-        if (table.stochastic, table.biased) != (stochastic, biased):
+) -> dict[str, str]:
+    """Return a combination's cells by the name of the block."""
+    variant = _VARIANTS.get((stochastic, biased))
+    row, sizes = env_family(env_id), ",".join(map(str, hidden)) or "linear"
+    column = f"{sizes}/{metric}"
+    for table in _tables():
+        if (table.algorithm, table.variant) != (algorithm, variant):
             continue
-        if row in table.sigma and column in table.columns:
-            return table, row, table.columns.index(column)
+        if row in table.rows and column in table.columns:
+            i = table.columns.index(column)
+            return {block: cells[i] for block, cells in table.rows[row].items()}
     raise UsageError(
         f"the paper has no hyperparameters for {_variant(algorithm, stochastic, biased)} on "
-        f"{env_id}, architecture {_architecture(column[1])}, metric {metric}",
+        f"{env_id}, architecture {sizes}, metric {metric}",
         remedy=f"it has {'; '.join(_contents(algorithm))}",
     )
 
 
-def _contents(algorithm: str) -> list[str]:
+def _contents(algorithm: str) -> Iterator[str]:
     """Say what each of the paper's tables about an algorithm covers."""
-    contents = []
-    for table in _TABLES:
-        columns = [column for column in table.columns if column[0] == algorithm]
-        if columns:
-            contents.append(
-                f"{_variant(algorithm, table.stochastic, table.biased)} on {_or(table.sigma)}, "
-                f"architecture {_or(_architecture(hidden) for _, hidden, _ in columns)}, "
-                f"metric {_or(metric for *_, metric in columns)}"
+    asked = {variant: flags for flags, variant in _VARIANTS.items()}
+    for table in _tables():
+        if table.algorithm == algorithm:
+            sizes, metrics = zip(*(column.split("/") for column in table.columns), strict=True)
+            yield (
+                f"{_variant(algorithm, *asked[table.variant])} on {_or(table.rows)}, "
+                f"architecture {_or(sizes)}, metric {_or(metrics)}"
             )
-    return contents
 
 
 def _variant(algorithm: str, stochastic: bool, biased: bool) -> str:
     policies = "stochastic" if stochastic else "deterministic"
     return f"{'biased ' if biased else ''}{algorithm} with {policies} policies"
-
-
-def _architecture(hidden: tuple[int, ...]) -> str:
-    return ",".join(map(str, hidden)) or "linear"
 
 
 def _or(names: Iterable[str]) -> str:
