@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from pbvf_datasets.format.environment import env_spec_text
-from pbvf_datasets.write.writer import DatasetWriter, peek
+from pbvf_datasets.format.identity import peek
+from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.make import Env, close_env, make_env, time_limit
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.families import DEFAULT_FAMILY

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pbvf_datasets.format.identity import peek
 from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
-from pbvf_datasets.write.writer import DatasetWriter, peek
+from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.errors import UsageError
 from pbvf_offline.io.work_folder import refuse_difference, refuse_foreign

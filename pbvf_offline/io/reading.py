@@ -37,11 +37,7 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
         descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
-            raise UnsafeError(
-                "this is a symbolic link, which could lead anywhere",
-                where=path,
-                remedy="put the file itself there",
-            ) from error
+            raise link_error(path) from error
         raise
     try:
         status = os.fstat(descriptor)
@@ -52,6 +48,15 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
+
+
+def link_error(where: str | os.PathLike[str]) -> UnsafeError:
+    """Return the error for a symbolic link where none may be."""
+    return UnsafeError(
+        "this is a symbolic link, which could lead anywhere",
+        where=where,
+        remedy="put the file itself there",
+    )
 
 
 def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:

@@ -9,13 +9,12 @@ import pytest
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
 from pbvf_datasets.format.schema import FIELDS, OBS_DTYPES, parse_episode_blob
 from pbvf_datasets.write import hdf5
-from pbvf_datasets.write.hdf5 import WriteTotals, chunk_shape, write_episodes
+from pbvf_datasets.write.hdf5 import chunk_shape, write_episodes
 from pbvf_offline.errors import UsageError
 
 
 def written(path, episodes, spec):
-    totals = write_episodes(path, iter(episodes), spec)
-    assert totals == WriteTotals(len(episodes), sum(map(len, episodes)))
+    write_episodes(path, iter(episodes), spec)
     return path
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, shorten
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 from pbvf_offline.io.work_folder import Layout
@@ -175,34 +175,27 @@ def check_spaces(
     """
     from gymnasium import spaces
 
-    supported = (
-        "supported are observations in a one-dimensional Box of numbers and actions in a "
-        f"one-dimensional floating-point Box or Discrete, of at most {MAX_SPACE_DIM:,} dimensions"
-    )
-    if not isinstance(observation_space, spaces.Box) or (
-        len(observation_space.shape) != 1
-        or not 1 <= observation_space.shape[0] <= MAX_SPACE_DIM
-        or str(observation_space.dtype) not in OBS_DTYPES
-    ):
-        raise UsageError(
-            f"the observation space {_short(observation_space)} is not supported", remedy=supported
+    def one_dimensional(space: gym.Space[Any]) -> bool:
+        return (
+            isinstance(space, spaces.Box)
+            and len(space.shape) == 1
+            and 1 <= space.shape[0] <= MAX_SPACE_DIM
+            and str(space.dtype) in OBS_DTYPES
         )
-    if isinstance(action_space, spaces.Discrete):
-        return observation_space, action_space
-    if (
-        isinstance(action_space, spaces.Box)
-        and len(action_space.shape) == 1
-        and 1 <= action_space.shape[0] <= MAX_SPACE_DIM
-        and np.issubdtype(action_space.dtype, np.floating)
-        and str(action_space.dtype) in OBS_DTYPES
+
+    continuous = one_dimensional(action_space) and np.issubdtype(action_space.dtype, np.floating)
+    for name, space, good in (
+        ("observation", observation_space, one_dimensional(observation_space)),
+        ("action", action_space, continuous or isinstance(action_space, spaces.Discrete)),
     ):
-        return observation_space, action_space
-    raise UsageError(f"the action space {_short(action_space)} is not supported", remedy=supported)
-
-
-def _short(value: object, limit: int = 200) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+        if not good:
+            raise UsageError(
+                f"the {name} space {shorten(space, 200)} is not supported",
+                remedy="supported are observations in a one-dimensional Box of numbers and actions "
+                "in a one-dimensional floating-point Box or Discrete, of at most "
+                f"{MAX_SPACE_DIM:,} dimensions",
+            )
+    return observation_space, action_space  # type: ignore[return-value]
 
 
 def serialize_space(space: gym.Space[Any]) -> str:
@@ -227,7 +220,7 @@ def serialize_space(space: gym.Space[Any]) -> str:
         return json.dumps(
             {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
         )
-    raise UsageError(f"the space {_short(space)} is not supported")
+    raise UsageError(f"the space {shorten(space, 200)} is not supported")
 
 
 def parse_space(
@@ -256,12 +249,12 @@ def parse_space(
             or not -(2**62) <= start <= 2**62
         ):
             raise DamagedError(
-                f"a Discrete space has n={_short(n, 40)}, start={_short(start, 40)}", where=where
+                f"a Discrete space has n={shorten(n, 40)}, start={shorten(start, 40)}", where=where
             )
         return spaces.Discrete(n, start=start)
     if kind != "Box":
         raise IncompatibleError(
-            f"a space of type {_short(kind, 40)!r} is not supported",
+            f"a space of type {shorten(kind, 40)!r} is not supported",
             where=where,
             remedy="use a dataset with Box observations and Box or Discrete actions",
         )
@@ -269,10 +262,10 @@ def parse_space(
         raise DamagedError(f"a Box space has the keys {sorted(value)}", where=where)
     dtype, shape = value["dtype"], value["shape"]
     if not isinstance(shape, list) or any(type(n) is not int for n in shape):
-        raise DamagedError(f"a Box has the shape {_short(shape, 60)}", where=where)
+        raise DamagedError(f"a Box has the shape {shorten(shape, 60)}", where=where)
     if dtype not in OBS_DTYPES or len(shape) != 1 or not 1 <= shape[0] <= MAX_SPACE_DIM:
         raise IncompatibleError(
-            f"a Box of shape {shape} and dtype {_short(dtype, 40)} is not supported; "
+            f"a Box of shape {shape} and dtype {shorten(dtype, 40)} is not supported; "
             f"one dimension of 1 … {MAX_SPACE_DIM:,} numbers is",
             where=where,
         )

@@ -47,21 +47,26 @@ class Tally:
         *,
         terminated: bool,
         cut: Cut,
-        segments: int,
+        normalisers: tuple[NDArray[np.float64], NDArray[np.float64]],
+        theta: NDArray[np.float32] | None,
         total: float | None = None,
     ) -> None:
-        """Count an episode; digests of its policies are added to the sets by the caller.
+        """Count an episode.
 
         Args:
             rewards: (T,) in the reward's unit.
             terminated: Whether its task ended.
             cut: Whether a step budget ended it.
-            segments: Number of its policies S.
+            normalisers: (S, obs_dim) mean and standard deviation of each of its policies.
+            theta: (S, D) their parameters; None: policies are not counted.
             total: Its exact return; the sum of rewards in floating point when None.
         """
         self.lengths.append(len(rewards))
         self.steps += len(rewards)
-        self.segments += segments
+        self.segments += len(normalisers[0])
+        self.normalisers.update(row_keys(*normalisers))
+        if theta is not None:
+            self.policies.update(row_keys(theta, *normalisers))
         self.terminated += bool(terminated)
         if cut != "none":
             self.cut += 1

@@ -218,8 +218,6 @@ def describe(dataset: str | os.PathLike[str], *, require_manifest: bool = False)
         for episode in folder_episodes(folder, fields=fields):
             episode.count_in(tally)
             mean, std = episode.arrays["infos/obs_mean"], episode.arrays["infos/obs_std"]
-            if provenance is None:
-                tally.policies.update(episode.policy_keys())
         one = len(tally.normalisers) == 1
         return Description(
             dataset=folder.id,

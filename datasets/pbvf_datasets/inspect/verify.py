@@ -6,23 +6,10 @@ import os
 from pathlib import Path
 
 from pbvf_datasets.format.schema import resolve_dataset
-from pbvf_datasets.inspect.findings import MAX_PROBLEMS, Status, Verification, problem_dict
-from pbvf_datasets.inspect.recompute import ACTION_TOLERANCE, LOGIT_TOLERANCE
+from pbvf_datasets.inspect.findings import Verification
 from pbvf_datasets.inspect.verify_dataset import Progress, verify_dataset
 from pbvf_datasets.inspect.verify_file import verify_file
 from pbvf_offline.errors import UsageError
-
-__all__ = [
-    "ACTION_TOLERANCE",
-    "LOGIT_TOLERANCE",
-    "MAX_PROBLEMS",
-    "Status",
-    "Verification",
-    "problem_dict",
-    "verify",
-    "verify_dataset",
-    "verify_file",
-]
 
 
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:

@@ -165,7 +165,6 @@ class _Check:
             ):
                 self._check_actions(episode, worker)
                 episode.count_in(tally)
-                tally.policies.update(episode.policy_keys())
                 self._spec = episode.spec
                 if self._progress is not None:
                     self._progress(min(tally.steps, folder.total_steps), folder.total_steps)

@@ -134,14 +134,17 @@ class CheckedEpisode:
         return Episode(**arrays, seed=self.seed, cut=self.cut)
 
     def count_in(self, tally: Tally) -> None:
-        """Count it; rewards, terminations and normalisers must have been read."""
+        """Count it; rewards, terminations and normalisers must have been read.
+
+        Its policies are counted where their parameters have been read.
+        """
         arrays = self.arrays
-        tally.normalisers.update(row_keys(arrays["infos/obs_mean"], arrays["infos/obs_std"]))
         tally.add(
             arrays["rewards"],
             terminated=bool(arrays["terminations"][-1]),
             cut=self.cut,
-            segments=self.segments,
+            normalisers=(arrays["infos/obs_mean"], arrays["infos/obs_std"]),
+            theta=arrays.get("infos/theta"),
         )
 
     def policy_keys(self) -> Iterator[bytes]:

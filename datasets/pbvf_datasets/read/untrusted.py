@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, mismatch, parse_manifest
@@ -33,7 +32,7 @@ from pbvf_datasets.format.schema import (
     check_spaces,
     parse_space,
 )
-from pbvf_datasets.read.untrusted_hdf5 import GuardedFile
+from pbvf_datasets.read.untrusted_hdf5 import GuardedFile, identity_of
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
@@ -42,7 +41,7 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
-from pbvf_offline.io.reading import refuse_holes
+from pbvf_offline.io.reading import link_error, refuse_holes
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 
 if TYPE_CHECKING:
@@ -87,6 +86,7 @@ class CheckedFolder:
     action_space: gym.spaces.Box | gym.spaces.Discrete
     mismatches: tuple[DamagedError, ...]
     _descriptor: int = field(repr=False)
+    _before: tuple[int, ...] = field(repr=False)
     _file: GuardedFile | None = field(default=None, repr=False)
 
     @property
@@ -124,10 +124,11 @@ class CheckedFolder:
         """Return the HDF5 file, each object of which is checked when it is asked for.
 
         Raises:
-            DamagedError: It is not an HDF5 file.
+            DamagedError: It is not an HDF5 file, or somebody wrote to it since it was hashed.
+            UnsafeError: Another file has its name.
         """
         if self._file is None:
-            self._file = GuardedFile(self.data_file, self._descriptor)
+            self._file = GuardedFile(self.data_file, self._descriptor, self._before)
         return self._file
 
     def open_checked(self) -> Any:
@@ -166,12 +167,7 @@ class CheckedFolder:
     def __enter__(self) -> CheckedFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -212,6 +208,7 @@ def open_folder(
         raw = _read_small(data, METADATA_FILE, folder, MAX_METADATA_BYTES)
         descriptor = _open_file(data, DATA_FILE, folder)
         stack.callback(os.close, descriptor)
+        before = identity_of(descriptor)
         files = {DATA_FILE: _file_entry(descriptor, folder), METADATA_FILE: _entry(raw)}
         if manifest is not None and CROISSANT_FILE in manifest["files"]:
             if not _is_file(entries, CROISSANT_FILE):
@@ -248,6 +245,7 @@ def open_folder(
             action_space=spaces[1],
             mismatches=tuple(wrong.values()),
             _descriptor=os.dup(descriptor),
+            _before=before,
         )
     if opened.mismatches and not keep_mismatches:
         with opened:
@@ -327,11 +325,7 @@ def _os_error(
     error: OSError, where: Path
 ) -> UsageError | UnsafeError | ResourceError | DamagedError:
     if error.errno in (errno.ELOOP, errno.EMLINK):
-        return UnsafeError(
-            "this is a symbolic link, which could lead anywhere",
-            where=where,
-            remedy="put the file itself there",
-        )
+        return link_error(where)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return UsageError("there is no such dataset folder", where=where)
     if error.errno == errno.EIO:
@@ -353,11 +347,7 @@ def _entries(descriptor: int, where: Path) -> dict[str, os.stat_result]:
     for name, found_stat in sorted(entries.items()):
         mode = found_stat.st_mode
         if stat.S_ISLNK(mode):
-            raise UnsafeError(
-                "this is a symbolic link, which could lead anywhere",
-                where=where / printable(name),
-                remedy="put the file itself there",
-            )
+            raise link_error(where / printable(name))
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UnsafeError(
                 "this is neither a regular file nor a folder", where=where / printable(name)

@@ -150,13 +150,14 @@ class GuardedFile:
     Args:
         path: The file.
         descriptor: An open descriptor of the very file that was checked so far.
+        before: Its :func:`identity_of` then.
 
     Raises:
-        DamagedError: It is not an HDF5 file.
+        DamagedError: It is not an HDF5 file, or somebody wrote to it since.
         UnsafeError: ``path`` is another file by now.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, before: tuple[int, ...]) -> None:
         import h5py
         from h5py import h5a, h5d, h5g, h5p, h5s, h5t, h5z
 
@@ -173,13 +174,14 @@ class GuardedFile:
         self.path = path
         self.place = ""
         self._descriptor = descriptor
-        self._before = _identity(os.fstat(descriptor))
+        self._before = before
         self.size = os.fstat(descriptor).st_size
         self._stored = 0
         # Each group has one name: otherwise a loop of hard links has no end.
         self._groups: set[int] = set()
         self._dtypes: dict[bytes, np.dtype[Any]] = {}
         self._memory: dict[np.dtype[Any], Any] = {}
+        self.check_unchanged()
         try:
             self.file: Any = h5py.File(path, "r", locking=False, rdcc_nslots=1, rdcc_nbytes=0)
         except HDF5_ERRORS as error:
@@ -189,7 +191,7 @@ class GuardedFile:
         config.set_initial_size = True
         config.initial_size = config.min_size = config.max_size = METADATA_CACHE_BYTES
         self.file.id.set_mdc_config(config)
-        if _identity(os.fstat(self.file.id.get_vfd_handle())) != self._before:
+        if identity_of(self.file.id.get_vfd_handle()) != self._before:
             self.file.close()
             raise UnsafeError("the file was replaced while it was being opened", where=path)
 
@@ -198,12 +200,12 @@ class GuardedFile:
         self.file.close()
 
     def check_unchanged(self) -> None:
-        """Check that nobody wrote to the file since it was opened.
+        """Check that nobody wrote to the file.
 
         Raises:
             DamagedError: Somebody did.
         """
-        if _identity(os.fstat(self._descriptor)) != self._before:
+        if identity_of(self._descriptor) != self._before:
             raise DamagedError("the file changed while it was being read", where=self.path)
 
     def where(self, place: str | None = None) -> str:
@@ -409,5 +411,7 @@ class GuardedFile:
         return int(out.item())
 
 
-def _identity(info: os.stat_result) -> tuple[int, int, int, int]:
+def identity_of(descriptor: int) -> tuple[int, ...]:
+    """Return what changes when an open file is written to."""
+    info = os.fstat(descriptor)
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns

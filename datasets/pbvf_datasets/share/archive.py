@@ -46,9 +46,7 @@ from pbvf_datasets.share.remote import MissingFileError
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import (
     SIGNATURE_BYTES,
-    fingerprint,
     load_public_key,
-    require_signature,
 )
 from pbvf_offline.errors import (
     ConflictError,
@@ -315,11 +313,7 @@ def unpack(
                 remedy="give an id, such as lab/name-v0, after the file",
             )
         path = new_dataset_path(name, root)
-        signed_by = None
-        if key is not None:
-            require_signature(source.manifest, source.signature, key, file)
-            signed_by = fingerprint(key)
-        return receive(source, path, name, overwrite=overwrite, signed_by=signed_by)
+        return receive(source, path, name, overwrite=overwrite, key=key)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from pbvf_datasets.format.manifest import parse_manifest
 from pbvf_datasets.format.schema import (
@@ -37,6 +36,7 @@ from pbvf_datasets.read.untrusted import (
     CardWarning,
     open_folder,
 )
+from pbvf_datasets.share.signing import fingerprint, require_signature
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -55,6 +55,9 @@ from pbvf_offline.io.durable import (
     write_durably,
 )
 from pbvf_offline.io.work_folder import WorkFolder, refuse_foreign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are done, and of how many."""
@@ -176,12 +179,7 @@ class Arrival:
             self._folder.hold()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if self._folder.held and not self._holds_something():
                 self.discard()
@@ -435,7 +433,7 @@ def receive(
     dataset: str = "",
     *,
     overwrite: bool,
-    signed_by: str | None = None,
+    key: Ed25519PublicKey | None = None,
     check: Callable[[], None] | None = None,
 ) -> Arrived:
     """Bring a dataset to a folder of this machine; nothing is visible before all is checked.
@@ -445,17 +443,22 @@ def receive(
         path: The folder.
         dataset: The id that it has here.
         overwrite: Replace another dataset there.
-        signed_by: Fingerprint of the key that it was checked with, or None.
+        key: Of the owner who must have signed it, or None.
         check: Called when something is to be fetched, before anything is written.
 
     Raises:
         DamagedError: What comes is not what the manifest lists.
-        UnsafeError: It could run code, read other files or exhaust the machine.
+        UnsafeError: It could run code, read other files or exhaust the machine, or is not
+            signed as asked.
         IncompatibleError: It is of another format version.
         ConflictError: Another dataset is there, or another process writes it.
         NetworkError: The source cannot be reached, or refuses.
         ResourceError: The disk refuses.
     """
+    signed_by = None
+    if key is not None:
+        require_signature(source.manifest, source.signature, key, source.shown)
+        signed_by = fingerprint(key)
     where = f"{source.shown}/{MANIFEST_FILE}"
     manifest = parse_manifest(source.manifest, where)
     files = listed_files(manifest, where)

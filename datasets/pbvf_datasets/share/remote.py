@@ -11,7 +11,6 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from pbvf_offline.errors import exception_text, printable
@@ -61,12 +60,7 @@ class Incoming:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(Exception):
             self._close()
 

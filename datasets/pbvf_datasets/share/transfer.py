@@ -53,9 +53,7 @@ from pbvf_datasets.share.remotes import remote_at
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import (
     SIGNATURE_BYTES,
-    fingerprint,
     load_public_key,
-    require_signature,
 )
 from pbvf_offline.errors import (
     ConflictError,
@@ -361,11 +359,7 @@ def pull(
     path = new_dataset_path(dataset_id, root)
     key = None if public_key is None else load_public_key(public_key)
     source = _Fetched(remote_at(remote), progress or silent)
-    signed_by = None
-    if key is not None:
-        require_signature(source.manifest, source.signature, key, source.shown)
-        signed_by = fingerprint(key)
-    return receive(source, path, dataset_id, overwrite=overwrite, signed_by=signed_by)
+    return receive(source, path, dataset_id, overwrite=overwrite, key=key)
 
 
 class _Fetched:

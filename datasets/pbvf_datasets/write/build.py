@@ -25,7 +25,7 @@ from pbvf_datasets.format.schema import (
     METADATA_FILE,
     serialize_space,
 )
-from pbvf_datasets.format.statistics import Tally, row_keys, total_reward
+from pbvf_datasets.format.statistics import Tally, total_reward
 from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.spec import PolicySpec
@@ -106,25 +106,18 @@ class _Seen:
 
     def watch(self, episodes: Iterable[Episode]) -> Iterator[Episode]:
         for episode in episodes:
-            self._add(episode)
+            if not self.arrays:
+                found = ((field.name, getattr(episode, field.attribute)) for field in FIELDS)
+                self.arrays = {n: (str(a.dtype), a.shape[1:]) for n, a in found if a is not None}
+            self.tally.add(
+                episode.rewards,
+                terminated=bool(episode.terminated[-1]),
+                cut=episode.cut,
+                normalisers=(episode.obs_mean, episode.obs_std),
+                theta=episode.theta,
+                total=total_reward(episode.rewards),
+            )
             yield episode
-
-    def _add(self, episode: Episode) -> None:
-        if not self.arrays:
-            for known in FIELDS:
-                array = getattr(episode, known.attribute)
-                if array is not None:
-                    self.arrays[known.name] = (str(array.dtype), array.shape[1:])
-        tally = self.tally
-        tally.normalisers.update(row_keys(episode.obs_mean, episode.obs_std))
-        tally.policies.update(row_keys(episode.theta, episode.obs_mean, episode.obs_std))
-        tally.add(
-            episode.rewards,
-            terminated=bool(episode.terminated[-1]),
-            cut=episode.cut,
-            segments=len(episode.theta),
-            total=total_reward(episode.rewards),
-        )
 
 
 def _provenance(facts: DatasetFacts, seen: _Seen) -> dict[str, Any]:

@@ -47,6 +47,8 @@ from pbvf_offline.io.strict_json import canonical_json, parse_json
 Pathlike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
 """Called with episodes done and episodes wanted."""
+Chosen = Sequence[Sequence[int]]
+"""Numbers of the episodes chosen of each input."""
 
 
 @dataclass(frozen=True)
@@ -152,39 +154,23 @@ def merge(
             for name in datasets
         ]
         check_compatible(sources)
-        given = license
-        license = common_license(sources) if given is None else given
-        authors = tuple(dict.fromkeys(name for source in sources for name in source.authors))
         words = ["merge", *(source.id for source in sources), "--dataset", dataset_id]
-        words += [] if given is None else ["--license", given]
+        words += [] if license is None else ["--license", license]
         words += ["--keep-duplicates"] if keep_duplicates else []
+        stored = {"operation": "merge", "keep_duplicates": keep_duplicates}
         writer = stack.enter_context(
-            _writer(
-                dataset_id,
-                sources,
-                operation="merge",
-                settings={"keep_duplicates": keep_duplicates},
-                words=words,
-                license=license,
-                authors=authors,
-                root=root,
-                overwrite=overwrite,
-            )
+            _writer(dataset_id, sources, stored, words, root, license=license, overwrite=overwrite)
         )
-        started, before = time.perf_counter(), writer.steps_done
-        fresh = not writer.complete
-        if fresh:
-            with _nothing_left_of_bad_inputs(writer):
-                if keep_duplicates and writer.episodes_done:
-                    for source in sources:  # what was copied before is not read again
-                        source.check()
-                left_out = [set[int]() for _ in sources] if keep_duplicates else repeats(sources)
-                chosen = [
-                    [i for i in range(source.episode_count) if i not in dropped]
-                    for source, dropped in zip(sources, left_out, strict=True)
-                ]
-                _copy(writer, sources, chosen, progress)
-        result = _finish(writer, sources, started, before if fresh else None)
+
+        def choose() -> list[Chosen]:
+            if keep_duplicates and writer.episodes_done:
+                for source in sources:  # what was copied before is not read again
+                    source.check()
+            left_out = [set[int]() for _ in sources] if keep_duplicates else repeats(sources)
+            pairs = zip(sources, left_out, strict=True)
+            return [[[i for i in range(s.episode_count) if i not in out] for s, out in pairs]]
+
+        (result,) = _edit(sources, [writer], choose, progress)
         notes = list(version_notes(sources))
         if result.left_out:
             notes.append(
@@ -210,29 +196,17 @@ def filter_dataset(
     Raises:
         UsageError: No episode passes.
     """
-    with contextlib.ExitStack() as stack:
-        source = stack.enter_context(Source(dataset, root, require_manifest=require_manifest))
-        writer = stack.enter_context(
-            _writer(
-                dataset_id,
+    with Source(dataset, root, require_manifest=require_manifest) as source:
+        words = ["filter", source.id, "--dataset", dataset_id, *settings.command_words()]
+        stored = {"operation": "filter", **settings.to_dict()}
+        with _writer(dataset_id, [source], stored, words, root, overwrite=overwrite) as writer:
+            (result,) = _edit(
                 [source],
-                operation="filter",
-                settings=settings.to_dict(),
-                words=["filter", source.id, "--dataset", dataset_id, *settings.command_words()],
-                license=source.license,
-                authors=source.authors,
-                root=root,
-                overwrite=overwrite,
+                [writer],
+                lambda: [[select(read_facts(source), settings, source.name)]],
+                progress,
             )
-        )
-        started, before = time.perf_counter(), writer.steps_done
-        fresh = not writer.complete
-        if fresh:
-            with _nothing_left_of_bad_inputs(writer):
-                _copy(
-                    writer, [source], [select(read_facts(source), settings, source.name)], progress
-                )
-        return _finish(writer, [source], started, before if fresh else None)
+            return result
 
 
 def split(
@@ -259,26 +233,22 @@ def split(
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(Source(dataset, root, require_manifest=require_manifest))
         words = ["split", source.id, "--dataset", dataset_id]
-        words += ["--fractions", ",".join(map(repr, settings.fractions))]
-        words += ["--names", ",".join(settings.names), "--by", settings.by]
-        words += ["--seed", str(settings.seed)]
+        words += settings.words("fractions", "names", "by", "seed")
+        stored = {
+            "operation": "split",
+            "fractions": list(settings.fractions),
+            "names": list(settings.names),
+            "by": settings.by,
+        }
         # All at once, so that a part that is in the way is found before anything is written.
         writers = [
             stack.enter_context(
                 _writer(
                     part_id,
                     [source],
-                    operation="split",
-                    settings={
-                        "fractions": list(settings.fractions),
-                        "names": list(settings.names),
-                        "part": part,
-                        "by": settings.by,
-                    },
-                    words=words,
-                    license=source.license,
-                    authors=source.authors,
-                    root=root,
+                    {**stored, "part": part},
+                    words,
+                    root,
                     overwrite=overwrite,
                     seed=settings.seed,
                     share=share,
@@ -286,21 +256,11 @@ def split(
             )
             for part_id, part, share in zip(ids, settings.names, settings.fractions, strict=True)
         ]
-        fresh = [not writer.complete for writer in writers]
-        started = time.perf_counter()
-        chosen: list[list[int]] = [[] for _ in writers]
-        if any(fresh):
-            with _nothing_left_of_bad_inputs(*writers):
-                chosen = deal(read_facts(source), settings, source.name)
-        results = []
-        for writer, indices, is_fresh in zip(writers, chosen, fresh, strict=True):
-            before = writer.steps_done
-            if is_fresh:
-                with _nothing_left_of_bad_inputs(writer):
-                    _copy(writer, [source], [indices], progress)
-            results.append(_finish(writer, [source], started, before if is_fresh else None))
-            started = time.perf_counter()
-        return tuple(results)
+
+        def choose() -> list[Chosen]:
+            return [[rows] for rows in deal(read_facts(source), settings, source.name)]
+
+        return _edit([source], writers, choose, progress)
 
 
 # ----------------------------------------------------------------------------- the outputs
@@ -309,18 +269,17 @@ def split(
 def _writer(
     dataset_id: str,
     sources: Sequence[Source],
-    *,
-    operation: str,
     settings: Mapping[str, Any],
     words: Sequence[str],
-    license: str | None,
-    authors: Sequence[str],
     root: Path | None,
+    *,
     overwrite: bool,
+    license: str | None = None,
     seed: int | None = None,
     share: float = 1.0,
 ) -> DatasetWriter:
-    """Open the output, which must be none of the inputs."""
+    """Open the output, which must be none of the inputs; ``words`` are those of its command."""
+    license = common_license(sources) if license is None else license
     path = dataset_path(dataset_id, root)
     for source in sources:
         if path.exists() and path.samefile(source.folder.path):
@@ -331,29 +290,20 @@ def _writer(
             )
     entries = ledger(sources)
     _check_readable(entries)
+    collected = [e["provenance"] for e in entries if e["provenance"] and not e["from"]]
     first = next((s for s in sources if s.provenance is not None), sources[0])
-    env_spec = next((s.env_spec for s in sources if s.env_spec is not None), None)
-    if operation == "merge":
-        collected = [e["provenance"] for e in entries if e["provenance"] and not e["from"]]
-        warmup = sum(origin["warmup_steps"] for origin in collected)
-    else:
-        warmup = 0 if first.provenance is None else first.provenance["warmup_steps"]
     return DatasetWriter(
         dataset_id,
         first.spec,
         observation_space=first.folder.observation_space,
         action_space=first.folder.action_space,
         environment=first.environment,
-        env_spec_json=env_spec,
-        settings={
-            "operation": operation,
-            "sources": [source.folder.digest for source in sources],
-            **settings,
-        },
+        env_spec_json=next((s.env_spec for s in sources if s.env_spec is not None), None),
+        settings={**settings, "sources": [source.folder.digest for source in sources]},
         seed=seed,
-        warmup_steps=warmup,
+        warmup_steps=sum(origin["warmup_steps"] for origin in collected),
         license=license,
-        authors=authors,
+        authors=tuple(dict.fromkeys(name for source in sources for name in source.authors)),
         command=shlex.join(["pbvf", "dataset", *words]),
         sources=entries,
         root=root,
@@ -396,10 +346,33 @@ def _nothing_left_of_bad_inputs(*writers: DatasetWriter) -> Iterator[None]:
         raise
 
 
+def _edit(
+    sources: Sequence[Source],
+    writers: Sequence[DatasetWriter],
+    choose: Callable[[], Sequence[Chosen]],
+    progress: Progress | None,
+) -> tuple[EditResult, ...]:
+    """Choose episodes, copy them to the outputs that are not complete, and finish those."""
+    started = time.perf_counter()
+    before = [None if writer.complete else writer.steps_done for writer in writers]
+    chosen: Sequence[Chosen] = [[] for _ in writers]
+    if before.count(None) < len(writers):
+        with _nothing_left_of_bad_inputs(*writers):
+            chosen = choose()
+    results = []
+    for writer, rows, steps in zip(writers, chosen, before, strict=True):
+        if steps is not None:
+            with _nothing_left_of_bad_inputs(writer):
+                _copy(writer, sources, rows, progress)
+        results.append(_finish(writer, sources, started, steps))
+        started = time.perf_counter()
+    return tuple(results)
+
+
 def _copy(
     writer: DatasetWriter,
     sources: Sequence[Source],
-    chosen: Sequence[Sequence[int]],
+    chosen: Chosen,
     progress: Progress | None,
 ) -> None:
     """Add the chosen episodes of each input, from the first that is not there yet."""

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -70,19 +69,13 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.folder.close()
 
     def _read_small_parts(self) -> None:
         """Read the first episode's form, and what the files say of origins."""
         folder = self.folder
         self.episode_count, self.step_count = folder.total_episodes, folder.total_steps
-        self._identity = _identity(folder.data_file)
         (first,) = self.episodes([0])
         self.spec: PolicySpec = first.spec
         self.form = DatasetForm.of(first.arrays)
@@ -165,14 +158,8 @@ class Source:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[GuardedFile]:
-        """Open the HDF5 file, which must be the one that was hashed."""
-        data = self.folder.open_data()
         try:
-            if _identity(self.folder.data_file) != self._identity:
-                raise DamagedError(
-                    "the file changed while it was being read", where=self.folder.data_file
-                )
-            yield data
+            yield self.folder.open_data()
         finally:
             self.folder.close_data()
 
@@ -192,11 +179,6 @@ class Source:
             if origin is None
             else {k: v for k, v in origin.items() if k not in ("sources", "spec")},
         }
-
-
-def _identity(path: Path) -> tuple[int, int, int, int]:
-    info = path.stat()
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _named_environment(

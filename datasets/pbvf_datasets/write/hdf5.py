@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,14 +27,6 @@ MAX_CHUNK_BYTES: Final = 256 * 2**20
 """Larger arrays are split into chunks of whole rows (HDF5 allows less than 4 GiB)."""
 
 _FILE_NAMES = tuple((f.attribute, f.name.rpartition("/")) for f in FIELDS)
-
-
-@dataclass(frozen=True)
-class WriteTotals:
-    """What one file holds."""
-
-    episodes: int
-    steps: int
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -79,7 +70,7 @@ class _Layouts:
 
 def write_episodes(
     path: str | os.PathLike[str], episodes: Iterable[Episode], spec: PolicySpec
-) -> WriteTotals:
+) -> None:
     """Write episodes to a new HDF5 file at ``path``, one after another, and sync it.
 
     The same episodes give the same bytes. Only one episode is in memory at a time. An
@@ -112,7 +103,6 @@ def write_episodes(
     access.set_fclose_degree(h5f.CLOSE_STRONG)
     # Metadata is laid down in large blocks: fewer writes, and neighbours stay together.
     access.set_meta_block_size(1 << 16)
-    count = steps = 0
     file = None
     try:
         file = h5f.create(os.fsencode(path), h5f.ACC_EXCL, fcpl=file_plist, fapl=access)
@@ -132,8 +122,6 @@ def write_episodes(
                     raise UsageError(f"episode {i} has an empty array {attribute}")
                 layouts.write(infos if inside else group, leaf, np.ascontiguousarray(array))
             layouts.write(infos, blob_name, blobs[episode.cut])
-            count += 1
-            steps += len(episode)
         file.close()
     except BaseException as error:
         if file is not None:
@@ -148,7 +136,6 @@ def write_episodes(
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return WriteTotals(count, steps)
 
 
 def _as_os_error(error: BaseException, path: str | os.PathLike[str]) -> OSError | None:

@@ -14,7 +14,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -31,7 +30,6 @@ from pbvf_datasets.format.identity import (
     dataset_work,
     identity_of,
     parse_plan,
-    peek,
     plan_of,
 )
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
@@ -78,28 +76,17 @@ class _Entry:
     """What is remembered of an episode; its arrays only until they are on disk.
 
     Attributes:
-        steps: Its length.
-        total: Its undiscounted return.
-        cut: Whether a step budget cut it short.
         steps_so_far: Steps of all episodes up to this one.
         bytes_so_far: Bytes of their arrays.
-        cut_so_far: How many of them were cut.
         episode: The episode, until it is on disk.
     """
 
-    steps: int
-    total: float
-    cut: bool
     steps_so_far: int
     bytes_so_far: int
-    cut_so_far: int
     episode: Episode | None
 
 
-_NONE: Final = _Entry(0, 0.0, False, 0, 0, 0, None)
-
-
-__all__ = ["DEFAULT_SHARD_STEPS", "DatasetWriter", "peek"]
+_NONE: Final = _Entry(0, 0, None)
 
 
 class DatasetWriter:
@@ -252,21 +239,6 @@ class DatasetWriter:
     def steps_done(self) -> int:
         """Number of steps added so far."""
         return self._last.steps_so_far
-
-    @property
-    def cut_done(self) -> int:
-        """Number of episodes added so far that a step budget cut short."""
-        return self._last.cut_so_far
-
-    @property
-    def lengths_done(self) -> list[int]:
-        """Steps of each episode added so far."""
-        return [entry.steps for entry in self._entries]
-
-    @property
-    def returns_done(self) -> list[float]:
-        """Undiscounted return of each whole episode added so far (cut ones left out)."""
-        return [entry.total for entry in self._entries if not entry.cut]
 
     @property
     def where_safe(self) -> str:
@@ -458,12 +430,7 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         try:
             if self._work.held and error is None:
                 self.flush()
@@ -569,17 +536,15 @@ class DatasetWriter:
         self._remember(episode, keep=False)
 
     def _remember(self, episode: Episode, *, keep: bool) -> None:
+        total_reward(episode.rewards)  # refused now, and not when all episodes are laid out
         arrays = (getattr(episode, field.attribute) for field in FIELDS)
-        before, steps, cut = self._last, len(episode), episode.cut != "none"
+        size = sum(array.nbytes for array in arrays if array is not None)
+        last = self._last
         self._entries.append(
             _Entry(
-                steps=steps,
-                total=total_reward(episode.rewards),
-                cut=cut,
-                steps_so_far=before.steps_so_far + steps,
-                bytes_so_far=before.bytes_so_far + sum(a.nbytes for a in arrays if a is not None),
-                cut_so_far=before.cut_so_far + cut,
-                episode=episode if keep else None,
+                last.steps_so_far + len(episode),
+                last.bytes_so_far + size,
+                episode if keep else None,
             )
         )
 

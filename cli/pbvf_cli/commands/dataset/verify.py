@@ -12,7 +12,7 @@ from pbvf_cli.shared.progress import Bar
 from pbvf_offline.errors import PbvfError, UnsafeError
 
 if TYPE_CHECKING:
-    from pbvf_datasets.inspect.verify import Verification
+    from pbvf_datasets.inspect.findings import Verification
 
 
 @command(

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from pbvf_datasets.share.remote import Incoming, MissingFileError
 from pbvf_offline.errors import DamagedError, ResourceError, UnsafeError, UsageError
+from pbvf_offline.io.reading import link_error
 
 
 class FolderRemote:
@@ -97,10 +98,6 @@ def _error(error: OSError, where: Path) -> Exception:
         if not links or error.errno == errno.ENOENT:
             return MissingFileError(str(where))
     if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENOTDIR):
-        return UnsafeError(
-            "this is a symbolic link, which could lead anywhere",
-            where=where,
-            remedy="put the file itself there",
-        )
+        return link_error(where)
     kind = DamagedError if error.errno == errno.EIO else ResourceError
     return kind(f"it cannot be read: {error.strerror}", where=where)

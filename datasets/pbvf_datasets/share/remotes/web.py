@@ -96,20 +96,9 @@ class WebRemote:
         netloc += f":{port}" if port else ""
         path = urllib.parse.quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         self._base = f"{parts.scheme.lower()}://{netloc}{path}"
-        self._query = f"?{urllib.parse.quote(parts.query, safe='/%:@!$&()*+,;=~?')}"
-        if not parts.query:
-            self._query = ""
-        self._opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.ProxyHandler(),
-            urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(),
-            urllib.request.HTTPDefaultErrorHandler(),
-            urllib.request.HTTPErrorProcessor(),
-            urllib.request.UnknownHandler(),
-            _Redirects(),
-        ):
-            self._opener.add_handler(handler)
+        query = urllib.parse.quote(parts.query, safe="/%:@!$&()*+,;=~?")
+        self._query = f"?{query}" if query else ""
+        self._opener = urllib.request.build_opener(_Redirects)
 
     @staticmethod
     @contextlib.contextmanager
