@@ -6,12 +6,16 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pbvf_cli.__main__ import main
 
@@ -84,6 +88,45 @@ def run_process(*argv: object, **kwargs: Any) -> Ran:
     process = start(*argv, **kwargs)
     out, err = process.communicate(timeout=120)
     return Ran(process.returncode, out, err)
+
+
+def make(folder: Path, *lines: str) -> Path:
+    """Run commands in a folder, whose datasets are in it, and return the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder / "datasets"))
+        patch.chdir(folder)
+        for line in lines:
+            ran = pbvf(*shlex.split(line), "-q")
+            assert ran.code == 0, ran.err
+    return folder
+
+
+def rows(text: str) -> dict[str, str]:
+    """Return the rows of a table that people read: its first word to the others."""
+    split = (line.split() for line in text.splitlines() if line.strip())
+    return {first: " ".join(others) for first, *others in split}
+
+
+def wait_for(log: Path, lines: int, process: subprocess.Popen[str]) -> None:
+    """Wait until a process has written so many lines to its log."""
+    for _ in range(6000):
+        if log.exists() and len(log.read_text().splitlines()) >= lines:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError("the process did not get so far")
+
+
+def wait_for_group(process: subprocess.Popen[str]) -> None:
+    """Wait until no process of the group that a process leads is left."""
+    for _ in range(100):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("a worker is still there")
 
 
 def digest(root: Path, dataset: str) -> str:

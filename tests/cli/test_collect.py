@@ -16,14 +16,6 @@ ID = "lab/toy-v0"
 TOY = ("toyenv:Toy-v0", "--dataset", ID)
 
 
-@pytest.fixture(autouse=True)
-def root(tmp_path, monkeypatch):
-    folder = tmp_path / "datasets"
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return folder
-
-
 def load(dataset: str = ID):
     return load_dataset(dataset, cache=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from pathlib import Path
@@ -17,14 +16,6 @@ from make_episodes import BOX_SPEC, make_episode
 from pbvf_cli.commands.dataset.info import size_text
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_offline.policies.files import PoliciesFile
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "datasets").mkdir()
-    return tmp_path / "datasets"
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +242,6 @@ def test_names_from_files_cannot_reach_the_terminal(folder: Path, tmp_path: Path
     assert "\x1b" not in ran.out + ran.err
 
 
-def test_without_a_command_there_is_help() -> None:
-    ran = pbvf("dataset")
-    assert ran.code == 2
-    assert all(name in ran.out + ran.err for name in ("list", "info", "verify"))
-
-
 def test_sizes_for_people() -> None:
     assert [size_text(n) for n in (0, 999, 1000, 999_999, 10**16)] == [
         "0 B",
@@ -265,10 +250,3 @@ def test_sizes_for_people() -> None:
         "1.0 MB",
         "10000.0 TB",
     ]
-
-
-def test_json_is_one_line(folder: Path) -> None:
-    for words in (("list",), ("info", "lab/toy-v0"), ("verify", "lab/toy-v0")):
-        out = pbvf("dataset", *words, "--json").out
-        assert out.count("\n") == 1
-        json.loads(out)

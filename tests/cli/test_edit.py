@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_tools import content, digest, pbvf, run_process, start
+from cli_tools import content, digest, make, pbvf, run_process, start
 from pbvf_datasets import load_dataset
 
 A, B, OUT = "lab/a-v0", "lab/b-v0", "lab/out-v0"
@@ -16,30 +16,19 @@ A, B, OUT = "lab/a-v0", "lab/b-v0", "lab/out-v0"
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("collected")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        for name, seed in ((A, 0), (B, 1)):
-            ran = pbvf(
-                *("collect", "toyenv:Toy-v0", "--dataset", name, "--episodes", 6, "--seed", seed),
-                *("--license", "MIT", "--author", "Ada", "-q"),
-            )
-            assert ran.code == 0, ran.err
-        ran = pbvf(
-            *("collect", "toyenv:ToyDiscrete-v0", "--dataset", "lab/discrete-v0", "--episodes", 2),
-            *("--seed", 0, "--license", "MIT", "-q"),
-        )
-        assert ran.code == 0, ran.err
-    return folder
+    collect = "collect toyenv:Toy-v0 --episodes 6 --license MIT --author Ada"
+    return make(
+        tmp_path_factory.mktemp("collected"),
+        f"{collect} --dataset {A} --seed 0",
+        f"{collect} --dataset {B} --seed 1",
+        "collect toyenv:ToyDiscrete-v0 --dataset lab/discrete-v0 --episodes 2 --seed 0 "
+        "--license MIT",
+    )
 
 
-@pytest.fixture(autouse=True)
-def root(collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "datasets"
-    shutil.copytree(collected, folder)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    return folder
+@pytest.fixture
+def root(collected: Path, here: Path) -> Path:
+    return Path(shutil.copytree(collected / "datasets", here / "datasets"))
 
 
 def names(root: Path) -> list[str]:
@@ -266,11 +255,3 @@ def test_interrupted_it_goes_on_to_the_same_bytes(root: Path, number: signal.Sig
     assert (ran.code, ran.json["episodes"]) == (0, 12)
     assert content(root / OUT) == expected
     assert ".out-v0.collecting" not in names(root)
-
-
-def test_help_shows_examples() -> None:
-    for command in ("merge", "filter", "split"):
-        ran = pbvf("dataset", command, "--help")
-        assert ran.code == 0
-        assert f"pbvf dataset {command} lab/a-v0" in ran.out
-    assert "filter" in pbvf("dataset", "--help").out

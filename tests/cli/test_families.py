@@ -26,14 +26,6 @@ TOY = "toyenv:ToyAsym-v0"  # 3 observations, 1 action in [-0.3, 0.7]
 RELU = ["--activation", "relu"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def run(*argv: object) -> Ran:
     ran = pbvf(*argv)
     assert ran.code == 0, ran.err

@@ -2,62 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from cli_tools import pbvf
+from cli_tools import make, pbvf
 from pbvf_offline.fit.critic_file import load_critic
 
-MODEL = (
-    "--hidden",
-    "16,16",
-    "--members",
-    2,
-    "--noise",
-    0,
-    "--no-angles",
-    "--unroll",
-    1,
-    "--seed",
-    0,
-)
 SMALL = ("--hidden", "8", "--rounds", 2, "-q", "--json")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Two datasets, a model of the first that passes its check, and one that does not."""
-    folder = tmp_path_factory.mktemp("datasets")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        for env, name, steps in (("ToyDrift-v0", "drift", 1_200), ("ToyWide-v0", "other", 52)):
-            argv = ["--steps", steps, "--seed", 0, "-q", "--perturb-every", 10]
-            ran = pbvf("collect", f"toyenv:{env}", "--dataset", f"lab/{name}-v0", *argv)
-            assert ran.code == 0
-        for name, updates in (("good", 1_500), ("bad", 1)):
-            argv = ["--out", folder / name, "--updates", updates, *MODEL, "-q", "--json"]
-            ran = pbvf("fit-model", "lab/drift-v0", *argv)
-            assert ran.code == 0
-            assert ("search" in ran.json["fit_for"]) == (name == "good"), ran.json
-    return folder
-
-
 @pytest.fixture(autouse=True)
-def here(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def _datasets(drift: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(drift / "datasets"))
 
 
-def fit(folder, *argv: object, name: str = "good"):
+def fit(drift, *argv: object, name: str = "good"):
     return pbvf(
         "fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors",
-        "--model", folder / name, *SMALL, *argv,
+        "--model", drift / name, *SMALL, *argv,
     )  # fmt: skip
 
 
-def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, folder):
-    ran = fit(folder, "--seed", 0, "--tries", 2)
+def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):
+    ran = fit(drift, "--seed", 0, "--tries", 2)
     assert ran.code == 0, ran.err
     result = ran.json
     assert result["critic"] == "c.safetensors"
@@ -78,59 +46,63 @@ def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, folder):
                 "c.safetensors", "--episodes", 1, "-q", "--json").code == 0  # fmt: skip
 
 
-def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(here, folder):
-    assert fit(folder, "--seed", 3).code == 0
+def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(here, drift):
+    assert fit(drift, "--seed", 3).code == 0
     first = (here / "c.safetensors").read_bytes()
-    again = fit(folder)
+    again = fit(drift)
     assert again.json["already_complete"]
     assert again.json["seed"] == 3
     assert (here / "c.safetensors").read_bytes() == first
-    fewer = fit(folder, "--rounds", 1)
+    fewer = fit(drift, "--rounds", 1)
     assert fewer.code == 7
     assert "exists with 2 rounds, 1 were asked for" in fewer.error
-    assert fit(folder, "--rounds", 3).code == 0
+    assert fit(drift, "--rounds", 3).code == 0
     longer = (here / "c.safetensors").read_bytes()
-    assert fit(folder, "--rounds", 3, "--overwrite", "--seed", 3).code == 0
+    assert fit(drift, "--rounds", 3, "--overwrite", "--seed", 3).code == 0
     assert (here / "c.safetensors").read_bytes() == longer
     assert load_critic(here / "c.safetensors").encode() == longer
 
 
-def test_other_settings_are_a_conflict(here, folder):
-    assert fit(folder, "--seed", 3).code == 0
-    other = fit(folder, "--seed", 3, "--caution", 1)
+def test_other_settings_are_a_conflict(here, drift):
+    assert fit(drift, "--seed", 3).code == 0
+    other = fit(drift, "--seed", 3, "--caution", 1)
     assert other.code == 7
     assert "settings: caution is 2.0 there and 1.0 here; choose" in other.error
 
 
-def test_a_model_whose_check_failed_needs_force(here, folder):
-    ran = fit(folder, name="bad")
+def test_a_model_whose_check_failed_needs_force(here, drift):
+    ran = fit(drift, name="bad")
     assert ran.code == 5
     assert "is fit for nothing, and not for whole episodes" in ran.error
-    assert fit(folder, "--force", "--seed", 0, name="bad").code == 0
+    assert fit(drift, "--force", "--seed", 0, name="bad").code == 0
 
 
-def test_errors_that_users_can_see(here, folder):
+def test_errors_that_users_can_see(here, drift):
     argv = ("fit-critic", "lab/drift-v0", "--out", "c.safetensors", "-q")
-    ran = pbvf(*argv, "--critic", "psvf", "--model", folder / "good")
+    ran = pbvf(*argv, "--critic", "psvf", "--model", drift / "good")
     assert ran.code == 2
     assert "not for a psvf" in ran.error
-    for option, value in (("--updates", 5), ("--lr", 0.1), ("--relabel", 0), ("--gamma", 1)):
-        ran = pbvf(*argv, "--critic", "pssvf", "--model", folder / "good", option, value)
+    for option, value in (
+        *(("--updates", 5), ("--lr", 0.1), ("--relabel", 0), ("--gamma", 1)),
+        ("--fingerprint", 3),
+    ):
+        ran = pbvf(*argv, "--critic", "pssvf", "--model", drift / "good", option, value)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option}: has no meaning beside --model")
     for option in (("--rounds", 5), ("--tries", 1), ("--caution", 1), ("--force",)):
         ran = pbvf(*argv, "--critic", "pssvf", *option)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option[0]}: has no meaning without --model")
-    ran = fit(folder, "--caution", -1)
+    ran = fit(drift, "--caution", -1)
     assert ran.code == 2
     assert "--caution" in ran.error
-    assert fit(folder, name="none").code == 2
-    (here / "damaged").write_bytes((folder / "good").read_bytes()[:-9])
+    assert fit(drift, name="none").code == 2
+    make(here, "collect toyenv:ToyWide-v0 --dataset lab/other-v0 --steps 52 --seed 0")
+    (here / "damaged").write_bytes((drift / "good").read_bytes()[:-9])
     assert fit(here, name="damaged").code == 3
     ran = pbvf(
-        "fit-critic", "lab/other-v0", "--critic", "pssvf", "--out", "c.safetensors",
-        "--model", folder / "good", *SMALL,
+        "fit-critic", "datasets/lab/other-v0", "--critic", "pssvf", "--out", "c.safetensors",
+        "--model", drift / "good", *SMALL,
     )  # fmt: skip
     assert ran.code == 5
     assert "other observations or actions" in ran.err

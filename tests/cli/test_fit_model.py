@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
-from cli_tools import pbvf
+from cli_tools import make, pbvf
 from pbvf_offline.models.model_file import load_model
 
 SMALL = ("--hidden", "8,8", "--batch-size", "8", "--members", 2, "-q", "--json")
@@ -14,26 +15,20 @@ FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--unroll", 2, "--updates", 30)
 
 
 @pytest.fixture(scope="module")
-def datasets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("datasets")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        for env, name, steps, *more in (
-            ("ToyVaried-v0", "varied", 600, "--perturb-every", 12),
-            ("ToyDiscrete-v0", "discrete", 60, "--stochastic"),
-            ("Toy-v0", "one", 4),
-        ):
-            argv = ["--dataset", f"lab/{name}-v0", "--steps", steps, "--seed", 0, "-q", *more]
-            assert pbvf("collect", f"toyenv:{env}", *argv).code == 0
-    return folder
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(
+        tmp_path_factory.mktemp("made"),
+        "collect toyenv:ToyVaried-v0 --dataset lab/varied-v0 --steps 600 --seed 0 "
+        "--perturb-every 12",
+        "collect toyenv:ToyDiscrete-v0 --dataset lab/discrete-v0 --steps 60 --seed 0 --stochastic",
+        "collect toyenv:Toy-v0 --dataset lab/one-v0 --steps 4 --seed 0",
+    )
 
 
 @pytest.fixture(autouse=True)
-def here(datasets, tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(datasets))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def datasets(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made / "datasets"))
+    return made / "datasets"
 
 
 def fit(*argv: object, dataset: str = "lab/varied-v0"):

@@ -7,39 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from cli_tools import content, pbvf
+from cli_tools import content, make, pbvf
 
 A, OUT = "lab/a-v0", "lab/out-v0"
-COLLECT = (
-    "collect",
-    "toyenv:Toy-v0",
-    "--episodes",
-    3,
-    "--seed",
-    0,
-    "--license",
-    "MIT",
-    "--dataset",
-)
+COLLECT = ("collect", "toyenv:Toy-v0", *("--episodes", 3, "--seed", 0), "--license", "MIT")
+COLLECT += ("--dataset",)
 
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    collect = " ".join(map(str, COLLECT))
     folder = tmp_path_factory.mktemp("collected")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        assert pbvf(*COLLECT, A, "-q").code == 0
-        assert pbvf("dataset", "pack", A, folder / "a.tar", "-q").code == 0
-    return folder
+    return make(folder, f"{collect} {A}", f"dataset pack {A} datasets/a.tar")
 
 
-@pytest.fixture(autouse=True)
-def root(collected: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "datasets"
-    shutil.copytree(collected, folder)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    return folder
+@pytest.fixture
+def root(collected: Path, here: Path) -> Path:
+    return Path(shutil.copytree(collected / "datasets", here / "datasets"))
 
 
 COMMANDS = {

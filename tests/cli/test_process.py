@@ -2,66 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from cli_tools import content, digest, pbvf, run_process, start
+from cli_tools import content, digest, pbvf, run_process, start, wait_for, wait_for_group
 
 SLOW = ("collect", "toyenv:ToySlow-v0", "--dataset", "lab/slow-v0", "--seed", 0, "-q")
 
 
-@pytest.fixture
-def env(tmp_path):
-    (tmp_path / "work").mkdir()
-    return {
-        "MINARI_DATASETS_PATH": str(tmp_path / "datasets"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-
-
-def test_start_up_loads_nothing_heavy():
-    code = (
-        "import sys; from pbvf_cli.__main__ import main; code = main(['--help'])\n"
-        "heavy = {'torch', 'numpy', 'gymnasium', 'h5py', 'minari', 'scipy', 'matplotlib'}\n"
-        "print(code, sorted(heavy & set(sys.modules)), file=sys.stderr)"
-    )
-    ran = run_process(code=code)
-    assert ran.err.splitlines()[-1] == "0 []"
-    assert "fit-critic" in ran.out
-
-
-def test_collect_never_imports_torch(env):
+def test_collect_never_imports_torch():
     code = (
         "import sys; from pbvf_cli.__main__ import main\n"
         "code = main(sys.argv[1:])\n"
         "print(code, 'torch' in sys.modules, file=sys.stderr)"
     )
     argv = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 12, "-q"]
-    ran = run_process(*argv, code=code, env=env)
+    ran = run_process(*argv, code=code)
     assert ran.err.splitlines()[-1] == "0 False"
 
 
-def test_case_5_and_11_workers_give_the_same_bytes(env, tmp_path):
+def test_case_5_and_11_workers_give_the_same_bytes(here):
     argv = ["collect", "toyenv:Toy-v0", "--steps", 102, "--seed", 0, "--perturb-every", 2, "-q"]
     for workers in (1, 2):
-        ran = run_process(
-            *argv, "--workers", workers, "--dataset", f"lab/with{workers}-v0", env=env
-        )
+        ran = run_process(*argv, "--workers", workers, "--dataset", f"lab/with{workers}-v0")
         assert ran.code == 0, ran.err
-    one, two = (content(tmp_path / f"datasets/lab/with{w}-v0/data") for w in (1, 2))
+    one, two = (content(here / f"datasets/lab/with{w}-v0/data") for w in (1, 2))
     assert one["main_data.hdf5"] == two["main_data.hdf5"]
 
 
-def test_a_module_of_the_current_folder_is_found_by_workers_too(env, tmp_path):
-    work = tmp_path / "work"
-    (work / "mine.py").write_text(
+def test_a_module_of_the_current_folder_is_found_by_workers_too(here):
+    (here / "mine.py").write_text(
         "import gymnasium as gym\n"
         "from toyenv import ToyEnv\n"
         "class Mine(ToyEnv):\n    pass\n"
@@ -69,18 +43,8 @@ def test_a_module_of_the_current_folder_is_found_by_workers_too(env, tmp_path):
     )
     argv = ["collect", "mine:Mine-v0", "--dataset", "lab/mine-v0", "--episodes", 6, "--workers", 2]
     # As the installed command starts: the current folder is not on the path.
-    ran = run_process(*argv, "-q", env={**env, "PYTHONSAFEPATH": "1"}, cwd=work)
+    ran = run_process(*argv, "-q", env={"PYTHONSAFEPATH": "1"})
     assert ran.code == 0, ran.err
-
-
-def wait_for(path, lines, process):
-    """Wait until a log has so many lines."""
-    for _ in range(600):
-        if path.exists() and len(path.read_text().splitlines()) >= lines:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    raise AssertionError("the process did not get so far")
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +62,10 @@ def undisturbed(tmp_path_factory):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 @pytest.mark.slow
-def test_case_14_stopped_in_the_middle_the_same_command_continues(
-    env, tmp_path, undisturbed, number, code
-):
+def test_case_14_stopped_in_the_middle_the_same_command_continues(here, undisturbed, number, code):
     argv, log, expected = undisturbed
     log.unlink()
-    process = start(*argv, env=env)
+    process = start(*argv)
     wait_for(log, 40, process)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -112,71 +74,60 @@ def test_case_14_stopped_in_the_middle_the_same_command_continues(
     if code > 0:
         assert len(err.splitlines()) == 1
         assert "continues" in err
-    root = tmp_path / "datasets"
+    root = here / "datasets"
     assert not (root / "lab/slow-v0").exists()
     before = len(log.read_text().splitlines())
-    ran = run_process(*argv, env=env)
+    ran = run_process(*argv)
     assert ran.code == 0, ran.err
     assert content(root / "lab/slow-v0") == expected
     if code > 0:  # finished episodes were kept: no step of them was run again
         assert len(log.read_text().splitlines()) - before < 70
 
 
-def test_interrupting_a_group_of_workers_leaves_no_process_behind(env, tmp_path):
-    log = tmp_path / "log.txt"
+def test_interrupting_a_group_of_workers_leaves_no_process_behind(here):
+    log = here / "log.txt"
     argv = [*SLOW, "--steps", 2000, "--workers", 2, "--warmup-episodes", 0]
     argv += ["--env-kwargs", f'{{"log": "{log}"}}']
-    process = start(*argv, env=env, start_new_session=True)
+    process = start(*argv, start_new_session=True)
     wait_for(log, 10, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    for _ in range(100):
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.05)
-    else:
-        raise AssertionError("a worker is still there")
+    wait_for_group(process)
 
 
 @pytest.mark.slow
-def test_an_interrupted_fit_continues_to_the_same_bytes(env, tmp_path, monkeypatch):
-    work = tmp_path / "work"
-    monkeypatch.chdir(work)
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
+def test_an_interrupted_fit_continues_to_the_same_bytes(here):
     collect = ["--dataset", "lab/toy-v0", "--steps", 200, "--seed", 0, "-q"]
     assert pbvf("collect", "toyenv:Toy-v0", *collect).code == 0
     # Large enough to be caught in the middle.
     fit = ["fit-critic", "lab/toy-v0", "--critic", "psvf", "--updates", 300, "--seed", 0]
     fit += ["--hidden", "128,128", "--snapshots", "20", "-q"]
-    process = start(*fit, "--out", "c.safetensors", env=env, cwd=work)
+    process = start(*fit, "--out", "c.safetensors")
     for _ in range(3000):
-        if (work / "c-000020.safetensors").exists() or process.poll() is not None:
+        if (here / "c-000020.safetensors").exists() or process.poll() is not None:
             break
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
-    assert not (work / "c.safetensors").exists()
-    assert (work / ".c.safetensors.partial").exists()
+    assert not (here / "c.safetensors").exists()
+    assert (here / ".c.safetensors.partial").exists()
     for out in ("c.safetensors", "d.safetensors"):
         ran = pbvf(*fit, "--out", out)
         assert ran.code == 0, ran.err
-    assert (work / "c.safetensors").read_bytes() == (work / "d.safetensors").read_bytes()
-    assert not (work / ".c.safetensors.partial").exists()
+    assert (here / "c.safetensors").read_bytes() == (here / "d.safetensors").read_bytes()
+    assert not (here / ".c.safetensors.partial").exists()
 
 
-def test_two_at_once_conflict(env, tmp_path):
-    log = tmp_path / "log.txt"
+def test_two_at_once_conflict(here):
+    log = here / "log.txt"
     argv = [*SLOW, "--steps", 200, "--warmup-episodes", 0]
     argv += ["--env-kwargs", f'{{"log": "{log}"}}']
-    process = start(*argv, env=env)
+    process = start(*argv)
     wait_for(log, 3, process)
-    second = run_process(*argv, env=env)
+    second = run_process(*argv)
     process.kill()
     process.communicate()
     assert second.code == 7
@@ -191,39 +142,39 @@ def test_a_reader_that_leaves_early_is_no_error(argv):
         assert process.wait(timeout=60) == 0
 
 
-def test_a_result_nobody_reads_is_still_a_success(env, tmp_path):
+def test_a_result_nobody_reads_is_still_a_success(here):
     argv = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 12, "--json", "-q"]
-    with start(*argv, env=env) as process:
+    with start(*argv) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 0
-    assert digest(tmp_path / "datasets", "lab/toy-v0")
+    assert digest(here / "datasets", "lab/toy-v0")
 
 
-def test_progress_is_plain_lines_without_a_terminal(env):
+def test_progress_is_plain_lines_without_a_terminal():
     argv = ["collect", "toyenv:Toy-v0", "--dataset", "lab/toy-v0", "--steps", 12, "--json"]
-    ran = run_process(*argv, env=env)
+    ran = run_process(*argv)
     assert ran.json["steps"] == 12
     assert "\x1b" not in ran.err + ran.out
     assert "\r" not in ran.err
 
 
-def test_a_dependency_that_complains_does_not_break_json(env):
+def test_a_dependency_that_complains_does_not_break_json():
     # Hopper-v4 is old: Gymnasium has remarks about it.
     argv = ["collect", "Hopper-v4", "--dataset", "lab/h-v0", "--steps", 20, "--json", "-q"]
-    ran = run_process(*argv, "--warmup-episodes", 1, env=env)
+    ran = run_process(*argv, "--warmup-episodes", 1)
     assert ran.code == 0
     assert ran.err == ""
     assert ran.json["steps"] == 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals")
-def test_a_terminal_gets_a_bar(env):
+def test_a_terminal_gets_a_bar():
     import pty
 
     parent, child = pty.openpty()
     argv = ["collect", "toyenv:ToySlow-v0", "--dataset", "lab/toy-v0", "--steps", 50, "--seed", 0]
-    with start(*argv, "--workers", 2, env={**env, "TERM": "xterm"}, stderr=child) as process:
+    with start(*argv, "--workers", 2, env={"TERM": "xterm"}, stderr=child) as process:
         os.close(child)
         seen = b""
         while True:
@@ -283,58 +234,40 @@ for name in ("Env", "Exits", "Words"):
 """
 
 
-def noisy(tmp_path, name, *arguments):
-    (tmp_path / "noisyenv.py").write_text(NOISY)
-    paths = os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p)
-    command = ["collect", f"noisyenv:{name}-v0", "--dataset", "lab/noisy-v0", "--episodes", "3"]
-    return subprocess.run(
-        [sys.executable, "-m", "pbvf_cli", *command, "--json", "--seed", "0", *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "MINARI_DATASETS_PATH": str(tmp_path / "d"), "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def noisy(here, name, *arguments):
+    (here / "noisyenv.py").write_text(NOISY)
+    command = ["collect", f"noisyenv:{name}-v0", "--dataset", "lab/noisy-v0", "--episodes", 3]
+    argv = [*command, "--json", "--seed", 0, *arguments]
+    return run_process(*argv)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_what_an_environment_prints_stays_out_of_the_data(tmp_path, workers):
-    done = noisy(tmp_path, "Env", "--workers", workers)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["episodes"] == 3
-    assert "written in step" in done.stderr
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_an_environment_prints_stays_out_of_the_data(here, workers):
+    ran = noisy(here, "Env", "--workers", workers)
+    assert ran.code == 0, ran.err
+    assert ran.json["episodes"] == 3
+    assert "written in step" in ran.err
 
 
-def test_an_environments_threads_do_not_keep_the_command_alive(tmp_path):
-    done = noisy(tmp_path, "Env", "--env-kwargs", '{"thread": true}')
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 3
+def test_an_environments_threads_do_not_keep_the_command_alive(here):
+    ran = noisy(here, "Env", "--env-kwargs", '{"thread": true}')
+    assert ran.code == 0, ran.err
+    assert ran.json["steps"] == 3
 
 
 @pytest.mark.parametrize(("name", "words"), [("Exits", "SystemExit"), ("Words", "'1.5'")])
-def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(tmp_path, name, words):
-    done = noisy(tmp_path, name)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert words in done.stderr.splitlines()[-1]
+def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(here, name, words):
+    ran = noisy(here, name)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_bug(tmp_path, closed):
-    paths = os.pathsep.join(str(Path(p).resolve()) for p in sys.path if p)
-    done = subprocess.run(
-        f"{sys.executable} -m pbvf_cli collect LQR-v0 --dataset lab/closed-v0 --episodes 1 "
-        f"--seed 0 --json {closed}",
-        shell=True,
-        cwd=tmp_path,
-        env={**os.environ, "MINARI_DATASETS_PATH": str(tmp_path / "d"), "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "d" / "lab" / "closed-v0" / "manifest.json").exists()
+def test_closed_streams_are_no_bug(here, closed):
+    command = f"{sys.executable} -m pbvf_cli collect LQR-v0 --dataset lab/closed-v0 --episodes 1"
+    shell = f"import os; raise SystemExit(os.system('{command} --seed 0 --json {closed}'))"
+    ran = run_process(code=shell)
+    assert ran.code == 0, ran.err
+    assert (here / "datasets/lab/closed-v0/manifest.json").exists()
     if closed == "2>&-":
-        assert json.loads(done.stdout)["episodes"] == 1
+        assert ran.json["episodes"] == 1

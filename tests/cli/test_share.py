@@ -31,12 +31,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return licensed(tmp_path_factory.mktemp("made"))
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    return tmp_path / "root"
-
-
 def digest(folder: Path) -> Any:
     return json.loads((folder / "manifest.json").read_bytes())["digest"]
 
@@ -115,8 +109,6 @@ def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:
     ran = pbvf("dataset", "pull", folder, NAME, "--public-key", public, "--json")
     assert ran.json["signed_by"] == made_keys["fingerprint"]
     assert pbvf("dataset", "pull", made, "lab/b-v0", "--public-key", public).code == 4
-    for command in ("sign", "check-signature"):
-        assert "--key" in pbvf("dataset", command, folder).error
 
 
 @pytest.mark.parametrize(
@@ -205,14 +197,24 @@ def test_one_bar_follows_the_other(
             assert ("verifying" in words) is not again
 
 
+def arrived(root: Path) -> bool:
+    """Whether a pull got as far as the server lets it."""
+    return any(p.stat().st_size == 20_000 for p in root.glob("lab/.toy-v0.arriving/part-*"))
+
+
+def stalled(web: Any, root: Path) -> Any:
+    """Start a pull in a process of its own and wait until it waits for the server."""
+    process = start("dataset", "pull", web.url, NAME)
+    deadline = time.monotonic() + 60
+    while not arrived(root):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
 def test_a_killed_pull_goes_on_and_keeps_others_out(made: Path, root: Path) -> None:
-    part = root / "lab/.toy-v0.arriving"
     with serving(made, stall=20_000) as web:
-        process = start("dataset", "pull", web.url, NAME)
-        deadline = time.monotonic() + 60
-        while not any(p.stat().st_size == 20_000 for p in part.glob("part-*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        process = stalled(web, root)
         ran = pbvf("dataset", "pull", web.url, NAME)
         assert ran.code == 7
         assert "another process" in ran.error
@@ -227,13 +229,8 @@ def test_a_killed_pull_goes_on_and_keeps_others_out(made: Path, root: Path) -> N
 
 
 def test_ctrl_c_says_that_the_same_command_continues(made: Path, root: Path) -> None:
-    work = root / "lab/.toy-v0.arriving"
     with serving(made, stall=20_000) as web:
-        process = start("dataset", "pull", web.url, NAME)
-        deadline = time.monotonic() + 60
-        while not any(p.stat().st_size == 20_000 for p in work.glob("part-*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        process = stalled(web, root)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         web.released.set()
@@ -241,19 +238,4 @@ def test_ctrl_c_says_that_the_same_command_continues(made: Path, root: Path) -> 
     assert out == ""
     assert "the same command continues" in err
     assert len(err.splitlines()) == 1
-    assert any(p.stat().st_size == 20_000 for p in work.glob("part-*"))
-
-
-def test_help_names_places_and_options() -> None:
-    for command, words in {
-        "push": ("REMOTE", "s3://", "--allow", "--overwrite"),
-        "pull": ("REMOTE", "ID", "https://", "--public-key"),
-        "pack": ("FILE.tar",),
-        "unpack": ("FILE.tar", "--public-key"),
-        "keygen": ("FILE.pub",),
-        "sign": ("--key",),
-        "check-signature": ("--key",),
-    }.items():
-        ran = pbvf("dataset", command, "--help")
-        assert ran.code == 0
-        assert all(word in ran.out for word in (*words, "--json", "--quiet", "--debug")), command
+    assert arrived(root)

@@ -15,14 +15,6 @@ STACK = ("--wrapper", 'frame-stack:{"stack_size": 2}', "--wrapper", "time-featur
 SEED = ("--seed", 0, "-q", "--json")
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def ok(*argv):
     ran = pbvf(*argv)
     assert ran.code == 0, ran.err
@@ -72,17 +64,8 @@ def test_a_run_in_a_wrapped_environment(here):
 
 
 def test_a_wrapper_that_is_not_installed_here(here):
-    ok(
-        "collect",
-        "LQR-v0",
-        "--wrapper",
-        "time-feature",
-        "--dataset",
-        "lab/l-v0",
-        "--episodes",
-        2,
-        *SEED,
-    )
+    collect = ("collect", "LQR-v0", "--wrapper", "time-feature", "--dataset", "lab/l-v0")
+    ok(*collect, "--episodes", 2, *SEED)
     ok("fit-critic", "lab/l-v0", "--critic", "psvf", "--updates", 2, "--out", "critic", *SEED)
     content, tensors = decode("critic", (here / "critic").read_bytes(), "x")
     content["environment"]["wrappers"] = [{"name": "their-own", "kwargs": {}}]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +112,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
         return made[key]
 
     return make
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Steps and episodes from which training went on, call by call."""
+    seen: list[tuple[int, int]] = []
+    train = online.train
+
+    def noting(training: Any, *args: Any) -> Any:
+        seen.append((training.steps, training.episodes))
+        return train(training, *args)
+
+    monkeypatch.setattr(online, "train", noting)
+    return seen
 
 
 class Stop(BaseException):
@@ -324,20 +337,12 @@ def test_more_steps_give_the_bytes_of_an_uninterrupted_run(
 
 
 def test_an_extension_goes_on_from_its_checkpoint(
-    tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finished: Any, starts: list[tuple[int, int]]
 ) -> None:
     # Evaluations at 15, 30, 45, 60 and then 30, 60, 90, 120: none of the passed ones is new.
     train_run(CONFIG, tmp_path / "run", 60)
-    starts: list[int] = []
-    train = online.train
-
-    def noting(training: Any, *args: Any) -> Any:
-        starts.append(training.steps)
-        return train(training, *args)
-
-    monkeypatch.setattr(online, "train", noting)
     result = train_run(CONFIG, tmp_path / "run", 120)
-    assert 40 < starts[0] <= 60
+    assert 40 < starts[1][0] <= 60
     assert content(tmp_path / "run") == finished(120)
     assert [e.step for e in result.evaluations] == [30, 60, 90, 120]
 
@@ -376,24 +381,14 @@ def test_interrupted_and_continued(way: dict[str, Any], tmp_path: Path, finished
 
 @pytest.mark.parametrize("way", [WAYS["pssvf"], WAYS["psvf per step"], WAYS["stochastic pavf"]])
 def test_a_gentle_stop_keeps_every_finished_episode(
-    way: dict[str, Any], tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+    way: dict[str, Any], tmp_path: Path, finished: Any, starts: list[tuple[int, int]]
 ) -> None:
     config = configuration(evaluations=3, **way)
-    starts: list[int] = []
-    train = online.train
-
-    def noting(training: Any, *args: Any) -> Any:
-        starts.append(training.episodes)
-        return train(training, *args)
-
-    monkeypatch.setattr(online, "train", noting)
-    stops = 0
     for episodes in (1, 1, 2, 1, 3):
         with pytest.raises(Stop):
             train_run(config, tmp_path / "run", 120, stop_soon=StopSoon(episodes))
-        stops += episodes
     train_run(config, tmp_path / "run", 120)
-    assert starts == [0, 1, 2, 4, 5, 8]
+    assert [done for _, done in starts] == [0, 1, 2, 4, 5, 8]
     assert content(tmp_path / "run") == finished(120, config)
 
 
@@ -421,7 +416,10 @@ def test_leftovers_of_a_kill_do_not_stay(tmp_path: Path, finished: Any) -> None:
 
 
 def test_divergence_leaves_the_last_checkpoint(
-    tmp_path: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    finished: Any,
+    starts: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     step = online.gradient_step
 
@@ -436,16 +434,8 @@ def test_divergence_leaves_the_last_checkpoint(
     monkeypatch.setattr(online, "gradient_step", step)
     assert (tmp_path / "run/checkpoint.safetensors").exists()
     assert not (tmp_path / "run/result.json").exists()
-    starts: list[int] = []
-    train = online.train
-
-    def noting(training: Any, *args: Any) -> Any:
-        starts.append(training.steps)
-        return train(training, *args)
-
-    monkeypatch.setattr(online, "train", noting)
     train_run(CONFIG, tmp_path / "run", 90)
-    assert 25 <= starts[0] < 70
+    assert 25 <= starts[1][0] < 70
     assert content(tmp_path / "run") == finished(90)
 
 
@@ -524,12 +514,24 @@ def test_a_malformed_result_is_damage(text: str, done: tuple[Path, RunResult]) -
     assert "result.json" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["critic.safetensors", "policy.safetensors", "result.json"])
-def test_what_was_deleted_is_made_again(
-    name: str, done: tuple[Path, RunResult], finished: Any
+@pytest.mark.parametrize(
+    ("name", "damaged"),
+    [
+        ("critic.safetensors", False),
+        ("policy.safetensors", False),
+        ("result.json", False),
+        ("critic.safetensors", True),
+        ("policy.safetensors", True),
+    ],
+)
+def test_what_was_deleted_or_damaged_is_made_again(
+    name: str, damaged: bool, done: tuple[Path, RunResult], finished: Any
 ) -> None:
     folder, _ = done
-    (folder / name).unlink()
+    if damaged:
+        flip(folder / name)
+    else:
+        (folder / name).unlink()
     assert not train_run(CONFIG, folder, 90).already_complete
     assert content(folder) == finished(90)
 
@@ -580,7 +582,8 @@ def test_fewer_steps_than_an_unfinished_run_has(tmp_path: Path, finished: Any) -
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
+    for name in ("notes.txt", "critic.safetensors"):  # one of them is called as a run's own
+        (folder / name).write_text("mine")
     (folder / "episodes").mkdir()
     (folder / "episodes/one.mp4").write_text("mine")
     for overwrite in (False, True):
@@ -588,8 +591,10 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
             shutil.rmtree(folder / "episodes")
         with pytest.raises(ConflictError, match="other things"):
             train_run(CONFIG, folder, 30, overwrite=overwrite)
-        assert (folder / "notes.txt").read_text() == "mine"
-    (folder / "notes.txt").unlink()
+        for name in ("notes.txt", "critic.safetensors"):
+            assert (folder / name).read_text() == "mine"
+    for name in ("notes.txt", "critic.safetensors"):
+        (folder / name).unlink()
     (folder / "episodes").mkdir()
     (folder / "episodes/one.mp4").write_text("mine")
     with pytest.raises(ConflictError, match="other things"):
@@ -752,12 +757,3 @@ def test_an_export_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.M
         data = (folder / "data/main_data.hdf5").read_bytes()
         digests.append(hashlib.sha256(data).hexdigest())
     assert digests[0] == digests[1]
-
-
-def test_paths_are_pathlib(tmp_path: Path) -> None:
-    critic, policy = snapshot_files(pathlib.Path("run"), 12)
-    assert (critic.name, policy.name) == (
-        "critic-0000012.safetensors",
-        "policy-0000012.safetensors",
-    )
-    assert snapshot_files(tmp_path, 123_456_789)[0].name == "critic-123456789.safetensors"
