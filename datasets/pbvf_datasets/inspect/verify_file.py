@@ -10,6 +10,7 @@ import numpy as np
 
 from pbvf_datasets.format.schema import DATA_FILE
 from pbvf_datasets.inspect.findings import FOUND, Findings, Verification, check_environment
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
@@ -107,25 +108,24 @@ def _refuse_others(start: bytes, path: Path) -> None:
 def _check_policies(path: Path) -> None:
     from pbvf_offline.policies.files import load_policies
 
-    loaded = load_policies(path)
-    if loaded.environment is not None:
-        check_environment(loaded.environment.to_dict(), f"{path}: environment")
+    _check_reference(load_policies(path).environment, path)
 
 
 def _check_critic(path: Path) -> None:
     from pbvf_offline.fit.critic_file import load_critic
 
-    loaded = load_critic(path)
-    if loaded.context.environment is not None:
-        check_environment(loaded.context.environment.to_dict(), f"{path}: environment")
+    _check_reference(load_critic(path).context.environment, path)
 
 
 def _check_model(path: Path) -> None:
     from pbvf_offline.models.model_file import load_model
 
-    loaded = load_model(path)
-    if loaded.environment is not None:
-        check_environment(loaded.environment.to_dict(), f"{path}: environment")
+    _check_reference(load_model(path).environment, path)
+
+
+def _check_reference(environment: EnvReference | None, path: Path) -> None:
+    if environment is not None:
+        check_environment(environment.to_dict(), f"{path}: environment")
 
 
 def _check_checkpoint(path: Path) -> None:

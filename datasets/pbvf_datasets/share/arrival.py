@@ -160,7 +160,8 @@ class Arrival:
     """The work folder in which a dataset from elsewhere is put together; a context manager.
 
     Inside the ``with`` block this process alone works there. Leaving it without
-    :meth:`publish` keeps what has arrived, for the next attempt.
+    :meth:`publish` keeps what has arrived, for the next attempt. What the system refuses inside
+    the block becomes a ResourceError that says what to do.
 
     Args:
         path: Where the dataset will be.
@@ -173,24 +174,30 @@ class Arrival:
     def __init__(self, path: Path) -> None:
         self._folder = arrival_work(path)
         self.work, self.build = self._folder.folder, self._folder.build
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        with self.resources():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(
+                resource_errors(
+                    self.work,
+                    lambda: "free space or choose another place; the same command continues",
+                )
+            )
             self._folder.hold()
+            stack.callback(self._leave)
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def _leave(self) -> None:
         try:
             if self._folder.held and not self._holds_something():
                 self.discard()
         finally:
             self._folder.close()
-
-    def resources(self) -> contextlib.AbstractContextManager[None]:
-        """Turn the system's refusals into errors that say what to do."""
-        return resource_errors(
-            self.work, lambda: "free space or choose another place; the same command continues"
-        )
 
     # -------------------------------------------------------------------------- filling
 
@@ -207,29 +214,25 @@ class Arrival:
             ResourceError: The disk is too full for them.
         """
         digests = {entry["sha256"] for entry in files.values()}
-        with self.resources():
-            for entry in sorted(self.work.iterdir()):
-                if entry != self.build and entry.name.removeprefix(_PART) not in digests:
+        for entry in sorted(self.work.iterdir()):
+            if entry != self.build and entry.name.removeprefix(_PART) not in digests:
+                remove_tree(entry)
+        data = (self.build / DATA_FILE).parent
+        make_folders(data)
+        for folder in (self.build, data):
+            for entry in sorted(folder.iterdir()):
+                if entry != data and entry.relative_to(self.build).as_posix() not in files:
                     remove_tree(entry)
-            data = (self.build / DATA_FILE).parent
-            make_folders(data)
-            for folder in (self.build, data):
-                for entry in sorted(folder.iterdir()):
-                    if entry != data and entry.relative_to(self.build).as_posix() not in files:
-                        remove_tree(entry)
-            missing = [name for name, entry in files.items() if not self._has(name, entry)]
+        missing = [name for name, entry in files.items() if not self._has(name, entry)]
+        if missing:
             need = sum(files[name]["size"] - self.arrived(files[name]) for name in missing)
-            if missing:
-                self._folder.require_space(need + _ROOM)
+            self._folder.require_space(need + _ROOM)
         return missing
 
     def _has(self, name: str, entry: Mapping[str, Any]) -> bool:
         """Whether a file is whole already; one that is not right is removed."""
         file = self.build / name
-        if not path_exists(file):
-            return False
-        status = file.lstat()
-        if stat.S_ISREG(status.st_mode) and status.st_size == entry["size"]:
+        if _size(file) == entry["size"]:
             with file.open("rb") as opened:
                 if hashlib.file_digest(opened, "sha256").hexdigest() == entry["sha256"]:
                     return True
@@ -242,14 +245,10 @@ class Arrival:
 
     def arrived(self, entry: Mapping[str, Any]) -> int:
         """Return how many bytes of a file arrived earlier; one that is too long is removed."""
-        part = self.part(entry)
-        if not path_exists(part):
-            return 0
-        with self.resources():
-            status = part.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_size <= entry["size"]:
-                return status.st_size
-            remove_tree(part)
+        size = _size(self.part(entry))
+        if size is not None and size <= entry["size"]:
+            return size
+        remove_tree(self.part(entry))
         return 0
 
     @contextlib.contextmanager
@@ -263,35 +262,26 @@ class Arrival:
             start: Keep so many bytes of what arrived earlier.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self.resources():
-            descriptor = os.open(self.part(entry), flags, 0o666)
+        descriptor = os.open(self.part(entry), flags, 0o666)
         try:
-            with self.resources():
-                os.ftruncate(descriptor, start)
-                os.lseek(descriptor, start, os.SEEK_SET)
-
-            def write(data: bytes) -> None:
-                with self.resources():
-                    write_all(descriptor, data)
-
-            yield write
+            os.ftruncate(descriptor, start)
+            os.lseek(descriptor, start, os.SEEK_SET)
+            yield lambda data: write_all(descriptor, data)
         finally:
             os.close(descriptor)
 
     def keep(self, name: str, entry: Mapping[str, Any]) -> None:
         """Take a part, whole and of the right digest, as this file."""
-        with self.resources():
-            descriptor = os.open(self.part(entry), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            self.part(entry).rename(self.build / name)
+        descriptor = os.open(self.part(entry), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self.part(entry).rename(self.build / name)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
-        with self.resources():
-            write_durably(self.build / name, data, sync=False)
+        write_durably(self.build / name, data, sync=False)
 
     # ------------------------------------------------------------------------ finishing
 
@@ -306,9 +296,8 @@ class Arrival:
             UnsafeError: It could run code, read other files or exhaust the machine.
             IncompatibleError: It is of another format version.
         """
-        with self.resources():
-            sync_folder((self.build / DATA_FILE).parent)
-            sync_folder(self.build)
+        sync_folder((self.build / DATA_FILE).parent)
+        sync_folder(self.build)
         try:
             with open_folder(self.build, require_manifest=True, warn=False) as folder:
                 folder.open_checked()
@@ -325,10 +314,8 @@ class Arrival:
 
         Raises:
             ConflictError: Something else took the name meanwhile.
-            ResourceError: The system refuses.
         """
-        with self.resources():
-            self._folder.publish(replace=overwrite)
+        self._folder.publish(replace=overwrite)
 
     def discard(self) -> None:
         """Remove all that has arrived: the dataset is there already, or it is of no use."""
@@ -340,6 +327,15 @@ class Arrival:
         with contextlib.suppress(OSError):
             return any(p.is_file() and p.stat().st_size for p in self.work.rglob("*"))
         return True
+
+
+def _size(path: Path) -> int | None:
+    """Return the bytes of a regular file; None of anything else, or nothing."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def update_file(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:

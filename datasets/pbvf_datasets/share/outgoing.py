@@ -21,7 +21,7 @@ from pbvf_datasets.format.schema import (
     resolve_dataset,
 )
 from pbvf_datasets.inspect.verify import verify
-from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, CheckedFolder, open_folder
+from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, open_folder
 from pbvf_datasets.share.arrival import CHUNK, Progress, listed_files
 from pbvf_datasets.share.privacy import Machine, find_private
 from pbvf_datasets.share.remote import BrokenError, Incoming, MissingFileError, Remote
@@ -82,31 +82,20 @@ def outgoing(dataset: str | os.PathLike[str], root: Path | None = None) -> Outgo
         )
     with open_folder(path, require_manifest=True, warn=False) as folder:
         folder.open_checked()
-        return _outgoing(folder)
-
-
-def _outgoing(folder: CheckedFolder) -> Outgoing:
-    path = folder.path
-    manifest = read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
-    checked = parse_manifest(manifest, path / MANIFEST_FILE)
+    where = path / MANIFEST_FILE
+    manifest = read_file(where, MAX_MANIFEST_BYTES)
+    checked = parse_manifest(manifest, where)
     if checked["digest"] != folder.digest:
-        raise DamagedError("it changed while it was being read", where=path / MANIFEST_FILE)
-    files = listed_files(checked, str(path / MANIFEST_FILE))
+        raise DamagedError("it changed while it was being read", where=where)
+    files = listed_files(checked, str(where))
     card = read_whole(FolderRemote(path), CARD_FILE, MAX_CARD_BYTES)
     signature = read_signature(path)
     for name, data in ((CARD_FILE, card), (SIGNATURE_FILE, signature)):
         if data is not None:
             files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     named = folder.metadata.get("dataset_id")
-    return Outgoing(
-        path=path,
-        named=named if isinstance(named, str) else None,
-        digest=folder.digest,
-        manifest=manifest,
-        card=card,
-        signature=signature,
-        files=files,
-    )
+    known = named if isinstance(named, str) else None
+    return Outgoing(path, known, folder.digest, manifest, card, signature, files)
 
 
 class AsChecked(FolderRemote):

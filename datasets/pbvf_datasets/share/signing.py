@@ -11,12 +11,15 @@ package ``cryptography`` is imported where it is needed, and nowhere else.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import stat
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE, resolve_dataset
@@ -87,15 +90,7 @@ def make_keys(path: Path) -> KeyPair:
         UsageError: ``cryptography`` is not installed.
         ResourceError: The folder cannot be written.
     """
-    _require()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-        PublicFormat,
-    )
-
+    ed25519, form = _cryptography()
     if not path_exists(path.parent):
         raise UsageError("there is no such folder", where=path.parent)
     public_path = path.with_name(path.name + ".pub")
@@ -104,10 +99,11 @@ def make_keys(path: Path) -> KeyPair:
             raise ConflictError(
                 "exists, and keys are never overwritten", where=file, remedy="name another file"
             )
-    key = Ed25519PrivateKey.generate()
+    key = ed25519.Ed25519PrivateKey.generate()
     public = key.public_key()
-    private_bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    public_bytes = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    pem, plain = form.Encoding.PEM, form.NoEncryption()
+    private_bytes = key.private_bytes(pem, form.PrivateFormat.PKCS8, plain)
+    public_bytes = public.public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
     try:
         _create(path, private_bytes, 0o600)
         _create(public_path, public_bytes, 0o644)
@@ -156,7 +152,6 @@ def sign_dataset(
         ConflictError: Another signature is there.
         ResourceError: The folder cannot be written.
     """
-    _require()
     private = _private_key(key)
     path = resolve_dataset(dataset, root)
     with open_folder(path, require_manifest=True, warn=False) as folder:
@@ -190,7 +185,6 @@ def check_signature(
         UnsafeError: There is no manifest or signature, or another key signed.
         DamagedError: A file is not the one that the manifest lists, or the signature is none.
     """
-    _require()
     public = load_public_key(public_key)
     path = resolve_dataset(dataset, root)
     with open_folder(path, require_manifest=True, warn=False) as folder:
@@ -257,54 +251,38 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     Raises:
         UsageError: It is something else, or ``cryptography`` is not installed.
     """
-    _require()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import (
-        load_pem_public_key,
-        load_ssh_public_key,
-    )
-
+    ed25519, form = _cryptography()
     data = read_file(path, MAX_KEY_BYTES)
     if b"PRIVATE KEY-----" in data:
         raise UsageError(
             "is a private key", where=path, remedy="give the public key, usually FILE.pub"
         )
-    try:
-        key = load_ssh_public_key(data) if data.startswith(b"ssh-") else load_pem_public_key(data)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError("is not a public key", where=path) from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise UsageError("is not an Ed25519 key", where=path)
+    load = form.load_ssh_public_key if data.startswith(b"ssh-") else form.load_pem_public_key
+    key: Ed25519PublicKey = _loaded(
+        path, "public", lambda: load(data), ed25519.Ed25519PublicKey, None
+    )
     return key
 
 
 def _private_key(path: Path) -> Ed25519PrivateKey:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        load_pem_private_key,
-        load_ssh_private_key,
-    )
-
+    ed25519, form = _cryptography()
     data = read_file(path, MAX_KEY_BYTES)
-    load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else load_pem_private_key
+    ssh = b"OPENSSH PRIVATE KEY" in data
+    load = form.load_ssh_private_key if ssh else form.load_pem_private_key
     try:
-        key = load(data, None)
+        key: Ed25519PrivateKey = _loaded(
+            path,
+            "private",
+            lambda: load(data, None),
+            ed25519.Ed25519PrivateKey,
+            "make one with 'pbvf dataset keygen'",
+        )
     except TypeError as error:  # how the library says that a passphrase is missing
         raise UsageError(
             "is encrypted with a passphrase, which is not supported",
             where=path,
             remedy="make a key with 'pbvf dataset keygen'",
         ) from error
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(
-            "is not a private key", where=path, remedy="make one with 'pbvf dataset keygen'"
-        ) from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(
-            "is not an Ed25519 key", where=path, remedy="make one with 'pbvf dataset keygen'"
-        )
     if path.stat().st_mode & 0o077:
         warnings.warn(
             f"{path}: others on this machine can read this private key; run chmod 600 on it",
@@ -314,20 +292,33 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
+def _loaded(path: Path, what: str, load: Callable[[], Any], kind: type, remedy: str | None) -> Any:
+    """Return a key that is of the kind wanted."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        key = load()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"is not a {what} key", where=path, remedy=remedy) from error
+    if not isinstance(key, kind):
+        raise UsageError("is not an Ed25519 key", where=path, remedy=remedy)
+    return key
+
+
 def fingerprint(key: Ed25519PublicKey) -> str:
     """Return ``SHA256:…``, as OpenSSH shows for the same key."""
-    import base64
-    import hashlib
-
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-    line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _, form = _cryptography()
+    line = key.public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _require() -> None:
+def _cryptography() -> tuple[Any, Any]:
+    """Return the modules of that package with the keys and with the forms they are stored in."""
     try:
         import cryptography  # noqa: F401
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise UsageError("signatures need the package cryptography", remedy=_HINT) from error
+    return ed25519, serialization

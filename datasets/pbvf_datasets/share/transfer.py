@@ -464,12 +464,11 @@ class _File:
                     ) from None
                 time.sleep(self.remote.pauses[tries - 1])
                 continue
-            with self.arrival.resources():
-                digest = file_digest(self.arrival.part(self.entry))
-                if digest == self.entry["sha256"]:
-                    self.arrival.keep(self.name, self.entry)
-                    return fetched
-                self.arrival.part(self.entry).unlink()
+            digest = file_digest(self.arrival.part(self.entry))
+            if digest == self.entry["sha256"]:
+                self.arrival.keep(self.name, self.entry)
+                return fetched
+            self.arrival.part(self.entry).unlink()
             if not continued:
                 raise self._damaged(
                     f"its sha256 is {digest}, but its manifest says {self.entry['sha256']}"

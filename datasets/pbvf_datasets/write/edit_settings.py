@@ -19,6 +19,12 @@ Ranges = tuple[tuple[int, int], ...]
 SplitBy = Literal["episode", "policy"]
 
 _PART_NAMES: Final = {2: ("train", "test"), 3: ("train", "validation", "test")}
+_TOP: Final = setting(
+    "Of what passes all else, this fraction with the highest returns.",
+    gt=0,
+    le=1,
+    metavar="FRACTION",
+)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -54,6 +60,10 @@ def ranges_text(ranges: Ranges) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
+def _ranges(help: str) -> Any:
+    return setting(help, metavar="0-99,200", read=parse_ranges, write=ranges_text)
+
+
 @dataclass(frozen=True)
 class FilterSettings(Record):
     """Which episodes to keep: those that pass every criterion given.
@@ -79,48 +89,15 @@ class FilterSettings(Record):
 
     min_return: Annotated[float, setting("Least return.", metavar="R")] | None = None
     max_return: Annotated[float, setting("Greatest return.", metavar="R")] | None = None
-    top: (
-        Annotated[
-            float,
-            setting(
-                "Of what passes all else, this fraction with the highest returns.",
-                gt=0,
-                le=1,
-                metavar="FRACTION",
-            ),
-        ]
-        | None
-    ) = None
+    top: Annotated[float, _TOP] | None = None
     min_steps: Annotated[int, setting("Least steps.", ge=1, le=MOST)] | None = None
     max_steps: Annotated[int, setting("Greatest steps.", ge=1, le=MOST)] | None = None
     terminated: bool | None = None
     no_cut: Annotated[
         bool, setting("No episodes that a step budget cut short.", option="--no-cut")
     ] = False
-    episodes: (
-        Annotated[
-            Ranges,
-            setting(
-                "Only these, numbered from 0.",
-                metavar="0-99,200",
-                read=parse_ranges,
-                write=ranges_text,
-            ),
-        ]
-        | None
-    ) = None
-    seeds: (
-        Annotated[
-            Ranges,
-            setting(
-                "Only those reset with these seeds.",
-                metavar="0-99,200",
-                read=parse_ranges,
-                write=ranges_text,
-            ),
-        ]
-        | None
-    ) = None
+    episodes: Annotated[Ranges, _ranges("Only these, numbered from 0.")] | None = None
+    seeds: Annotated[Ranges, _ranges("Only those reset with these seeds.")] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
