@@ -1,6 +1,9 @@
-"""Fixtures shared by all tests; what several modules of tests use is in ``helpers``."""
+"""Fixtures shared by all tests; the helpers behind them live in ``libtools``."""
 
 from __future__ import annotations
+
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,3 +24,25 @@ def rng() -> np.random.Generator:
 def forking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers start by fork although torch is loaded: no second for each to import numpy."""
     monkeypatch.setattr(workers_module, "start_method", lambda: "fork")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of datasets, and of the cache, of a test's own; it does not exist yet."""
+    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good little dataset, read only."""
+    import hostile
+
+    return hostile.make(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture
+def folder(toy: Path, tmp_path: Path) -> Path:
+    """A copy of it to spoil."""
+    return Path(shutil.copytree(toy, tmp_path / "toy-v0"))

@@ -40,30 +40,16 @@ class Place:
         collected = ["collect", "LQR-v0", "--episodes", "1", "--seed", "0"]
         if kind == "dataset":
             name = "/".join(Path(path).parts[-2:])
-            critic = self.good("toy.safetensors")
+            critic, more = self.good("toy.safetensors"), self.good("lab/more-v0")
+            halves = ["--fractions", "0.5,0.5"]
             return {
                 "verify": ["dataset", "verify", path],
                 "info": ["dataset", "info", path],
                 "fit-critic": ["fit-critic", path, "--critic", "psvf", "--out", out, *SMALL],
                 "synthesize": ["synthesize", critic, "--dataset", path, "--out", out, *ASCENT],
-                "merge": [
-                    "dataset",
-                    "merge",
-                    self.good("lab/more-v0"),
-                    path,
-                    "--dataset",
-                    "lab/m-v0",
-                ],
+                "merge": ["dataset", "merge", more, path, "--dataset", "lab/m-v0"],
                 "filter": ["dataset", "filter", path, "--min-steps", "1", "--dataset", "lab/f-v0"],
-                "split": [
-                    "dataset",
-                    "split",
-                    path,
-                    "--fractions",
-                    "0.5,0.5",
-                    "--dataset",
-                    "lab/s-v0",
-                ],
+                "split": ["dataset", "split", path, *halves, "--dataset", "lab/s-v0"],
                 "pack": ["dataset", "pack", path, str(self.out / "out.tar")],
                 "push": ["dataset", "push", path, str(self.out / "pushed")],
                 "collect": [*collected, "--dataset", name],

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import cli_tools
 import pbvf_offline.fit.to_file as fitting
 import pbvf_runs.train as runs
 import toyenv  # noqa: F401
@@ -205,11 +206,8 @@ OVER = [name for name in NAMES if name.endswith("over") and not name.startswith(
 
 def content(folder: Path) -> dict[str, bytes]:
     """Every file, hidden ones too, apart from what is derived."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not DERIVED & set(path.relative_to(folder).parts)
-    }
+    found = cli_tools.content(folder)
+    return {name: data for name, data in found.items() if not DERIVED & set(Path(name).parts)}
 
 
 def visible(folder: Path) -> dict[str, bytes]:

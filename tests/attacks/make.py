@@ -1,6 +1,6 @@
 """Write the attack corpus: hostile datasets, critics, policies, weights, archives, remotes.
 
-    PYTHONPATH=tests/helpers python tests/attacks/make.py FOLDER
+    PYTHONPATH=tests python tests/attacks/make.py FOLDER
 
 makes all of them, small, and ``index.json``, which says of each what it is and which exit
 codes are right. ``tests/test_attacks.py`` runs every command on them. Files that a pickle
@@ -36,6 +36,7 @@ from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
+from share_tools import rewrite_manifest
 
 UNSAFE, DAMAGED, BAD = (4,), (3,), (3, 4)
 REFUSED = (3, 4, 5)
@@ -119,15 +120,7 @@ class Code:
 
 # ------------------------------------------------------------------------------ datasets
 
-Spoil = Callable[[Path, Path], None]
-
-
-def _text(name: str, change: Callable[[bytes], bytes]) -> Spoil:
-    def spoil(folder: Path, secret: Path) -> None:
-        path = folder / name
-        path.write_bytes(change(path.read_bytes()))
-
-    return spoil
+Spoil = hostile.Spoil
 
 
 def _bomb(piece: str) -> Callable[[bytes], bytes]:
@@ -165,6 +158,10 @@ def _user_defined_link(folder: Path, secret: Path) -> None:
     path.write_bytes(data)
 
 
+def _metadata(change: Callable[[bytes], bytes]) -> Spoil:
+    return hostile.raw(METADATA_FILE, change)
+
+
 def _sparse(name: str, size: int) -> Spoil:
     return lambda folder, secret: os.truncate(folder / name, size)
 
@@ -189,103 +186,69 @@ def _pickled(name: str) -> Spoil:
     return spoil
 
 
-MORE_DATASETS: dict[str, tuple[Spoil, tuple[int, ...], str]] = {
-    "a user-defined link": (_user_defined_link, UNSAFE, "resealed"),
-    "total_steps of 800 kB": (
-        hostile.attribute("total_steps", np.zeros(100_000, np.int64)),
-        DAMAGED,
-        "resealed",
-    ),
-    "total_steps of variable length": (
-        hostile.attribute("total_steps", "20"),
-        BAD,
-        "resealed",
-    ),
-    "a compound type": (
-        hostile.put("episode_1/rewards", np.zeros(20, [("a", "f8"), ("b", "i4")])),
-        DAMAGED,
-        "resealed",
-    ),
-    "an opaque type": (
-        hostile.put("episode_1/infos/x", np.zeros(20, "V8")),
-        DAMAGED,
-        "resealed",
-    ),
-    "metadata of lists without end": (_text(METADATA_FILE, _bomb("[],")), UNSAFE, "bare"),
-    "metadata of keys without end": (_text(METADATA_FILE, _key_bomb), UNSAFE, "bare"),
-    "metadata of nested lists": (
-        _text(METADATA_FILE, _bomb("[" * 20 + "]" * 20 + ",")),
-        UNSAFE,
-        "bare",
-    ),
-    "metadata of 2 GB of holes": (_sparse(METADATA_FILE, 2**31), UNSAFE, "bare"),
-    "metadata with a key twice": (
-        _text(METADATA_FILE, _entry('"total_steps":1')),
-        DAMAGED,
-        "bare",
-    ),
-    "metadata with NaN": (_text(METADATA_FILE, _entry('"x":NaN')), DAMAGED, "bare"),
-    "metadata nested deeply": (
-        _text(METADATA_FILE, _entry('"x":' + "[" * 100_000 + "]" * 100_000)),
-        DAMAGED,
-        "bare",
-    ),
-    "metadata with a number of 5,000 digits": (
-        _text(METADATA_FILE, _entry('"x":' + "1" * 5000)),
-        DAMAGED,
-        "bare",
-    ),
-    "metadata that are not UTF-8": (_text(METADATA_FILE, _entry('"x":"\udcff"')), DAMAGED, "bare"),
-    "metadata that are a pickle": (_pickled(METADATA_FILE), DAMAGED, "bare"),
-    "a data file that is a pickle": (_pickled(DATA_FILE), DAMAGED, "bare"),
-    "more episodes than there are atoms": (
-        hostile.metadata(total_episodes=2**61),
-        DAMAGED,
-        "resealed",
-    ),
-    "steps beyond 64 bits": (
-        hostile.metadata(total_steps=10**400),
-        DAMAGED,
-        "resealed",
-    ),
-    "a space of 10**9 dimensions": (
-        hostile.metadata(
-            observation_space='{"type":"Box","dtype":"float64","shape":[1000000000],'
-            '"low":[],"high":[]}'
+MORE_DATASETS: dict[str, dict[str, tuple[Spoil, tuple[int, ...]]]] = {
+    "resealed": {
+        "a user-defined link": (_user_defined_link, UNSAFE),
+        "total_steps of 800 kB": (
+            hostile.attribute("total_steps", np.zeros(100_000, np.int64)),
+            DAMAGED,
         ),
-        REFUSED,
-        "resealed",
-    ),
-    "a space with Python in its dtype": (
-        hostile.metadata(
-            action_space='{"type":"Box","dtype":"__import__(\'os\').getcwd()","shape":[2],'
-            '"low":[0,0],"high":[1,1]}'
+        "total_steps of variable length": (hostile.attribute("total_steps", "20"), BAD),
+        "a compound type": (
+            hostile.put("episode_1/rewards", np.zeros(20, [("a", "f8"), ("b", "i4")])),
+            DAMAGED,
         ),
-        REFUSED,
-        "resealed",
-    ),
-    "a data file of 4 TiB of holes": (_sparse(DATA_FILE, 2**42), UNSAFE, "bare"),
-    "a manifest of lists without end": (_text(MANIFEST_FILE, _bomb("[],")), UNSAFE, "stale"),
-    "a manifest of keys without end": (_text(MANIFEST_FILE, _key_bomb), UNSAFE, "stale"),
-    "a manifest that names a drive": (_manifest_file("C:\\evil"), UNSAFE, "stale"),
-    "a manifest that names a home": (_manifest_file("~root/.bashrc"), UNSAFE, "stale"),
-    "a manifest that leaves by backslash": (_manifest_file("data\\..\\..\\x"), UNSAFE, "stale"),
-    "a policy of 10**18 weights": (_spec(hidden=[10**9, 10**9]), DAMAGED, "resealed"),
-    "a policy of 10**9 observations": (_spec(obs_dim=10**9), DAMAGED, "resealed"),
-    "a policy of 10**400 observations": (_spec(obs_dim=10**400), DAMAGED, "resealed"),
-    "a policy tag of lists without end": (
-        _blob(b"[" + b"[]," * (BOMB // 3) + b"0]"),
-        UNSAFE,
-        "resealed",
-    ),
-    "a policy tag nested deeply": (_blob(b"[" * 10**6), DAMAGED, "resealed"),
-    "a policy tag with NaN": (_blob(b'{"cut":"none","spec":NaN,"version":1}'), DAMAGED, "resealed"),
-    "a policy tag that is a pickle": (
-        _blob(pickle.dumps({"version": 1})),
-        DAMAGED,
-        "resealed",
-    ),
+        "an opaque type": (hostile.put("episode_1/infos/x", np.zeros(20, "V8")), DAMAGED),
+        "more episodes than there are atoms": (hostile.metadata(total_episodes=2**61), DAMAGED),
+        "steps beyond 64 bits": (hostile.metadata(total_steps=10**400), DAMAGED),
+        "a space of 10**9 dimensions": (
+            hostile.metadata(
+                observation_space='{"type":"Box","dtype":"float64","shape":[1000000000],'
+                '"low":[],"high":[]}'
+            ),
+            REFUSED,
+        ),
+        "a space with Python in its dtype": (
+            hostile.metadata(
+                action_space='{"type":"Box","dtype":"__import__(\'os\').getcwd()","shape":[2],'
+                '"low":[0,0],"high":[1,1]}'
+            ),
+            REFUSED,
+        ),
+        "a policy of 10**18 weights": (_spec(hidden=[10**9, 10**9]), DAMAGED),
+        "a policy of 10**9 observations": (_spec(obs_dim=10**9), DAMAGED),
+        "a policy of 10**400 observations": (_spec(obs_dim=10**400), DAMAGED),
+        "a policy tag of lists without end": (_blob(b"[" + b"[]," * (BOMB // 3) + b"0]"), UNSAFE),
+        "a policy tag nested deeply": (_blob(b"[" * 10**6), DAMAGED),
+        "a policy tag with NaN": (_blob(b'{"cut":"none","spec":NaN,"version":1}'), DAMAGED),
+        "a policy tag that is a pickle": (_blob(pickle.dumps({"version": 1})), DAMAGED),
+    },
+    "bare": {
+        "metadata of lists without end": (_metadata(_bomb("[],")), UNSAFE),
+        "metadata of keys without end": (_metadata(_key_bomb), UNSAFE),
+        "metadata of nested lists": (_metadata(_bomb("[" * 20 + "]" * 20 + ",")), UNSAFE),
+        "metadata of 2 GB of holes": (_sparse(METADATA_FILE, 2**31), UNSAFE),
+        "metadata with a key twice": (_metadata(_entry('"total_steps":1')), DAMAGED),
+        "metadata with NaN": (_metadata(_entry('"x":NaN')), DAMAGED),
+        "metadata nested deeply": (
+            _metadata(_entry('"x":' + "[" * 100_000 + "]" * 100_000)),
+            DAMAGED,
+        ),
+        "metadata with a number of 5,000 digits": (_metadata(_entry('"x":' + "1" * 5000)), DAMAGED),
+        "metadata that are not UTF-8": (_metadata(_entry('"x":"\udcff"')), DAMAGED),
+        "metadata that are a pickle": (_pickled(METADATA_FILE), DAMAGED),
+        "a data file that is a pickle": (_pickled(DATA_FILE), DAMAGED),
+        "a data file of 4 TiB of holes": (_sparse(DATA_FILE, 2**42), UNSAFE),
+    },
+    "stale": {
+        "a manifest of lists without end": (hostile.raw(MANIFEST_FILE, _bomb("[],")), UNSAFE),
+        "a manifest of keys without end": (hostile.raw(MANIFEST_FILE, _key_bomb), UNSAFE),
+        "a manifest that names a drive": (_manifest_file("C:\\evil"), UNSAFE),
+        "a manifest that names a home": (_manifest_file("~root/.bashrc"), UNSAFE),
+        "a manifest that leaves by backslash": (_manifest_file("data\\..\\..\\x"), UNSAFE),
+    },
 }
+"""By the manifest that lies beside them; see :data:`hostile.SEALS`."""
 
 # Only what looks at the environment refuses those; the others must leave it alone.
 ENVIRONMENTS: dict[str, Spoil] = {
@@ -308,35 +271,27 @@ LIES: dict[str, Spoil] = {
 
 def datasets(good: Good) -> Iterator[Attack]:
     """Yield hostile dataset folders, under ``root/evil`` of the corpus."""
-
-    def make(name: str, spoil: Spoil, seal: str, number: int) -> str:
+    sent = ("verify", "pack", "push")
+    rows: list[tuple[str, Spoil, str, tuple[int, ...], tuple[str, ...] | None]] = [
+        *((name, case.spoil, case.seals[0], UNSAFE, None) for name, case in hostile.UNSAFE.items()),
+        *(
+            (name, spoil, seal, codes, None)
+            for seal, cases in MORE_DATASETS.items()
+            for name, (spoil, codes) in cases.items()
+        ),
+        *((name, spoil, "bare", (0, *REFUSED), None) for name, spoil in ENVIRONMENTS.items()),
+        *((name, spoil, "resealed", DAMAGED, sent) for name, spoil in LIES.items()),
+    ]
+    for number, (name, spoil, seal, codes, only) in enumerate(rows):
         folder = good.out / "root" / "evil" / f"d{number}-v0"
         shutil.copytree(good.dataset, folder)
-        secret = good.secret / f"of-{number}"
-        hostile.outside(secret)
+        secret = hostile.outside(good.secret / f"of-{number}")
         if seal == "bare":
             hostile.unseal(folder)
         spoil(folder, secret)
         if seal == "resealed":
             hostile.reseal(folder)
-        return str(folder)
-
-    number = 0
-    for name, case in hostile.UNSAFE.items():
-        path = make(name, case.spoil, case.seals[0], number)
-        yield Attack(name, "dataset", path, UNSAFE)
-        number += 1
-    for name, (spoil, codes, seal) in MORE_DATASETS.items():
-        yield Attack(name, "dataset", make(name, spoil, seal, number), codes)
-        number += 1
-    for name, spoil in ENVIRONMENTS.items():
-        path = make(name, spoil, "bare", number)
-        yield Attack(name, "dataset", path, (0, *REFUSED))
-        number += 1
-    for name, spoil in LIES.items():
-        path = make(name, spoil, "resealed", number)
-        yield Attack(name, "dataset", path, DAMAGED, ("verify", "pack", "push"))
-        number += 1
+        yield Attack(name, "dataset", str(folder), codes, only)
 
 
 # -------------------------------------------------------------------------- tensor files
@@ -731,22 +686,20 @@ def remotes(good: Good) -> Iterator[Attack]:
 
     for name in ("../../evil", "/tmp/pbvf-evil", "data/../../x", "C:\\evil", "~/x", "a\0b"):
         yield put(f"a manifest that names {name!r}", _manifest_file(name), UNSAFE, None)
-    yield put("a manifest without end", _text(MANIFEST_FILE, _bomb("[],")), UNSAFE, None)
+    yield put("a manifest without end", hostile.raw(MANIFEST_FILE, _bomb("[],")), UNSAFE, None)
     yield put("a manifest that is a pickle", _pickled(MANIFEST_FILE), DAMAGED, None)
     yield put("no manifest", hostile.raw(MANIFEST_FILE, lambda _: b""), DAMAGED, None)
 
-    def sized(folder: Path, secret: Path) -> None:
-        path = folder / MANIFEST_FILE
-        manifest = json.loads(path.read_bytes())
-        manifest["files"][DATA_FILE]["size"] = 2**60
-        from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
+    huge = {"size": 2**60, "sha256": "0" * 64}
 
-        manifest["digest"] = manifest_digest(manifest)
-        path.write_bytes(manifest_bytes(manifest))
+    def sized(folder: Path, secret: Path) -> None:
+        rewrite_manifest(folder, lambda manifest: manifest["files"].update({DATA_FILE: huge}))
 
     yield put("a data file of an exbibyte", sized, (3, 4, 6), None)
-    yield put("other bytes than listed", _text(DATA_FILE, lambda d: d[:-1] + b"?"), DAMAGED, None)
-    yield put("metadata other than listed", _text(METADATA_FILE, lambda d: d + b" "), DAMAGED, None)
+    yield put(
+        "other bytes than listed", hostile.raw(DATA_FILE, lambda d: d[:-1] + b"?"), DAMAGED, None
+    )
+    yield put("metadata other than listed", _metadata(lambda d: d + b" "), DAMAGED, None)
     for name in (
         "external link to an array",
         "unlimited virtual dataset",

@@ -10,7 +10,6 @@ peak memory above the idle process, and everything that was done and should not 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import json
 import os
@@ -133,15 +132,6 @@ def _forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _inotify(folder: Path) -> int:
-    """Watch a folder and all below for anybody who opens something there."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    for place in (folder, *(p for p in folder.rglob("*") if p.is_dir())):
-        assert libc.inotify_add_watch(descriptor, os.fsencode(place), 0x20) >= 0
-    return descriptor
-
-
 def _run(argv: list[str]) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -173,7 +163,9 @@ def run() -> None:
     if bad:
         sys.exit("\n".join(bad))
     guard = Guard(plan["allowed"], plan["writable"])
-    stream = _inotify(Path(plan["secret"]))
+    secret = Path(plan["secret"])
+    stream = watching.inotify(secret, *(p for p in secret.rglob("*") if p.is_dir()))
+    assert stream is not None
     idle = _memory("VmRSS")
     for job in plan["jobs"]:
         _clean(plan["clean"])

@@ -1,5 +1,4 @@
 import copy
-import json
 import re
 
 import pytest
@@ -27,26 +26,6 @@ def header(card):
 
 def stats(**changes):
     return {"stats": {**PROVENANCE["stats"], **changes}}
-
-
-def test_header_for_the_hub():
-    _, header, _ = text(license="CC-BY-4.0").split("---\n", 2)
-    assert 'license: "cc-by-4.0"' in header
-    assert "task_categories:\n- reinforcement-learning\n" in header
-    assert "- offline-rl\n" in header
-
-
-def test_a_missing_licence_is_said():
-    card = text(license=None)
-    assert "license:" not in card
-    assert "| licence | none given |" in card
-
-
-def test_an_odd_licence_stays_one_quoted_line():
-    _, header, _ = text(license="mine: [see\nthe file]").split("---\n", 2)
-    assert "license: other\nlicense_name: " in header
-    line = next(row for row in header.splitlines() if row.startswith("license_name: "))
-    assert json.loads(line.removeprefix("license_name: ")) == "mine: [see the file]"
 
 
 def test_what_the_card_tells():
@@ -110,11 +89,6 @@ def test_withheld_arguments_are_named_without_their_values():
     assert "| arguments not stored | xml_file |" in card
     assert '| arguments | {"n": 1} |' in card
     assert "| registered by | toy |" in card
-
-
-def test_equal_input_equal_text():
-    assert text() == text()
-    assert text().endswith("\n")
 
 
 # ------------------------------------------------------------------------- the Hub's header

@@ -27,18 +27,13 @@ from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 from writer_tools import PROVENANCE
 
+pytestmark = pytest.mark.usefixtures("root")
+
 FILES = {
     DATA_FILE: {"size": 7, "sha256": "0" * 64},
     METADATA_FILE: {"size": 2, "sha256": "1" * 64},
 }
 ARRAYS = {"observations": ("float32", (3,)), "actions": ("int64", ()), "infos/theta": ("f4", (4,))}
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    return tmp_path / "root"
 
 
 def opened(folder: Path) -> Any:
@@ -105,15 +100,6 @@ def test_mlcroissant_reads_the_records_and_checks_digests(root: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"total_steps":60', b'"total_steps":61'))
     with pytest.raises(Exception, match="Download"):
         list(opened(folder).records("counts"))
-
-
-def test_a_merge_has_one_of_its_own(root: Path) -> None:
-    hostile.make(root, "lab/a-v0", license="MIT")
-    result = merge(["lab/a-v0"], "lab/b-v2")
-    dataset = opened(result.path)
-    assert dataset.metadata.name == "lab/b-v2"
-    assert dataset.metadata.version == "2.0.0"
-    assert next(iter(dataset.records("counts")))["counts/total_steps"] == 60
 
 
 def test_it_lists_the_files_with_the_manifests_digests(root: Path) -> None:

@@ -147,12 +147,6 @@ def test_what_is_wrong_is_refused_by_name(
     assert all(word in str(caught.value) for word in cases[name].words), caught.value
 
 
-def test_a_stale_manifest_is_refused_with_the_object_where_it_can_be_found(folder: Path) -> None:
-    hostile.flip("episode_1/observations")(folder, folder)
-    with pytest.raises(DamagedError, match="episode_1/observations"):
-        describe(folder)
-
-
 def test_unknown_datasets_are_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         describe(tmp_path / "nothing")

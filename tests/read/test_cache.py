@@ -81,13 +81,6 @@ def test_arrays_are_mapped_and_writing_to_them_stays_private() -> None:
     )
 
 
-def test_equal_content_gives_equal_bytes() -> None:
-    store_cache(DIGEST, _trajectories())
-    first = cache_file(DIGEST).read_bytes()
-    store_cache(DIGEST, _trajectories())
-    assert cache_file(DIGEST).read_bytes() == first
-
-
 @pytest.mark.parametrize("cut", [0, 1, 20, 47, 48, 100, 1000, -1])
 def test_a_cut_file_is_not_used(cut: int) -> None:
     store_cache(DIGEST, _trajectories())

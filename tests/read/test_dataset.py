@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import hostile
+from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.inspect.verify import verify
@@ -26,12 +27,7 @@ from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
-
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-
+pytestmark = pytest.mark.usefixtures("root")
 
 STOCHASTIC = PolicySpec(3, (5,), BoxActions((-1.0, -1.0), (1.0, 1.0)), stochastic=True)
 
@@ -111,38 +107,12 @@ def test_episodes_stream_as_written(kind: str, tmp_path: Path) -> None:
     data = load_dataset(hostile.make(tmp_path, spec=spec, episodes=episodes))
     assert len(data.episodes) == len(data) == len(episodes)
     for found, expected in zip(data.episodes, episodes, strict=True):
-        for field in dataclasses.fields(Episode):
-            a, b = getattr(found, field.name), getattr(expected, field.name)
-            if isinstance(b, np.ndarray):
-                assert a.dtype == b.dtype
-                np.testing.assert_array_equal(a, b)
-            else:
-                assert a == b
+        assert same(found, expected)
     last = len(episodes) - 1
     picked = list(data.episodes.select([last, 0, last]))
     assert [len(e) for e in picked] == [len(episodes[i]) for i in (last, 0, last)]
     with pytest.raises(UsageError, match=f"no episode {last + 1}"):
         data.episodes.select([last + 1])
-
-
-def test_equal_policies_are_one_row_and_steps_keep_theirs(tmp_path: Path) -> None:
-    spec, episodes = _episodes("shared")
-    data = load_dataset(hostile.make(tmp_path, spec=spec, episodes=episodes))
-    assert data.theta.shape == (2, spec.size)
-    np.testing.assert_array_equal(
-        data.transitions.policy, [0] * 10 + [1] * 10 + [1] * 10 + [0] * 10
-    )
-
-
-def test_transitions_never_cross_an_episode(tmp_path: Path) -> None:
-    spec, episodes = _episodes("short")
-    t = load_dataset(hostile.make(tmp_path, spec=spec, episodes=episodes)).transitions
-    assert len(t) == 5
-    np.testing.assert_array_equal(t.episode, [0, 1, 2, 2, 2])
-    np.testing.assert_array_equal(t.obs, np.concatenate([e.observations[:-1] for e in episodes]))
-    np.testing.assert_array_equal(
-        t.next_obs, np.concatenate([e.observations[1:] for e in episodes])
-    )
 
 
 def test_by_id_and_by_path(tmp_path: Path) -> None:

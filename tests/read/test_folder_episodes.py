@@ -7,7 +7,6 @@ case of its own in its own file.
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -26,19 +25,9 @@ from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import UnverifiedWarning, open_folder
 from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UnsafeError
 
+pytestmark = pytest.mark.usefixtures("root")
+
 STATUS = {UnsafeError: "unsafe", DamagedError: "damaged", IncompatibleError: "unverified"}
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return hostile.make(tmp_path_factory.mktemp("good"))
-
-
-@pytest.fixture
-def folder(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    shutil.copytree(good, tmp_path / "toy-v0")
-    return tmp_path / "toy-v0"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,33 @@
-"""Remotes that need no network: fsspec's memory, and an S3 server on the loopback address."""
+"""A dataset to send, and remotes that need no network."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from pbvf_datasets.share.privacy import Machine
+from share_tools import SOMEBODY, licensed, without_pauses
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that may be sent, read only."""
+    return licensed(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine whose names no text holds, and no waiting before new tries."""
+    without_pauses(monkeypatch)
+    monkeypatch.setattr(Machine, "this", classmethod(lambda cls: SOMEBODY))
+
+
+@pytest.fixture
+def root(root: Path) -> Path:
+    """The folder of datasets."""
+    root.mkdir()
+    return root
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pbvf_datasets.share.remotes import REMOTES, remote_at
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.transfer import pull, push
 from pbvf_offline.errors import DamagedError, NetworkError, PbvfError, UsageError
-from share_tools import NAME, licensed, without_pauses
+from share_tools import NAME
 
 SECRET = "s3cr3t"
 MEMBERS = list(dict.fromkeys(REMOTES[scheme] for scheme in REMOTES))
@@ -37,10 +38,7 @@ class Place:
 
 
 @pytest.fixture(params=[*MEMBERS, "s3"], ids=lambda member: getattr(member, "__name__", member))
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Place]:
-    without_pauses(monkeypatch)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     folder = tmp_path / "local"
     folder.mkdir()
     if request.param == "s3":  # the real protocol, where its packages are installed
@@ -57,11 +55,6 @@ def place(
 @pytest.fixture
 def remote(place: Place) -> Remote:
     return remote_at(place.address)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return licensed(tmp_path_factory.mktemp("made"))
 
 
 def read(remote: Remote, name: str, start: int = 0, most: int = 7) -> bytes:
@@ -121,12 +114,6 @@ def test_what_is_sent_is_there_whole_and_can_be_removed(remote: Remote, tmp_path
         assert remote.size("data/x.bin") is None
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    return tmp_path / "root"
-
-
 def test_a_dataset_there_and_back(place: Place, remote: Remote, made: Path, root: Path) -> None:
     if isinstance(remote, WritableRemote | FolderRemote):
         assert not push(made, place.address).already_complete
@@ -152,6 +139,7 @@ def test_other_bytes_than_the_manifest_lists_never_arrive(
         with pytest.raises((DamagedError, NetworkError)):
             pull(place.address, NAME)
         assert not (root / NAME).exists()
+        shutil.rmtree(root)  # with what arrived
     place.put("data/main_data.hdf5", data)
     assert pull(place.address, NAME).digest
     assert content(root / NAME) == files

@@ -28,7 +28,7 @@ from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
-from pbvf_datasets.read.untrusted import CardWarning, CheckedFolder, UnverifiedWarning
+from pbvf_datasets.read.untrusted import CheckedFolder, UnverifiedWarning
 from pbvf_datasets.write.duplicates import surplus
 from pbvf_datasets.write.edit import EditResult, filter_dataset, merge, split
 from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings, parse_ranges
@@ -50,11 +50,7 @@ ENVIRONMENT = {"id": "Pendulum-v1", "module": None, "kwargs": {"g": 9.8}}
 EPISODES = [hostile.episode(i, steps=4 + i) for i in range(6)]
 
 
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    return tmp_path / "root"
+pytestmark = pytest.mark.usefixtures("root")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -237,14 +233,6 @@ def test_spaces_time_limits_dtypes_and_optional_arrays_must_agree(root: Path) ->
     env.close()
 
 
-def test_a_newer_format_is_incompatible(root: Path) -> None:
-    make(root, A)
-    path = make(root, B) / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"version":1}', b'"version":99}'))
-    with pytest.raises(IncompatibleError, match="version 99"):
-        merge([A, B], OUT)
-
-
 def test_nothing_to_merge_missing_inputs_and_the_output_itself(root: Path) -> None:
     with pytest.raises(UsageError, match="nothing to merge"):
         merge([], OUT)
@@ -422,17 +410,6 @@ def test_the_manifest_tells_of_all_inputs_in_one_flat_list(root: Path) -> None:
         assert part in card, part
 
 
-def test_twenty_edits_in_a_row_stay_readable(root: Path) -> None:
-    name = A
-    make(root, A)
-    for k in range(20):
-        other = f"lab/x{k}-v0"
-        filter_dataset(name, other, FilterSettings(min_steps=1))
-        name = other
-    assert len(provenance(root, name)["sources"]) == 20
-    assert equal(episodes_of(name), EPISODES)
-
-
 def test_an_input_cannot_lie_about_another_input(root: Path) -> None:
     make(root, A, EPISODES[:2], license="MIT")
     make(root, B, EPISODES[2:4], license="MIT")
@@ -443,34 +420,6 @@ def test_an_input_cannot_lie_about_another_input(root: Path) -> None:
     merge(["lab/forged-v0", A], OUT)
     first = next(e for e in provenance(root)["sources"] if e["id"] == A)
     assert first["provenance"]["license"] == "MIT"
-
-
-@pytest.mark.parametrize(
-    ("sources", "words"),
-    [
-        ({}, "no list"),
-        ([{}], "lacks"),
-        ([3], "lacks"),
-        ("digest", "malformed digest"),
-        ("from", "malformed digest"),
-        ("provenance", "lacks"),
-        ("command", "command"),
-    ],
-)
-def test_a_malformed_list_of_inputs_is_damage(root: Path, sources: Any, words: str) -> None:
-    make(root, A)
-    merge([A], B)
-    if isinstance(sources, str):
-        entries = provenance(root, B)["sources"]
-        if sources == "command":
-            entries[0]["provenance"]["command"] = 3
-        else:
-            bad: dict[str, Any] = {"digest": "x", "from": ["x"], "provenance": {}}
-            entries[0][sources] = bad[sources]
-        sources = entries
-    reseal_with(root / B, sources=sources)
-    with pytest.raises(DamagedError, match=words):
-        merge([B], OUT)
 
 
 def test_too_many_inputs_for_a_manifest_are_refused_at_once(
@@ -521,20 +470,6 @@ def test_nothing_of_this_machine_is_inside(root: Path, tmp_path: Path) -> None:
     everything = b"".join(content(root).values())
     for secret in (str(tmp_path), "else where", socket.gethostname(), str(Path.home())):
         assert secret.encode() not in everything, secret
-
-
-def test_minari_loads_the_result(root: Path) -> None:
-    minari: Any = importlib.import_module("minari")
-    make(root, A, EPISODES[:3], environment=ENVIRONMENT, authors=["Ada"])
-    make(root, B, EPISODES[3:], environment=ENVIRONMENT)
-    merge([A, B], OUT)
-    dataset = minari.load_dataset(OUT)
-    assert (dataset.total_episodes, dataset.total_steps) == (6, 39)
-    for data, episode in zip(dataset, EPISODES, strict=True):
-        np.testing.assert_array_equal(data.infos["theta"], episode.theta)
-        np.testing.assert_array_equal(data.observations, episode.observations)
-    attributes = dataset.storage.get_episode_metadata(range(6))
-    assert [found["seed"] for found in attributes] == [e.seed for e in EPISODES]
 
 
 # -------------------------------------------------------------- what stock Minari combined
@@ -591,12 +526,6 @@ def test_a_manifest_can_be_required(root: Path, combined: Path) -> None:
         with pytest.raises(UnsafeError, match=r"manifest\.json"):
             call()
     assert names(root) == ["a-v0", "b-v0", "stock-v0"]
-
-
-def test_an_edited_card_only_warns(root: Path) -> None:
-    (make(root, A) / "README.md").write_text("mine")
-    with pytest.warns(CardWarning):
-        assert merge([A], OUT).episodes == 6
 
 
 # ------------------------------------------------------------------------------- bad inputs
@@ -684,21 +613,6 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pbvf_datasets.write.writer.MAX_SHARD_BYTES", 1500)
 
 
-def test_equal_calls_give_equal_bytes_whatever_the_shards(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(root, A, EPISODES[:3])
-    make(root, B, EPISODES[3:])
-    merge([A, B], OUT)
-    first = content(root)
-    shutil.rmtree(root / OUT)
-    monkeypatch.setattr("pbvf_datasets.write.writer.MAX_SHARD_BYTES", 1500)
-    merge([A, B], OUT)
-    assert content(root) == first
-    merge([B, A], OUT, overwrite=True)
-    assert content(root) != first
-
-
 def test_complete_conflict_and_overwrite(root: Path) -> None:
     make(root, A, EPISODES[:4])
     make(root, B, EPISODES[3:])
@@ -718,30 +632,6 @@ def test_complete_conflict_and_overwrite(root: Path) -> None:
     filter_dataset(A, OUT, FilterSettings(top=0.5), overwrite=True)
     with pytest.raises(ConflictError, match=r"top is 0\.5 there and 0\.25 here"):
         filter_dataset(A, OUT, FilterSettings(top=0.25))
-
-
-def test_two_at_once_one_works(root: Path) -> None:
-    make(root, A)
-
-    def meanwhile(done: int, total: int) -> None:
-        assert total == 6
-        if done == 1:
-            with pytest.raises(ConflictError, match="another process"):
-                merge([A], OUT)
-
-    assert merge([A], OUT, progress=meanwhile).episodes == 6
-
-
-def _edit(kind: str) -> None:
-    if kind == "merge":
-        merge([A, B], OUT)
-    elif kind == "filter":
-        filter_dataset(A, OUT, FilterSettings(min_steps=5))
-    else:
-        split(A, "lab/s-v0", SplitSettings((0.5, 0.5), seed=1))
-
-
-OUTPUTS = {"merge": ["out-v0"], "filter": ["out-v0"], "split": ["s-test-v0", "s-train-v0"]}
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -1,14 +1,8 @@
 """The crash-safe writer: what it checks, what survives, what stock Minari sees."""
 
-import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import gymnasium as gym
 import h5py
@@ -18,11 +12,10 @@ import pytest
 from gymnasium import spaces
 
 from faults import Saboteur
-from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode, same
+from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment, safe_kwargs
 from pbvf_datasets.format.identity import peek
-from pbvf_datasets.format.manifest import parse_manifest
-from pbvf_datasets.format.schema import parse_episode_blob
+from pbvf_datasets.format.schema import FIELDS, parse_episode_blob
 from pbvf_datasets.format.statistics import return_stats
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import (
@@ -94,15 +87,6 @@ def test_a_finished_dataset(root):
     }
 
 
-def test_nothing_of_this_machine_is_inside(root):
-    import socket
-
-    run(root)
-    everything = b"".join(content(root).values())
-    for secret in (str(root), socket.gethostname(), str(Path.home()), f'"pid":{os.getpid()}'):
-        assert secret.encode() not in everything, secret
-
-
 def test_bytes_do_not_depend_on_shards_or_pauses(root, reference):
     for episode in EPISODES[:3]:
         with writer(root) as w:
@@ -112,14 +96,6 @@ def test_bytes_do_not_depend_on_shards_or_pauses(root, reference):
     assert len(list((root / "lab/.toy-v0.collecting").glob("shard-*"))) == 3
     run(root)
     assert content(root) == reference
-
-
-def test_equal_policies_count_once_whatever_the_episode(root):
-    one = EPISODES[0]
-    with writer(root) as w:
-        w.add(one)
-        w.add(one)
-        assert w.finish()["provenance"]["stats"]["policies"] == one.theta.shape[0]
 
 
 def test_cut_episodes_count_in_no_return(root):
@@ -247,8 +223,6 @@ def changed(episode=None, **changes):
 GOOD = make_episode(BOX_SPEC, 0)
 NAN = GOOD.observations.copy()
 NAN[4, 1] = np.nan
-INF = GOOD.rewards.copy()
-INF[2] = np.inf
 OUTSIDE = GOOD.actions.copy()
 OUTSIDE[5] = 2.5
 
@@ -261,41 +235,20 @@ OUTSIDE[5] = 2.5
             DivergedError,
             "observations: it holds NaN or infinite values, first at step 4",
         ),
-        (
-            {"rewards": INF},
-            DivergedError,
-            "rewards: it holds NaN or infinite values, first at step 2",
-        ),
         ({"theta": GOOD.theta * np.nan}, DivergedError, "theta.*policy 0"),
         ({"actions": OUTSIDE}, UsageError, r"2.5.* of step 5 is outside"),
-        (
-            {"actions": GOOD.actions[:-1]},
-            UsageError,
-            r"\(6, 1\).* 7 rewards .* \(7, 1\) is expected",
-        ),
-        ({"observations": GOOD.observations[:, :2]}, UsageError, r"\(8, 3\) is expected"),
-        ({"rewards": GOOD.rewards[:0]}, UsageError, "one reward a step is expected"),
         ({"theta": GOOD.theta[:0]}, UsageError, "one row a policy is expected"),
-        ({"theta": GOOD.theta[:, :3]}, UsageError, "theta"),
         ({"theta": GOOD.theta.astype(np.float64) + 1e-12}, UsageError, "float64.*float32"),
         ({"actions": GOOD.actions.astype(object)}, UsageError, "object"),
-        ({"segment": GOOD.segment + 1}, UsageError, "segment"),
-        ({"segment": GOOD.segment * 0}, UsageError, "policy 1 never acts"),
         ({"segment": GOOD.segment.astype(float) + 0.5}, UsageError, "segment"),
-        ({"segment": np.append(GOOD.segment[:-1], 0)}, UsageError, "repeat"),
-        ({"obs_std": GOOD.obs_std * 0}, UsageError, "obs_std"),
-        ({"truncated": GOOD.truncated * False}, UsageError, "neither terminated nor truncated"),
         (
             {"terminated": ~GOOD.terminated},
             UsageError,
             "terminated: it is set at step 0, before the last",
         ),
-        ({"cut": "budget", "terminated": GOOD.truncated}, UsageError, "budget"),
         ({"cut": "half"}, UsageError, "half"),
         ({"seed": -1}, UsageError, "seed"),
-        ({"pre_action": np.zeros((8, 1))}, UsageError, "only stochastic"),
         ({"rewards": None}, UsageError, "rewards: the array is missing"),
-        ({"obs_mean": None}, UsageError, "missing"),
     ],
 )
 def test_bad_episodes(root, changes, error, words):
@@ -306,12 +259,6 @@ def test_bad_episodes(root, changes, error, words):
         assert "lab/toy-v0 episode 1" in str(caught.value)
         assert w.episodes_done == 1
         w.finish()
-
-
-def test_diverged_is_exit_8(root):
-    with writer(root) as w, pytest.raises(DivergedError) as error:
-        w.add(changed(observations=NAN))
-    assert error.value.exit_code == 8
 
 
 def test_lossless_casts_are_taken(root):
@@ -491,20 +438,6 @@ def test_overwrite_forgets_partial_work(root):
         assert w.episodes_done == 0
 
 
-def test_an_interrupted_replacement_goes_on_without_overwrite(root, reference):
-    run(root, settings={"sigma": 9})
-    with writer(root, overwrite=True) as w:
-        w.set_state({"mean": [0.1, 1 / 3], "warmup_steps": 40})
-        w.add(EPISODES[0])
-        w.flush()
-        assert "1 finished episodes are safe" in w.where_safe
-        assert "without --overwrite" in w.where_safe
-    with writer(root) as w:
-        assert w.episodes_done == 1
-    run(root)
-    assert content(root) == reference
-
-
 def test_another_attempt_survives_a_look_at_the_complete_dataset(root):
     run(root)
     with writer(root, settings={"sigma": 9}, overwrite=True) as w:
@@ -532,12 +465,16 @@ def test_overwrite_replaces_what_is_damaged_or_foreign(root, reference):
         ("data/main_data.hdf5", lambda data: data[:-1], "bytes"),
         ("data/main_data.hdf5", lambda data: data[:-1] + b"x", "sha256"),
         ("data/metadata.json", lambda data: b"", "0 bytes"),
+        ("data/metadata.json", lambda data: None, "missing"),
     ],
 )
 def test_a_damaged_dataset_is_named(root, name, damage, words):
     run(root)
     path = root / NAME / name
-    path.write_bytes(damage(path.read_bytes()))
+    data = damage(path.read_bytes())
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
     with pytest.raises(DamagedError, match=words) as error:
         writer(root)
     assert error.value.exit_code == 3
@@ -657,6 +594,12 @@ def test_what_is_safe_is_said(root):
         assert "run the same command again" in str(error.value)
         w.flush()
         assert w.episodes_safe == 3
+        assert "without --overwrite" not in w.where_safe
+    with writer(root, overwrite=True) as w:
+        w.add(EPISODES[0])
+        w.flush()
+        assert "1 finished episodes are safe" in w.where_safe
+        assert "without --overwrite" in w.where_safe
 
 
 def test_an_hdf5_file_that_finds_no_room_is_exit_6(root, reference):
@@ -675,21 +618,11 @@ def test_an_hdf5_file_that_finds_no_room_is_exit_6(root, reference):
     assert content(root) == reference
 
 
-def test_a_read_only_root_is_found_before_the_first_episode(root, monkeypatch):
+def test_a_root_that_is_none_is_found_before_the_first_episode(root):
     (root / "file").write_text("")
-    with pytest.raises(ResourceError, match=r"[Nn]ot a directory") as error:
+    with pytest.raises(ResourceError, match=r"[Nn]ot a directory.*MINARI_DATASETS_PATH") as error:
         writer(root / "file")
     assert error.value.exit_code == 6
-    real = os.mkdir
-
-    def refuse(path, *args, **kwargs):
-        if "collecting" in str(path) or str(path).endswith("lab"):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        return real(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(ResourceError, match=r"Read-only file system.*MINARI_DATASETS_PATH"):
-        writer(root)
 
 
 def test_a_disk_that_is_too_small_is_found_before_the_first_episode(root):
@@ -736,57 +669,6 @@ def test_an_exception_in_the_loop_keeps_what_is_done(root):
 
 # --------------------------------------------------------------------------- other processes
 
-CHILD = """
-import sys, time
-from pathlib import Path
-import writer_tools as t
-from pbvf_offline.errors import PbvfError
-root, pause = Path(sys.argv[1]), float(sys.argv[2])
-try:
-    with t.writer(root) as w:
-        w.set_state({"mean": [0.1, 1 / 3], "warmup_steps": 40})
-        for episode in t.EPISODES[w.episodes_done:]:
-            w.add(episode)
-            print(w.episodes_safe, flush=True)
-            time.sleep(pause)
-        w.finish()
-except PbvfError as error:
-    print(error, file=sys.stderr)
-    sys.exit(error.exit_code)
-"""
-
-
-def child(root, pause):
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(root), str(pause)],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_sigkill_and_the_lock_of_another_process(root, reference):
-    process = child(root, 0.2)
-    while int(process.stdout.readline()) < 1:
-        pass
-    with pytest.raises(ConflictError, match="another process") as error:
-        writer(root)
-    assert error.value.exit_code == 7
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
-    with writer(root) as w:
-        assert 1 <= w.episodes_safe < 5
-        out, err = child(root, 0).communicate()
-        assert out == ""
-        assert "another process is writing" in err
-    run(root)
-    assert content(root) == reference
-
-
 # ------------------------------------------------------------------------------ stock Minari
 
 
@@ -804,59 +686,29 @@ def pair(root):
     return [make_episode(BOX_SPEC, i, 3 + i, survive=True) for i in range(8)]
 
 
-def from_minari_data(data, seed):
-    infos = data.infos
-    spec, cut = parse_episode_blob(infos["pbvf"].tobytes(), "x")
-    assert spec == BOX_SPEC
-    return Episode(
-        observations=data.observations,
-        actions=data.actions,
-        rewards=data.rewards,
-        terminated=data.terminations,
-        truncated=data.truncations,
-        theta=infos["theta"],
-        segment=infos["segment"],
-        obs_mean=infos["obs_mean"],
-        obs_std=infos["obs_std"],
-        reward_survive=infos["reward_survive"],
-        seed=seed,
-        cut=cut,
-    )
-
-
 def test_minari_loads_equal_arrays(pair):
     dataset = minari.load_dataset("lab/a-v0")
     assert (dataset.total_episodes, dataset.total_steps, len(dataset)) == (4, 18, 4)
     assert dataset.env_spec.id == "Pendulum-v1"
     assert dataset.action_space == spaces.Box(-2.0, 2.0, (1,), np.float32)
     seeds = [m["seed"] for m in dataset.storage.get_episode_metadata(range(4))]
-    for data, seed, given in zip(dataset, seeds, pair[:4], strict=True):
-        assert same(from_minari_data(data, seed), given)
+    assert seeds == [given.seed for given in pair[:4]]
+    for data, given in zip(dataset, pair[:4], strict=True):
+        for field in FIELDS:
+            inside, _, name = field.name.rpartition("/")
+            found = data.infos.get(name) if inside else getattr(data, name)
+            np.testing.assert_array_equal(found, getattr(given, field.attribute))
+        assert parse_episode_blob(data.infos["pbvf"].tobytes(), "x") == (BOX_SPEC, given.cut)
     dataset.recover_environment().close()
     assert len(dataset.filter_episodes(lambda e: len(e) > 4)) == 2
     assert dataset.storage.metadata["author"] == {"Ada", "Bo"}
     assert len(list(dataset.sample_episodes(2))) == 2
 
 
-def test_minari_combines_without_losing_tags(pair):
-    sets = [minari.load_dataset("lab/a-v0"), minari.load_dataset("lab/b-v0")]
-    minari.combine_datasets(sets, "lab/both-v0")
-    dataset = minari.load_dataset("lab/both-v0")
-    assert dataset.total_steps == 52
-    for data, given in zip(dataset, pair, strict=True):
-        assert same(from_minari_data(data, given.seed), given)
-    # Stock tools made this one: the writer neither trusts nor replaces it unasked.
-    with pytest.raises(ConflictError, match="no manifest"):
-        writer(Path(os.environ["MINARI_DATASETS_PATH"]), name="lab/both-v0")
-
-
-def test_minari_lists_finished_datasets_only(pair):
-    assert list(minari.list_local_datasets()) == ["lab/a-v0", "lab/b-v0"]
-
-
 def test_minari_commands(pair, capsys):
     from minari import cli
 
+    assert list(minari.list_local_datasets()) == ["lab/a-v0", "lab/b-v0"]  # the finished ones
     cli.list_cmd("local", all=False, prefix=None)
     cli.show("lab/a-v0")
     cli.combine(["lab/a-v0", "lab/b-v0"], dataset_id="lab/c-v0")
@@ -946,16 +798,3 @@ def test_an_env_spec_that_no_file_can_hold_is_omitted(root):
 
 
 # ------------------------------------------------------------------------------------- speed
-
-
-def test_the_cost_of_an_episode_is_small(root):
-    episodes = [make_episode(BOX_SPEC, i, 20, every=10) for i in range(300)]
-    started = time.perf_counter()
-    with DatasetWriter(NAME, BOX_SPEC, observation_space=OBS, action_space=ACT) as w:
-        for episode in episodes:
-            w.add(episode)
-        manifest = w.finish()
-    each = (time.perf_counter() - started) / len(episodes)
-    assert each < 0.01, f"{each * 1e3:.2f} ms an episode"  # about 1 ms on an idle machine
-    data = (root / NAME / "manifest.json").read_bytes()
-    assert parse_manifest(data, "x") == manifest

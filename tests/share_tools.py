@@ -27,6 +27,11 @@ def licensed(root: Path, name: str = NAME, **options: Any) -> Path:
     return make(root, name, **{"license": "CC-BY-4.0", "authors": ["A. Nobody"], **options})
 
 
+def names(folder: Path) -> list[str]:
+    """Return what is in a folder, hidden entries too; nothing where there is none."""
+    return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+
+
 def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest and make its own digest fit again."""
     path = folder / "manifest.json"
@@ -46,7 +51,6 @@ class Web:
         lengths: Whether it says how long its answers are.
         drop: Bytes of an answer after which the connection breaks.
         stall: Bytes of an answer after which nothing comes until ``released`` is set.
-        down: Answers 503 to everything.
         codes: Answers with a code, by file name.
         bodies: Answers with other bytes, by file name.
         login: Refuses requests without this ``Authorization``.
@@ -61,7 +65,6 @@ class Web:
     drop: int | None = None
     stall: int | None = None
     released: threading.Event = field(default_factory=threading.Event)
-    down: bool = False
     codes: dict[str, int] = field(default_factory=dict)
     bodies: dict[str, bytes | Callable[[], Iterator[bytes]]] = field(default_factory=dict)
     login: str | None = None
@@ -84,8 +87,6 @@ def _handler(web: Web) -> type[http.server.BaseHTTPRequestHandler]:
             web.requests.append((self.path, self.headers.get("Range")))
             web.logins.append(self.headers.get("Authorization"))
             name = self.path.split("?")[0].removeprefix("/")
-            if web.down:
-                return self.send_error(503)
             if web.redirect is not None:
                 self.send_response(302)
                 self.send_header("Location", web.redirect + self.path)

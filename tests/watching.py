@@ -55,14 +55,16 @@ def watching(folder: Path) -> Iterator[Watch]:
             os.close(descriptor)
 
 
-def inotify(folder: Path) -> int | None:
+def inotify(*folders: Path) -> int | None:
+    """Return a descriptor for :func:`events` in folders; None where there is no inotify."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     opened = 0x20
     assert descriptor >= 0
-    assert libc.inotify_add_watch(descriptor, os.fsencode(folder), opened) >= 0
+    for folder in folders:
+        assert libc.inotify_add_watch(descriptor, os.fsencode(folder), opened) >= 0
     return int(descriptor)
 
 
