@@ -49,6 +49,7 @@ class Stream(enum.IntEnum):
     ROUND_NEIGHBOUR = 27
     FORESIGHT_ACTION = 28
     CHECK_ACTION = 29
+    IMAGINED_STEP = 30
 
 
 def check_seed(seed: int) -> int:

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests; the helpers behind them live in ``libtools``."""
+"""Fixtures shared by all tests; what several modules of tests use is in ``helpers``."""
 
 from __future__ import annotations
 

@@ -70,6 +70,12 @@ def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     fit = ("fit-critic", "lab/sphere-v0", "--critic", "lab-huber", "--seed", 0, "--out", critic)
     assert json_of(installed, *fit)["kind"] == "lab-huber"
     assert json_of(installed, *fit, "--updates", 80)["updates"] == 80
+    model, dreamt = place / "model.safetensors", place / "dreamt.safetensors"
+    learn = ("--hidden", "8", "--noise", 0, "--no-angles", "--unroll", 1, "--updates", 50)
+    json_of(installed, "fit-model", "lab/sphere-v0", *learn, "--seed", 0, "--out", model)
+    rounds = ("--critic", "lab-huber", "--model", model, "--force", "--rounds", 1, "--seed", 0)
+    fitted = json_of(installed, "fit-critic", "lab/sphere-v0", *rounds, "--out", dreamt)
+    assert (fitted["kind"], fitted["gamma"]) == ("lab-huber", 1.0)
     policies = place / "policies.safetensors"
     made = json_of(
         installed,

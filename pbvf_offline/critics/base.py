@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -333,5 +333,46 @@ class TrainingSet:
             raise ValueError("this training set has no transitions")
         return self.obs[rows[index]]
 
+    def picked(self, rows: Tensor) -> TrainingSet:
+        """Return a set of the entries ``rows`` (m,) alone, with the observations they need."""
+        arrays: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value[rows]
+            for name in (*_OF_STEPS, *_OF_OBSERVATIONS)
+        }
+        needed = [name for name in _OF_OBSERVATIONS if arrays[name] is not None]
+        if self.obs is not None and needed:
+            used = torch.cat([arrays[name] for name in needed])
+            kept, place = torch.unique(used, return_inverse=True)
+            arrays |= zip(needed, torch.split(place, len(rows)), strict=True)
+            arrays["obs"] = self.obs[kept]
+        entry = torch.arange(len(rows), device=rows.device)
+        return dataclasses.replace(self, entry=entry, **arrays)
+
     def __len__(self) -> int:
         return int(self.entry.shape[0])
+
+
+_OF_STEPS = ("policy", "value", "discount", "action", "sample")
+_OF_OBSERVATIONS = ("obs_row", "boot_row")
+
+
+def joined(sets: Sequence[TrainingSet]) -> TrainingSet:
+    """Return several sets as one, whose bounds hold those of all.
+
+    Args:
+        sets: At least one; all of one critic, and without augmentation.
+    """
+    policies = np.cumsum([0, *(len(part.theta) for part in sets)]).tolist()
+    observations = np.cumsum([0, *(0 if p.obs is None else len(p.obs) for p in sets)]).tolist()
+    entries = np.cumsum([0, *(len(part.value) for part in sets)]).tolist()
+    shifts = {"entry": entries, "policy": policies, **dict.fromkeys(_OF_OBSERVATIONS, observations)}
+    arrays: dict[str, Any] = {}
+    for name in ("entry", "theta", "obs", *_OF_STEPS, *_OF_OBSERVATIONS):
+        parts = [getattr(part, name) for part in sets]
+        if parts[0] is not None:
+            shift = shifts.get(name, [0] * len(parts))
+            parts = [part + by if by else part for part, by in zip(parts, shift, strict=False)]
+            arrays[name] = torch.cat(parts)
+    bounds = [part.bounds for part in sets if part.bounds is not None]
+    both = (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None
+    return dataclasses.replace(sets[0], **arrays, bounds=both)

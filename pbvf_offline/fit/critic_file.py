@@ -88,10 +88,9 @@ class CriticFile:
     @property
     def unit(self) -> str:
         """What :meth:`predict` predicts, in words."""
-        if self.imagined is not None:
-            return "cautious imagined undiscounted return"
         gamma, reward = self.fit.settings.gamma, self.fit.settings.reward
         text = "undiscounted return" if gamma == 1.0 else f"return discounted by {gamma:g}"
+        text = text if self.imagined is None else f"cautious imagined {text}"
         return text if reward == "raw" else f"{text}, without the survival bonus"
 
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from pbvf_offline.records import Record, setting
-from pbvf_offline.setting_types import CriticHidden, Seed
+from pbvf_offline.critics import CRITICS
+from pbvf_offline.presets.offline import critic_sources, default_gamma, env_preset
+from pbvf_offline.records import Defaults, Record, setting, since
+from pbvf_offline.setting_types import CriticHidden, Gamma, Seed
 
 IMAGINED: Final = "Imagined returns"
 
@@ -33,6 +35,9 @@ class RoundSettings(Record):
         hidden: Sizes of the critic's hidden layers.
         caution: How many population standard deviations of the members' returns (divided by
             their number, not by one less) are taken off.
+        kind: Which critic, by its name in :data:`pbvf_offline.critics.CRITICS`.
+        gamma: Discount factor of its values; 1 of a Monte Carlo critic.
+        n_step: Longest n-step target of a TD critic.
 
     Raises:
         UsageError: A value is out of range.
@@ -73,6 +78,28 @@ class RoundSettings(Record):
             panel=IMAGINED,
         ),
     ] = 2.0
+    kind: Annotated[str, setting("Which critic.", choices=CRITICS, since=2)] = "pssvf"
+    gamma: Annotated[Gamma, since(2)] = 1.0
+    n_step: Annotated[int, setting("Longest n-step target.", ge=1, since=2)] = 1
+
+
+def round_defaults(kind: str, env_id: str | None) -> Defaults[RoundSettings]:
+    """Return this project's defaults for a critic of imagined episodes, and their origins.
+
+    Args:
+        kind: Which critic.
+        env_id: The environment's id, for the paper's discount and learning rate there.
+    """
+    known = CRITICS[kind]
+    settings = RoundSettings(
+        seed=0,
+        lr=env_preset(env_id).synthesis_lr,
+        kind=kind,
+        gamma=1.0 if known.monte_carlo else default_gamma(kind, env_id),
+        n_step=1 if known.monte_carlo else known.offline.n_step,
+    )
+    sources = critic_sources(kind, env_id)
+    return Defaults(settings, {name: sources[name] for name in ("gamma",) if name in sources})
 
 
 @dataclass(frozen=True)
@@ -82,7 +109,7 @@ class Round(Record):
     Attributes:
         attempt: Which try, from 0.
         number: Which round of it, from 1.
-        believed: Mean of what the critic said of them.
+        believed: Mean of what the critic said of them: its objective, in its own unit.
         cautious: Mean of their cautious imagined returns.
         mean: Mean of their imagined returns.
         highest: Highest cautious value of any policy so far.

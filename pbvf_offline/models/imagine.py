@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,24 @@ _COMPACT_EVERY = 25  # steps between looks for policies whose episodes have all 
 
 
 @dataclass(frozen=True)
+class Recording:
+    """Every step of imagined episodes; what is beyond an episode's end means nothing.
+
+    Attributes:
+        states: (K, S, M, T + 1, obs_dim) float32 normalised observations.
+        outputs: (K, S, M, T, outputs) float32, what actions were made from: outputs of the
+            policy, with the action noise of stochastic ones, before squashing.
+        rewards: (K, S, M, T) float64.
+        ended: (K, S, M) bool, whether the last step terminated.
+    """
+
+    states: NDArray[np.float32]
+    outputs: NDArray[np.float32]
+    rewards: NDArray[np.float64]
+    ended: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class Imagined:
     """Imagined episodes of K policies from S starts in M members.
 
@@ -29,12 +48,14 @@ class Imagined:
         states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
             where an episode has ended.
         lengths: (K, S, M) int64, steps until the end.
+        recording: Every step, where that was wanted.
     """
 
     marks: tuple[int, ...]
     returns: NDArray[np.float64]
     states: NDArray[np.float32]
     lengths: NDArray[np.int64]
+    recording: Recording | None = None
 
     def member_values(self) -> NDArray[np.float64]:
         """Return the mean return (K, M) of whole episodes in each member."""
@@ -51,6 +72,7 @@ def imagine(
     *,
     noise: Tensor | None = None,
     marks: tuple[int, ...] = (),
+    record: bool = False,
 ) -> Imagined:
     """Play each policy from its starts in every member, for whole episodes.
 
@@ -66,6 +88,7 @@ def imagine(
         noise: (steps, M, S, outputs), or (K, steps, M, S, outputs) of each policy, see
             :func:`~pbvf_offline.models.noise.action_noise`; stochastic policies need it.
         marks: Increasing numbers of steps, below the limit, to note returns and states after.
+        record: Keep every step.
 
     Raises:
         IncompatibleError: Policies act in another environment, or lack their noise.
@@ -82,7 +105,7 @@ def imagine(
     plays = []
     for at in range(0, len(theta), block):
         chunk = torch.from_numpy(theta[at : at + block])
-        play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps))
+        play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps), record=record)
         play.run(None if noise is None else noise[at : at + block])
         plays.append(play)
     return Imagined(
@@ -90,7 +113,20 @@ def imagine(
         torch.cat([play.returns for play in plays], dim=1).numpy(),
         torch.cat([play.states for play in plays], dim=1).numpy(),
         torch.cat([play.lengths for play in plays]).numpy(),
+        _recording(plays) if record else None,
     )
+
+
+def _recording(plays: list[_Play]) -> Recording:
+    """Return the steps of all policies, with time after policy, start and member."""
+
+    def steps(name: str) -> NDArray[Any]:
+        whole = torch.cat([play.steps[name] for play in plays], dim=1)  # (T, K, M, S, …)
+        array: NDArray[Any] = whole.transpose(2, 3).movedim(0, 3).numpy()
+        return array
+
+    ended = torch.cat([play.ended for play in plays]).numpy()
+    return Recording(steps("states"), steps("outputs"), steps("rewards"), ended)
 
 
 def refuse_other_policies(ensemble: Ensemble, spec: PolicySpec) -> None:
@@ -115,6 +151,8 @@ class _Play:
         theta: Tensor,
         first: Tensor,
         marks: tuple[int, ...],
+        *,
+        record: bool,
     ) -> None:
         self._ensemble, self._spec, self._marks = ensemble, spec, marks
         count, each, size = first.shape
@@ -129,20 +167,31 @@ class _Play:
         self.returns = torch.zeros(len(marks), count, each, members, dtype=torch.float64)
         self.states = torch.zeros(len(marks), count, each, members, size)
         self.lengths = torch.zeros(count, each, members, dtype=torch.int64)
+        self.ended = torch.ones(count, each, members, dtype=torch.bool)
+        self.steps: dict[str, Tensor] = {}  # time first, which is how they are written
+        if record:
+            shape, time = (count, members, each), marks[-1]
+            self.steps = {
+                "states": torch.zeros(time + 1, *shape, size),
+                "outputs": torch.zeros(time, *shape, spec.actions.outputs),
+                "rewards": torch.zeros(time, *shape, dtype=torch.float64),
+            }
+            self.steps["states"][0] = self._obs
 
     @torch.inference_mode()
     def run(self, noise: Tensor | None) -> None:
         """Play until the last mark, or until every episode has ended."""
         for t in range(self._marks[-1]):
-            self._step(None if noise is None else noise[self._rows, t])
+            self._step(t, None if noise is None else noise[self._rows, t])
             if t + 1 in self._marks:
                 self._note(range(self._marks.index(t + 1), len(self._marks)))
             if self._ensemble.scales.ends and (t + 1) % _COMPACT_EVERY == 0:
                 self._compact(t + 1)
                 if len(self._rows) == 0:
                     break
+        self.ended[self._rows] = ~self._alive.transpose(1, 2)
 
-    def _step(self, noise: Tensor | None) -> None:
+    def _step(self, t: int, noise: Tensor | None) -> None:
         count, (members, each) = len(self._rows), self._shape
         out = network_output(self._spec, self._theta, self._obs.reshape(count, members * each, -1))
         if noise is not None:
@@ -163,6 +212,10 @@ class _Play:
             alive &= ~ended.reshape(members, count, each).transpose(0, 1)
         else:
             self._obs = ahead
+        if self.steps:
+            self.steps["states"][t + 1, self._rows] = self._obs
+            self.steps["outputs"][t, self._rows] = out.reshape(count, members, each, -1)
+            self.steps["rewards"][t, self._rows] = paid
 
     def _note(self, marks: range) -> None:
         """Write what stands into the given marks; later ones are overwritten as play goes on."""

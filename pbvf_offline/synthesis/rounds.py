@@ -1,10 +1,11 @@
-"""A PSSVF that knows the policies it is climbed to: rounds of ascent and imagination.
+"""A critic that knows the policies it is climbed to: rounds of ascent and imagination.
 
 In each round fresh random policies climb the present critic, the way that
 :func:`pbvf_offline.synthesis.ascent.synthesize` climbs it in the end. A learned
 environment plays where they arrive, points of their ways, and their neighbours; the
-critic is then fitted to all returns imagined so far. So wherever the ascent finds the
-critic too high, the critic learns better. What is kept is the critic of the round
+critic is then fitted to all that was imagined so far, as
+:mod:`pbvf_offline.synthesis.lessons` tells it. So wherever the ascent finds the critic
+too high, the critic learns better. What is kept is the critic of the round
 whose own fresh policies came out best in imagination. No environment step is taken.
 """
 
@@ -14,13 +15,12 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pbvf_offline.critics import Critic, TrainingSet
+from pbvf_offline.critics import CRITICS, Critic
 from pbvf_offline.critics.trust_region import shrink
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.fit.critic_context import CriticContext, make_context
@@ -29,64 +29,18 @@ from pbvf_offline.fit.loop import Fit, gradient_step, start_fit
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.models.ensemble import Ensemble
-from pbvf_offline.models.imagine import imagine, refuse_other_policies
-from pbvf_offline.models.members import cautious_values
-from pbvf_offline.models.noise import action_noise
-from pbvf_offline.policies.policy import init_theta, renormalise
+from pbvf_offline.models.imagine import refuse_other_policies
+from pbvf_offline.policies.policy import init_theta
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.lessons import Scale, lessons_for
 from pbvf_offline.synthesis.settings import SynthesisSettings
+from pbvf_offline.synthesis.world import Played, World
 
+_STATES = 64  # over which a round's ascent averages, where the critic looks at states
 _WAYPOINT_EVERY = 10
 _NEAR, _FAR = 0.04, 0.5  # of the spread of the data's policies: how far neighbours are
-
-
-@dataclass(frozen=True)
-class World:
-    """The learned environment as a place where policies are played.
-
-    Attributes:
-        ensemble: The learned environment.
-        initial: (E, obs_dim) raw first observations of episodes.
-        horizon: Time limit of an episode.
-        caution: How many population standard deviations of the members' returns are taken off.
-    """
-
-    ensemble: Ensemble
-    initial: NDArray[np.float64]
-    horizon: int
-    caution: float
-
-    def play(
-        self,
-        context: Fit,
-        theta: NDArray[np.float32],
-        starts: NDArray[np.float64],
-        rng: np.random.Generator,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the cautious value and the mean return (K,) of thetas (K, D).
-
-        With stochastic policies each member and start has action noise of its own, the same
-        for all thetas. So the members' deviation, and caution, hold the luck of the noise too.
-
-        Args:
-            context: The critic in whose normaliser the thetas are.
-            theta: (K, D).
-            starts: (S, obs_dim) raw first observations.
-            rng: Source of the action noise of stochastic policies.
-        """
-        spec, own = context.critic.config.spec, self.ensemble.scales.normaliser
-        seen = context.normaliser
-        rows = (len(theta), spec.obs_dim)
-        mean, std = np.broadcast_to(seen.mean, rows), np.broadcast_to(seen.std, rows)
-        shown = renormalise(spec, theta, mean, std, own.mean, own.std)
-        noise = action_noise(spec, rng, self.horizon, self.ensemble.members, len(starts))
-        members = imagine(
-            self.ensemble, spec, shown, starts, self.horizon, noise=noise
-        ).member_values()
-        means: NDArray[np.float64] = members.mean(axis=1)
-        return cautious_values(members, self.caution), means
 
 
 def imagined_rounds(
@@ -100,7 +54,7 @@ def imagined_rounds(
     dataset: str,
     after_round: Callable[[Round], None] | None = None,
 ) -> CriticFile:
-    """Fit a PSSVF to imagined returns of the policies that its own ascent proposes.
+    """Fit a critic to imagined episodes of the policies that its own ascent proposes.
 
     Args:
         data: The dataset, for its policies and initial states.
@@ -113,10 +67,11 @@ def imagined_rounds(
         after_round: Called after each round, for progress; what it raises stops them.
 
     Returns:
-        The critic of the best round, frozen; its values are cautious undiscounted returns.
+        The critic of the best round, frozen; its values are of cautious returns.
 
     Raises:
-        IncompatibleError: The policies act in another environment than the ensemble's.
+        IncompatibleError: The policies act in another environment than the ensemble's, or the
+            critic cannot be fitted to such policies.
         DivergedError: The critic's loss became NaN or infinite.
     """
     refuse_other_policies(ensemble, data.policies.spec)
@@ -144,7 +99,7 @@ def imagined_rounds(
 
 
 class _Try:
-    """One critic, the values that it has been told, and the best round so far."""
+    """One critic, what it has been told, and the best round so far."""
 
     def __init__(
         self,
@@ -157,29 +112,37 @@ class _Try:
     ) -> None:
         self._world, self._settings, self._attempt = world, settings, attempt
         fit_settings = FitSettings(
-            kind="pssvf",
+            kind=settings.kind,
             hidden=settings.hidden,
-            gamma=1.0,
+            gamma=settings.gamma,
             lr=1e-3,
             batch_size=128,
-            n_step=1,
+            n_step=settings.n_step,
             reward="raw",
             validation=0.0,
             seed=reset_seed(settings.seed, Stream.ROUND_CRITIC, attempt),
+            bound_values=not CRITICS[settings.kind].monte_carlo,
             standardise=True,
             average=0.99,
         )
         self._fit = start_fit(data, fit_settings, torch.device("cpu"))
-        self._context: CriticContext = make_context(
+        context: CriticContext = make_context(
             data, self._fit, environment=environment, dataset=dataset
         )
+        # What is imagined are whole episodes, so that is what the ascent is to improve.
+        if self._fit.critic.kind.depends_on_state:
+            context = dataclasses.replace(context, observations=context.initial_observations)
+        self._context = context
         self.number = 0
         self.best = -math.inf
         self._kept: tuple[Critic, Round] | None = None
-        self._theta, self._values = self._first(data)
+        self._lessons = lessons_for(
+            self._fit, world.ensemble, self._generator(Stream.IMAGINED_STEP)
+        )
+        first = self._first(data)
+        self._highest = float(first.cautious.max())
         # The critic learns values of unit spread; a frozen one gets their unit back.
-        self._shift = float(self._values.mean())
-        self._unit = max(float(self._values.std()), 1e-6)
+        self._scale = Scale.of(first, settings.gamma)
         self._learn()
 
     def next_round(self) -> Round:
@@ -194,6 +157,7 @@ class _Try:
                 lr=settings.lr,
                 seed=self._seed(Stream.ROUND_POLICY),
                 radius=settings.radius,
+                states=_STATES,
             ),
             waypoint_every=_WAYPOINT_EVERY,
         )
@@ -207,16 +171,16 @@ class _Try:
         white += torch.from_numpy(far * rng.standard_normal(white.shape))
         near = region.colour(shrink(white, settings.radius * region.quantile)).numpy()
         theta = np.concatenate([arrived, points, near])
-        cautious, mean = self._play(theta)
-        self._theta = np.concatenate([self._theta, theta])
-        self._values = np.concatenate([self._values, cautious])
+        played = self._play(theta)
+        self._highest = max(self._highest, float(played.cautious.max()))
+        scale, count = self._scale, len(liked)
         done = Round(
             attempt=self._attempt,
             number=self.number,
-            believed=float(climbed.objective[liked].mean()) * self._unit + self._shift,
-            cautious=float(cautious[: len(liked)].mean()),
-            mean=float(mean[: len(liked)].mean()),
-            highest=float(self._values.max()),
+            believed=float(climbed.objective[liked].mean()) * scale.unit + scale.shift,
+            cautious=float(played.cautious[:count].mean()),
+            mean=float(played.mean[:count].mean()),
+            highest=self._highest,
         )
         if done.cautious > self.best:
             self.best = done.cautious
@@ -230,43 +194,46 @@ class _Try:
             raise RuntimeError("no round has been played")
         critic, kept = self._kept
         with torch.no_grad():
-            critic.network.weights[-1].mul_(self._unit)
-            critic.network.biases[-1].mul_(self._unit).add_(self._shift)
+            critic.network.weights[-1].mul_(self._scale.unit)
+            critic.network.biases[-1].mul_(self._scale.unit).add_(self._scale.shift)
         fit = Fit(self._fit.settings, critic, critic, self._fit.normaliser, self._fit.optimiser)
         return CriticFile(fit, self._context), kept
 
-    def _first(self, data: Trajectories) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    def _first(self, data: Trajectories) -> Played:
         """Play dataset policies and fresh ones."""
         settings, normaliser = self._settings, self._fit.normaliser
         rng = self._generator(Stream.ROUND_NEIGHBOUR)
         rows = np.sort(rng.permutation(len(data.policies))[: settings.known])
         known = data.policies.select(rows).in_normaliser(normaliser.mean, normaliser.std)
         fresh = [init_theta(data.policies.spec, rng) for _ in range(settings.fresh)]
-        theta = np.concatenate([known, np.stack(fresh)])
-        return theta, self._play(theta)[0]
+        return self._play(np.concatenate([known, np.stack(fresh)]))
 
     def _learn(self) -> None:
-        """Fit the critic to all values so far."""
-        count = len(self._values)
-        told = TrainingSet(
-            entry=torch.arange(count),
-            theta=torch.from_numpy(self._theta),
-            policy=torch.arange(count),
-            value=torch.from_numpy(((self._values - self._shift) / self._unit).astype(np.float32)),
-        )
+        """Fit the critic to all that it was told so far."""
+        told = self._lessons.training_set(self._scale)
         shape = (self._settings.updates, self._fit.settings.batch_size)
-        drawn = self._generator(Stream.ROUND_BATCH).integers(count, size=shape)
-        for index in torch.from_numpy(drawn):
-            gradient_step(self._fit, told, index)
+        rng = self._generator(Stream.ROUND_BATCH)
+        drawn = torch.from_numpy(rng.integers(len(told), size=shape))
+        random = self._fit.online.noise_shape(told)
+        for index in drawn:
+            noise = None
+            if random is not None:
+                noise = torch.from_numpy(rng.standard_normal((shape[1], *random), dtype=np.float32))
+            gradient_step(self._fit, told, index, noise)
 
-    def _play(self, theta: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Play thetas from the starts, and with the noise, of this round of this try."""
+    def _play(self, theta: NDArray[np.float32]) -> Played:
+        """Play thetas from the starts and with the noise of this round, and tell the critic."""
         initial = self._world.initial
         drawn = self._generator(Stream.IMAGINED_START).integers(
             len(initial), size=self._settings.starts
         )
-        noise = self._generator(Stream.IMAGINED_ACTION)
-        return self._world.play(self._fit, theta, initial[drawn], noise)
+        return self._world.play(
+            CriticFile(self._fit, self._context).policies(theta),
+            initial[drawn],
+            self._generator(Stream.IMAGINED_ACTION),
+            record=self._lessons.records,
+            after_block=self._lessons.add,
+        )
 
     def _generator(self, stream: Stream) -> np.random.Generator:
         return generator(self._settings.seed, stream, self._attempt, self.number)

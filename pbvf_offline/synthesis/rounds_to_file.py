@@ -77,7 +77,7 @@ def rounds_to_file(
     overwrite: bool = False,
     after_round: Callable[[Round], None] | None = None,
 ) -> RoundsResult:
-    """Fit a PSSVF to imagined returns, round after round, and write it to ``out``.
+    """Fit a critic to imagined episodes, round after round, and write it to ``out``.
 
     The same call again finds it complete. Interrupted rounds, and more of them, are gone
     over from the first: they take minutes, and one seed gives the same bytes.
@@ -142,9 +142,9 @@ def _finished(out: Path, settings: RoundSettings, model: str, dataset: str) -> C
     if imagined is None:
         refuse_difference({"model": None}, {"model": model}, out)
         return None
-    theirs: dict[str, Any] = imagined.settings.to_dict()
-    theirs |= {"model": imagined.model, "dataset": file.context.dataset}
-    ours = {**settings.to_dict(), "model": model, "dataset": dataset}
+    theirs: dict[str, Any] = {**vars(imagined.settings), "model": imagined.model}
+    theirs["dataset"] = file.context.dataset
+    ours = {**vars(settings), "model": model, "dataset": dataset}
     ours["rounds"] = theirs["rounds"]  # more of them are no other settings
     refuse_difference(theirs, ours, out)
     if imagined.settings.rounds > settings.rounds:

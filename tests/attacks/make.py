@@ -1,6 +1,6 @@
 """Write the attack corpus: hostile datasets, critics, policies, weights, archives, remotes.
 
-    PYTHONPATH=tests python tests/attacks/make.py FOLDER
+    PYTHONPATH=tests/helpers python tests/attacks/make.py FOLDER
 
 makes all of them, small, and ``index.json``, which says of each what it is and which exit
 codes are right. ``tests/test_attacks.py`` runs every command on them. Files that a pickle

@@ -19,14 +19,20 @@ from torch import Tensor
 
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_file
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
+from pbvf_offline.critics.base import joined
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.fit.loop import advance, gradient_step, start_fit, training_set
+from pbvf_offline.models.ensemble import Ensemble
+from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Activation
 from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.lessons import Scale, lessons_for
 from pbvf_offline.synthesis.settings import SynthesisSettings
+from pbvf_offline.synthesis.world import World
 
 CPU = torch.device("cpu")
 SPECS = {
@@ -249,3 +255,52 @@ def test_synthesis_leaves_the_critic_frozen(name: str, spec: str, fingerprint: i
     assert np.isfinite(grown.policies.theta).all()
     start = dataclasses.replace(settings, steps=0)
     assert not np.array_equal(grown.policies.theta, synthesize(file, start).policies.theta)
+
+
+@every_case
+def test_it_is_told_of_imagined_policies(name: str, spec: str) -> None:
+    """Whatever it learns from: a step of the fit on what it is told goes through."""
+    data = make_data(SPECS[spec])
+    ensemble = Ensemble(
+        SPECS[spec], Scales.of(data, np.arange(len(data))), ModelSettings(0, 2, (4,))
+    )
+    world = World(ensemble, data.initial_observations.astype(float), 7, 1.0)
+    fit = start_fit(data, fit_settings(name, hidden=(4,)), CPU)
+    lessons = lessons_for(fit, ensemble, np.random.default_rng(0))
+    said = world.play(
+        data.policies,
+        world.initial[:2],
+        np.random.default_rng(0),
+        record=lessons.records,
+        after_block=lessons.add,
+    )
+    told = lessons.training_set(Scale.of(said, fit.settings.gamma))
+    assert set(told.policy.tolist()) == set(range(len(data.policies)))
+    shape = fit.online.noise_shape(told)
+    noise = None if shape is None else torch.zeros(len(told), *shape)
+    before = [weight.clone() for weight in fit.online.parameters()]
+    gradient_step(fit, told, torch.arange(len(told)), noise)
+    assert any(not a.equal(b) for a, b in zip(before, fit.online.parameters(), strict=True))
+
+
+@every_case
+def test_entries_picked_and_joined_have_the_losses_that_they_had(name: str, spec: str) -> None:
+    data = make_data(SPECS[spec])
+    fit = start_fit(data, fit_settings(name, hidden=(4,), bound_values=name != "pssvf"), CPU)
+    whole = training_set(fit, data, CPU)
+    rows = torch.tensor([5, 0, 3])
+    picked = [whole.picked(rows), whole.picked(torch.tensor([1]))]
+    both = joined(picked)
+    assert both.bounds == whole.bounds
+    shape = fit.online.noise_shape(whole)
+    noise = None if shape is None else torch.full((1, *shape), 0.3)
+    for at, row in enumerate([5, 0, 3, 1]):
+        expected = fit.online.loss(whole, torch.tensor([row]), noise)
+        torch.testing.assert_close(fit.online.loss(both, torch.tensor([at]), noise), expected)
+    torch.testing.assert_close(
+        fit.online.loss(picked[0], torch.tensor([1]), noise),
+        fit.online.loss(whole, torch.tensor([0]), noise),
+    )
+    assert both.entry.tolist() == [0, 1, 2, 3]
+    if both.obs is not None and whole.obs is not None:
+        assert len(picked[1].obs) <= 2 < len(whole.obs)

@@ -117,7 +117,7 @@ def test_the_unit_of_a_prediction(change: dict[str, Any], unit: str) -> None:
     done = Round(0, 1, 0.0, 0.0, 0.0, 0.0)
     rounds = ImaginedFit("1" * 64, 7, RoundSettings(seed=0, lr=0.1), done, (done,))
     imagined = dataclasses.replace(file, imagined=rounds)
-    assert imagined.unit == "cautious imagined undiscounted return"
+    assert imagined.unit == f"cautious imagined {unit}"
 
 
 def test_every_flipped_byte_and_truncation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

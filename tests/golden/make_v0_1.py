@@ -2,7 +2,7 @@
 
 Run with version 0.1 of pbvf-offline checked out (and this folder in it), in its environment::
 
-    PYTHONPATH=.:datasets:cli:tests python tests/golden/make_v0_1.py
+    PYTHONPATH=.:datasets:cli:tests:tests/helpers python tests/golden/make_v0_1.py
 
 It makes ``tests/golden/v0.1`` anew. That folder is kept for ever as it is: later versions
 must open its files, so making them again with a later one would prove nothing.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from libtools import box_spec, discrete_spec, make_file, make_policies
+from libtools import box_spec, discrete_spec, make_policies
 from model_tools import SETTINGS, held_out, played
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
@@ -29,7 +29,7 @@ from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis import rounds
+from pbvf_offline.synthesis import world
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.rounds import imagined_rounds
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, refuse_unfit, rounds_to_file
@@ -80,6 +80,9 @@ def search(settings: RoundSettings = SMALL) -> CriticFile:
     )
 
 
+TD = {"gamma": 0.95, "n_step": 10, "updates": 150}
+
+
 def story(file: CriticFile) -> ImaginedFit:
     assert file.imagined is not None
     return file.imagined
@@ -100,9 +103,43 @@ def test_fresh_policies_end_above_the_datasets_best_and_as_was_imagined() -> Non
     np.testing.assert_allclose(grown.predicted, reached, atol=0.15 * np.ptp(data().returns()))
 
 
-@pytest.mark.parametrize("stochastic", [False, True])
-@pytest.mark.parametrize("discrete", [False, True])
-def test_any_kind_of_action_is_searched(discrete: bool, stochastic: bool) -> None:
+@pytest.mark.parametrize("kind", ["psvf", "pavf"])
+def test_critics_of_steps_learn_from_imagined_steps(kind: str) -> None:
+    found = search(dataclasses.replace(SMALL, kind=kind, **TD))
+    assert found.fit.settings.kind == kind
+    assert (found.fit.settings.gamma, found.fit.settings.n_step) == (0.95, 10)
+    assert found.unit == "cautious imagined return discounted by 0.95"
+    climb = SynthesisSettings(count=3, steps=60, lr=0.1, seed=7, radius=1.2, restarts=8)
+    grown = synthesize(found, climb)
+    reached = true_returns(grown.policies)
+    assert reached.min() > true_returns(data().policies).max()
+    # What it predicts is the discounted return of steps that pay what these do.
+    rewards = played(grown.policies, to_target, np.zeros((3, 1)), HORIZON).rewards
+    discounted = rewards.reshape(3, HORIZON) @ 0.95 ** np.arange(HORIZON)
+    np.testing.assert_allclose(grown.predicted, discounted, atol=0.2 * np.ptp(data().returns()))
+
+
+def test_the_ascent_of_a_critic_of_states_is_from_where_episodes_begin() -> None:
+    found = search(dataclasses.replace(SMALL, kind="psvf", rounds=1, **TD))
+    np.testing.assert_array_equal(found.context.observations, found.context.initial_observations)
+    assert len(search(dataclasses.replace(SMALL, rounds=1)).context.observations) > 60
+
+
+@pytest.mark.parametrize(
+    ("kind", "discrete", "stochastic"),
+    [
+        *(
+            ("pssvf", discrete, stochastic)
+            for discrete in (False, True)
+            for stochastic in (False, True)
+        ),
+        ("psvf", True, False),
+        ("psvf", False, True),
+        ("pavf", True, True),
+        ("pavf", False, True),
+    ],
+)
+def test_any_kind_of_action_is_searched(kind: str, discrete: bool, stochastic: bool) -> None:
     make = discrete_spec if discrete else box_spec
     spec = make(1, stochastic=stochastic)
 
@@ -111,7 +148,7 @@ def test_any_kind_of_action_is_searched(discrete: bool, stochastic: bool) -> Non
 
     starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
     some = played(make_policies(spec, 60), step, starts, HORIZON)
-    settings = dataclasses.replace(SMALL, rounds=3)
+    settings = dataclasses.replace(SMALL, rounds=3, kind=kind, **({} if kind == "pssvf" else TD))
     found = imagined_rounds(
         some,
         train(some, held_out(some), SETTINGS, 600),
@@ -139,7 +176,7 @@ def test_no_two_rounds_see_the_same_action_noise(monkeypatch: pytest.MonkeyPatch
         return noise
 
     # Values are means over policies that differ from round to round: they do not tell the noise.
-    monkeypatch.setattr(rounds, "action_noise", noting)
+    monkeypatch.setattr(world, "action_noise", noting)
 
     def run(seed: int) -> ImaginedFit:
         settings = dataclasses.replace(SMALL, seed=seed, rounds=2, tries=2, first_rounds=1)
@@ -168,13 +205,12 @@ def test_caution_counts_the_luck_of_action_noise() -> None:
             for parameter in learned.parameters():
                 parameter.copy_(parameter[:1].expand_as(parameter))
         starts = np.zeros((2, 1))
-        world = rounds.World(learned, starts, HORIZON, 2.0)
-        fit = make_file("pssvf", 1, some).fit
-        theta, rng = some.policies.theta[:8], np.random.default_rng(0)
-        cautious, mean = world.play(fit, theta, starts, rng)
-        assert np.all(cautious < mean - 1e-3) == stochastic
-        later = world.play(fit, theta, starts, rng)[1]
-        assert np.array_equal(mean, later) != stochastic
+        place = world.World(learned, starts, HORIZON, 2.0)
+        policies, rng = some.policies.select(range(8)), np.random.default_rng(0)
+        said = place.play(policies, starts, rng)
+        assert np.all(said.cautious < said.mean - 1e-3) == stochastic
+        later = place.play(policies, starts, rng)
+        assert np.array_equal(said.mean, later.mean) != stochastic
 
 
 def test_the_best_round_is_kept_and_not_the_last() -> None:
@@ -193,11 +229,12 @@ def test_the_best_try_goes_on() -> None:
     assert [(done.attempt, done.number) for done in found.rounds[4:]] == [(best, 3), (best, 4)]
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
+@pytest.mark.parametrize("kind", ["pssvf", "psvf"])
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(kind: str) -> None:
     def weights(found: CriticFile) -> list[bytes]:
         return [w.numpy().tobytes() for w in found.critic.state_dict().values()]
 
-    settings = dataclasses.replace(SMALL, rounds=2)
+    settings = dataclasses.replace(SMALL, rounds=2, kind=kind, **({} if kind == "pssvf" else TD))
     first, second = search(settings), search(settings)
     assert weights(first) == weights(second)
     assert story(first) == story(second)

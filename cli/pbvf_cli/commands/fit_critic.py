@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,8 +60,8 @@ def fit_critic(
         Path | None,
         option(
             "--model",
-            "Fit a pssvf to returns imagined in this learned environment, of the policies "
-            "that its own ascent proposes.",
+            "Fit to episodes imagined in this learned environment, of the policies that the "
+            "critic's own ascent proposes.",
             "FILE",
             panel=IMAGINED,
         ),
@@ -82,13 +81,12 @@ def fit_critic(
     """
     wanted = values.parse_numbers(snapshots, "--snapshots")
     values.output_file(out)
-    shared = {name: given.values[name] for name in ("hidden", "seed") if name in given.values}
+    asked = imagined.shared(critic, given, search)
     more = {"--updates": updates, "--snapshots": snapshots}
     imagined.refuse_others(
-        critic,
         model,
         beside=[
-            *(option for option in given.options() if option not in ("--hidden", "--seed")),
+            *(option for option in given.options() if option not in asked.options()),
             *(option for option, value in more.items() if value is not None),
         ],
         without=[*search.options(), *(["--force"] if force else [])],
@@ -104,13 +102,11 @@ def fit_critic(
     table.show("critic", critic)
     table.show("out", out)
     if model is not None:
-        asked = replace(
-            search, values={**search.values, **shared}, names=(*search.names, "hidden", "seed")
-        )
         imagined.fit_imagined(
             sink,
             table,
             data,
+            critic,
             model,
             out,
             asked,

@@ -1,8 +1,9 @@
-"""``pbvf fit-critic --model``: a PSSVF fitted to imagined returns, round after round."""
+"""``pbvf fit-critic --model``: a critic fitted to imagined episodes, round after round."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,38 +12,49 @@ from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_offline.critics import CRITICS
 from pbvf_offline.errors import UsageError
-from pbvf_offline.fit.rounds import RoundSettings
-from pbvf_offline.records import Defaults
+from pbvf_offline.fit.rounds import RoundSettings, round_defaults
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
     from pbvf_cli.shared.data import Data
     from pbvf_cli.shared.options import DeviceName
     from pbvf_offline.fit.rounds import Round
+    from pbvf_offline.fit.settings import FitSettings
     from pbvf_offline.synthesis.rounds_to_file import RoundsResult
 
 
-def refuse_others(
-    critic: str, model: Path | None, beside: Sequence[str], without: Sequence[str]
-) -> None:
-    """Refuse options that have no meaning with ``--model``, or without it.
+_ALL = ("hidden", "seed")  # settings of a fit that rounds have too
+_OF_STEPS = ("gamma", "n_step")  # those that mean something to a critic that learns from steps
+
+
+def shared(
+    critic: str, given: Given[FitSettings], search: Given[RoundSettings]
+) -> Given[RoundSettings]:
+    """Return what was given of the settings of rounds, with those that a fit has too.
 
     Args:
         critic: The kind of critic.
+        given: What was given of the settings of a fit.
+        search: What was given of the settings that rounds alone have.
+    """
+    names = _ALL if CRITICS.choose(critic).monte_carlo else (*_ALL, *_OF_STEPS)
+    values = {name: given.values[name] for name in names if name in given.values}
+    return replace(search, values={**search.values, **values}, names=(*search.names, *names))
+
+
+def refuse_others(model: Path | None, beside: Sequence[str], without: Sequence[str]) -> None:
+    """Refuse options that have no meaning with ``--model``, or without it.
+
+    Args:
         model: The model file, if given.
         beside: Options that were given and mean nothing with it.
         without: Options that were given and mean nothing without it.
 
     Raises:
-        UsageError: There is such an option, or the critic is no PSSVF.
+        UsageError: There is such an option.
     """
-    if model is not None and critic != "pssvf":
-        raise UsageError(
-            f"whole imagined episodes give returns for a pssvf, not for a {critic}",
-            where="--critic",
-            remedy="use --critic pssvf, or leave --model out",
-        )
     word, options = ("without", without) if model is None else ("beside", beside)
     for option in options:
         raise UsageError(f"has no meaning {word} --model", where=option)
@@ -52,6 +64,7 @@ def fit_imagined(
     sink: Sink,
     table: SettingsTable,
     data: Data,
+    critic: str,
     model: Path,
     out: Path,
     given: Given[RoundSettings],
@@ -66,6 +79,7 @@ def fit_imagined(
         sink: The command's output.
         table: The settings so far.
         data: What the critic is fitted to.
+        critic: The kind of critic.
         model: The model file.
         out: The critic file.
         given: Settings of the rounds.
@@ -79,7 +93,6 @@ def fit_imagined(
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.models.model_file import load_model
-        from pbvf_offline.presets.offline import env_preset
         from pbvf_offline.synthesis.rounds_to_file import (
             refuse_unfit,
             rounds_to_file,
@@ -92,7 +105,7 @@ def fit_imagined(
     table.show("model", model)
     settings = table.fill(
         given,
-        Defaults(RoundSettings(seed=0, lr=env_preset(data.env_id).synthesis_lr), {}),
+        round_defaults(critic, data.env_id),
         stored_seed=None if overwrite else lambda: stored_rounds_seed(out),
     )
     sink.settings("pbvf fit-critic", table.settings)
@@ -132,7 +145,7 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
     kept, settings = imagined.kept, imagined.settings
     payload: dict[str, Any] = {
         "critic": out,
-        "kind": "pssvf",
+        "kind": settings.kind,
         "updates": len(imagined.rounds) * settings.updates,
         "loss": result.file.fit.loss,
         "seconds": result.seconds,

@@ -46,6 +46,33 @@ def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):
                 "c.safetensors", "--episodes", 1, "-q", "--json").code == 0  # fmt: skip
 
 
+def test_critics_of_steps_take_discount_and_targets(here, drift):
+    argv = (
+        "fit-critic", "lab/drift-v0", "--critic", "pavf", "--out", "c.safetensors",
+        "--model", drift / "good", *SMALL, "--seed", 0,
+    )  # fmt: skip
+    ran = pbvf(*argv)
+    assert ran.code == 0, ran.err
+    assert (ran.json["kind"], ran.json["gamma"], ran.json["reward"]) == ("pavf", 0.99, "raw")
+    assert load_critic(here / "c.safetensors").fit.settings.n_step == 200
+    assert pbvf(*argv).json["already_complete"]
+    other = pbvf(*argv, "--gamma", 0.9)
+    assert other.code == 7
+    assert "gamma is 0.99 there and 0.9 here" in other.error
+    other = pbvf(*argv, "--critic", "psvf")
+    assert other.code == 7
+    assert 'kind is "pavf" there and "psvf" here' in other.error
+    assert pbvf(*argv, "--gamma", 0.9, "--n-step", 3, "--overwrite").json["gamma"] == 0.9
+    assert load_critic(here / "c.safetensors").fit.settings.n_step == 3
+    grown = pbvf(
+        "synthesize", "c.safetensors", "--out", "p.safetensors", "--from-scratch", 1,
+        "--steps", 2, "--restarts", 1, "--seed", 0, "-q", "--json",
+    )  # fmt: skip
+    assert grown.code == 0, grown.err
+    said = pbvf("predict", "c.safetensors", "p.safetensors", "-q", "--json").json
+    assert said["units"]["predicted"] == "cautious imagined return discounted by 0.9"
+
+
 def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(here, drift):
     assert fit(drift, "--seed", 3).code == 0
     first = (here / "c.safetensors").read_bytes()
@@ -79,13 +106,11 @@ def test_a_model_whose_check_failed_needs_force(here, drift):
 
 def test_errors_that_users_can_see(here, drift):
     argv = ("fit-critic", "lab/drift-v0", "--out", "c.safetensors", "-q")
-    ran = pbvf(*argv, "--critic", "psvf", "--model", drift / "good")
-    assert ran.code == 2
-    assert "not for a psvf" in ran.error
-    for option, value in (
-        *(("--updates", 5), ("--lr", 0.1), ("--relabel", 0), ("--gamma", 1)),
-        ("--fingerprint", 3),
-    ):
+    for option, value in (("--lr", 0.1), ("--reward", "raw"), ("--batch-size", 3)):
+        ran = pbvf(*argv, "--critic", "psvf", "--model", drift / "good", option, value)
+        assert ran.code == 2
+        assert ran.error.startswith(f"error: {option}: has no meaning beside --model")
+    for option, value in (("--updates", 5), ("--lr", 0.1), ("--gamma", 1), ("--fingerprint", 3)):
         ran = pbvf(*argv, "--critic", "pssvf", "--model", drift / "good", option, value)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option}: has no meaning beside --model")

@@ -19,8 +19,8 @@ import pytest
 
 from pbvf_cli.__main__ import main
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = [ROOT, ROOT / "datasets", ROOT / "cli", ROOT / "tests"]
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [ROOT / name for name in (".", "datasets", "cli", "tests", "tests/helpers")]
 
 
 @dataclass(frozen=True)

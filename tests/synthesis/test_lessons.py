@@ -1,0 +1,228 @@
+"""What critics are told of imagined policies, by hand-worked numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from libtools import box_spec, fit_settings, make_data, make_policies
+from model_tools import SETTINGS, held_out, played
+from pbvf_offline.critics import TrainingSet
+from pbvf_offline.fit.loop import start_fit, training_set
+from pbvf_offline.models.choice import train
+from pbvf_offline.models.imagine import Imagined, imagine
+from pbvf_offline.models.trajectories import imagined_trajectories
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.synthesis.lessons import Scale, StepLessons, lessons_for, lowered
+from pbvf_offline.synthesis.world import Played, World
+
+CPU = torch.device("cpu")
+ASIS = Scale(0.0, 1.0)
+
+
+def told(cautious: list[float], mean: list[float], length: list[float]) -> Played:
+    return Played(np.array(cautious), np.array(mean), np.array(length), np.zeros((1, 1)))
+
+
+def episodes(rewards: list[list[float]], policy: list[int]) -> Trajectories:
+    lengths = np.array([len(r) for r in rewards])
+    start = np.append(0, np.cumsum(lengths))
+    last = np.zeros(start[-1], bool)
+    last[start[1:] - 1] = True
+    return Trajectories(
+        policies=make_policies(box_spec(1), max(policy) + 1),
+        observations=np.zeros((start[-1] + len(rewards), 1)),
+        actions=np.zeros((start[-1], 1), np.float32),
+        rewards=np.concatenate([np.array(r, float) for r in rewards]),
+        terminated=last,
+        truncated=np.zeros_like(last),
+        policy=np.repeat(np.array(policy, np.int32), lengths),
+        start=start,
+        cut=np.zeros(len(rewards), bool),
+        seeds=np.full(len(rewards), -1),
+    )
+
+
+def test_rewards_are_lowered_to_the_cautious_return() -> None:
+    """Policy 0 has episodes of 4 and 2 steps in two members, which pay 10 and 2.
+
+    Their mean is 6, their population standard deviation 4, so with a caution of 1 the policy has
+    2. Each of its rewards, of 3 an episode, is lowered by (6 - 2) / 3. In policy 1 the members
+    agree.
+    """
+    data = episodes([[1, 2, 3, 4], [2, 0], [5], [5]], [0, 0, 1, 1])
+    down = lowered(data, told([2.0, 5.0], [6.0, 5.0], [3.0, 1.0]))
+    by = 4 / 3
+    np.testing.assert_allclose(down.rewards, [1 - by, 2 - by, 3 - by, 4 - by, 2 - by, 0 - by, 5, 5])
+    assert down.returns()[:2].mean() == pytest.approx(2.0)
+    assert down.returns()[2:].tolist() == [5.0, 5.0]
+
+
+def test_discounted_targets_of_lowered_rewards_by_hand() -> None:
+    """gamma 1/2, two steps ahead: of [4, 2, 8] lowered by 1, [3, 1, 7], that terminates."""
+    data = episodes([[4, 2, 8], [4, 2, 8]], [0, 0])
+    fit = start_fit(data, fit_settings("psvf", gamma=0.5, n_step=2), CPU)
+    whole = training_set(fit, lowered(data, told([11.0], [14.0], [3.0])), CPU)
+    np.testing.assert_allclose(whole.value[:3], [3 + 0.5 * 1, 1 + 0.5 * 7, 7])
+    assert whole.discount is not None
+    np.testing.assert_allclose(whole.discount[:3], [0.25, 0, 0])
+
+
+def test_the_scale_of_discounted_values_by_hand() -> None:
+    """3 steps that earn 2 each are worth 2 + 1 + 1/2 at gamma 1/2; one that earns 1.5 is 1.5."""
+    played_out = told([6.0, 1.5], [9.0, 1.5], [3.0, 1.0])
+    assert Scale.of(played_out, 0.5) == Scale(pytest.approx(2.5), pytest.approx(1.0))
+    assert Scale.of(played_out, 1.0) == Scale(3.75, 2.25)
+    assert Scale.of(told([1.0], [1.0], [1.0]), 1.0).unit == 1e-6
+
+
+def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
+    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
+    return ahead, -float((ahead[0] - 1.0) ** 2), bool(ahead[0] > 1.2)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    some = played(make_policies(box_spec(1), 40), to_target, np.zeros((40, 1)), 60)
+    return World(
+        train(some, held_out(some), SETTINGS, 300), np.array([[-0.2], [0.0], [0.3]]), 60, 1.0
+    )
+
+
+def listened(world: World, kind: str, *, record: bool, settings=None):  # type: ignore[no-untyped-def]
+    policies = make_policies(box_spec(1), 6, seed=5)
+    heard: list[tuple[Imagined, Played]] = []
+    data = make_data(box_spec(1))
+    fit = start_fit(data, settings or fit_settings(kind), CPU)
+    lessons = lessons_for(fit, world.ensemble, np.random.default_rng(1))
+    assert lessons.records == record
+
+    def after(some, imagined, came_to):  # type: ignore[no-untyped-def]
+        heard.append((imagined, came_to))
+        lessons.add(some, imagined, came_to)
+
+    said = world.play(
+        policies, world.initial, np.random.default_rng(0), record=record, after_block=after
+    )
+    return policies, fit, lessons, heard, said
+
+
+def test_a_critic_of_returns_is_told_each_policys_cautious_return(world: World) -> None:
+    policies, _, lessons, heard, said = listened(
+        world, "pssvf", record=False, settings=fit_settings("pssvf", gamma=1.0)
+    )
+    assert len(heard) == 1
+    assert heard[0][0].recording is None
+    once = lessons.training_set(Scale(2.0, 4.0))
+    np.testing.assert_array_equal(once.theta.numpy(), policies.theta)
+    expected = ((said.cautious - 2.0) / 4.0).astype(np.float32)
+    np.testing.assert_array_equal(once.value.numpy(), expected)
+    lessons.add(policies, heard[0][0], said)
+    assert len(lessons.training_set(ASIS)) == 12
+
+
+def told_steps(world: World) -> tuple[TrainingSet, TrainingSet, Trajectories]:
+    """What is told, what could have been, and the episodes."""
+    policies, fit, lessons, heard, said = listened(world, "psvf", record=True)
+    assert len(heard) == 1
+    imagined = heard[0][0]
+    assert imagined.recording is not None
+    data = lowered(
+        imagined_trajectories(world.ensemble, policies, imagined.recording, imagined.lengths), said
+    )
+    return lessons.training_set(ASIS), training_set(fit, data, CPU), data
+
+
+def test_a_critic_of_steps_is_told_some_steps_with_whole_targets(world: World) -> None:
+    some, whole, data = told_steps(world)
+    assert some.obs is not None
+    assert whole.obs is not None
+    assert len(some) == 6 * 128
+    assert len(some.obs) < len(whole.obs)
+    steps: list[int] = []
+    for name in ("obs_row", "boot_row"):
+        seen, full = getattr(some, name), getattr(whole, name)
+        states = some.obs[seen].numpy()
+        if name == "obs_row":  # the state, the policy and the value tell a step
+            rows = {
+                (p, s, v): i
+                for i, (p, s, v) in enumerate(
+                    zip(
+                        whole.policy.tolist(),
+                        whole.obs[full][:, 0].tolist(),
+                        whole.value.tolist(),
+                        strict=True,
+                    )
+                )
+            }
+            steps = [
+                rows[key]
+                for key in zip(
+                    some.policy.tolist(), states[:, 0].tolist(), some.value.tolist(), strict=True
+                )
+            ]
+        np.testing.assert_array_equal(states, whole.obs[full[steps]].numpy())
+    assert set(data.start[:-1].tolist()) <= set(steps)  # every episode's first step
+    assert some.discount is not None
+    assert whole.discount is not None
+    np.testing.assert_array_equal(some.discount, whole.discount[steps])
+    assert some.bounds == whole.bounds
+
+
+def test_fewer_policies_at_a_time_tell_the_same_values(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pbvf_offline.synthesis import world as module
+
+    together = told_steps(world)[0]
+    monkeypatch.setattr(module, "_RECORDED", 1)  # no option makes observations wide enough
+    _, _, lessons, heard, _ = listened(world, "psvf", record=True)
+    assert len(heard) == 6
+    apart = lessons.training_set(ASIS)
+    assert len(apart) == len(together)
+    np.testing.assert_array_equal(apart.policy, together.policy)
+    np.testing.assert_allclose(apart.theta, together.theta)
+
+
+def test_values_in_a_scale_solve_the_same_equation(world: World) -> None:
+    _, _, lessons, *_ = listened(world, "psvf", record=True)
+    raw, scaled = lessons.training_set(ASIS), lessons.training_set(Scale(-3.0, 7.0))
+    ahead = torch.linspace(-50, 50, len(raw))
+    assert raw.discount is not None
+    values = raw.value + raw.discount * ahead
+    inside = scaled.value + raw.discount * (ahead + 3.0) / 7.0
+    torch.testing.assert_close((values + 3.0) / 7.0, inside)
+    bounded = fit_settings("psvf", bound_values=True)
+    _, _, lessons, *_ = listened(world, "psvf", record=True, settings=bounded)
+    low, high = lessons.training_set(ASIS).bounds or (0.0, 0.0)
+    assert low < high
+    expected = ((low + 3.0) / 7.0, (high + 3.0) / 7.0)
+    assert lessons.training_set(Scale(-3.0, 7.0)).bounds == pytest.approx(expected)
+
+
+def test_episodes_that_were_not_recorded_tell_no_steps(world: World) -> None:
+    policies, _, _, heard, said = listened(
+        world, "pssvf", record=False, settings=fit_settings("pssvf", gamma=1.0)
+    )
+    of_steps = start_fit(make_data(box_spec(1)), fit_settings("psvf"), CPU)
+    lessons = StepLessons(of_steps, world.ensemble, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="were not recorded"):
+        lessons.add(policies, heard[0][0], said)
+
+
+def test_what_a_policy_came_to_is_what_the_model_says(world: World) -> None:
+    policies = make_policies(box_spec(1), 6, seed=5)
+    said = world.play(policies, world.initial, np.random.default_rng(0))
+    own = world.ensemble.scales.normaliser
+    theta = policies.in_normaliser(own.mean, own.std)
+    out = imagine(world.ensemble, policies.spec, theta, world.initial, world.horizon)
+    members = out.member_values()
+    np.testing.assert_allclose(said.mean, members.mean(axis=1))
+    np.testing.assert_allclose(said.cautious, members.mean(axis=1) - members.std(axis=1))
+    np.testing.assert_allclose(said.length, out.lengths.mean(axis=(1, 2)))
+    cautious = dataclasses.replace(world, caution=0.0)
+    free = cautious.play(policies, world.initial, np.random.default_rng(0))
+    np.testing.assert_array_equal(free.cautious, free.mean)
