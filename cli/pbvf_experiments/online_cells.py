@@ -34,7 +34,7 @@ from pbvf_offline.presets.paper import (
     env_family,
     paper_steps,
 )
-from pbvf_runs.records import Evaluation, RunConfig, average_return
+from pbvf_runs.records import Evaluation, RunConfig, average_returns
 
 if TYPE_CHECKING:
     from pbvf_offline.online.settings import OnlineSettings
@@ -255,14 +255,8 @@ def _run_baseline(chosen: OnlineCell, seed: int) -> dict[str, Any]:
 
 def _measured(evaluations: Sequence[Evaluation], steps: int) -> dict[str, Any]:
     """Return the evaluations of a run of so many steps, and their averages."""
-    averages = {
-        f"{name}_return{suffix}": average_return(
-            evaluations, steps, last=last, without_survival=bool(suffix)
-        )
-        for suffix in ("", "_without_survival")
-        for name, last in (("average", 1.0), ("last20", 0.2))
-    }
-    return {"evaluations": [_rounded(e.to_dict()) for e in evaluations], **averages}
+    rounded = [_rounded(e.to_dict()) for e in evaluations]
+    return {"evaluations": rounded, **average_returns(evaluations, steps)}
 
 
 def _rounded(evaluation: Mapping[str, Any]) -> dict[str, Any]:

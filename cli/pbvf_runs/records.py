@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -204,6 +204,17 @@ def average_return(
                 returns = evaluation.returns_without_survival
             values.append(float(np.mean(returns)))
     return float(np.mean(values)) if values else None
+
+
+def average_returns(evaluations: Sequence[Evaluation], steps: int) -> dict[str, float | None]:
+    """Return all averages over the evaluations of a run of so many steps, as results name them."""
+    return {
+        f"{name}_return{suffix}": average_return(
+            evaluations, steps, last=last, without_survival=bool(suffix)
+        )
+        for suffix in ("", "_without_survival")
+        for name, last in (("average", 1.0), ("last20", 0.2))
+    }
 
 
 def snapshot_files(folder: Path, step: int) -> tuple[Path, Path]:

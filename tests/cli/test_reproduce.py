@@ -1,12 +1,14 @@
-"""``pbvf reproduce --no-run``: which folders it looks at and writes a table into."""
+"""``pbvf reproduce --no-run``, which folders it looks at; the settings of ``pbvf quickstart``."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli_tools import content, pbvf
+from cli_tools import content, pbvf, rows
+from pbvf_experiments.quickstart import QuickstartResult
 
 CELL = ("--cells", "pssvf-linear-CartPole-v1", "--seeds", 0, "-q")
 
@@ -30,3 +32,24 @@ def test_a_folder_of_results_or_an_empty_one_is_shown(tmp_path: Path, name: str 
     ran = pbvf("reproduce", "table", "--no-run", "--out", tmp_path, *CELL)
     assert ran.code == 0, ran.err
     assert "unfinished" in ran.out
+
+
+def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def at_once(out: Path, *, note: Any, progress: Any, **settings: Any) -> QuickstartResult:
+        asked.append({"out": out, **settings})
+        progress("collect", 1, 2)
+        return QuickstartResult(1.0, 0.5, 0.5, [2.0], [3.0], [4], out / "figure.png")
+
+    # The work itself takes a minute, and has a test of its own.
+    monkeypatch.setattr("pbvf_experiments.quickstart.run_quickstart", at_once)
+    ran = pbvf("quickstart", "--steps", 100_000, "--workers", 3)
+    assert ran.code == 0, ran.err
+    shown = rows(ran.err)
+    assert (shown["steps"], shown["workers"]) == ("100000 given", "3 given")
+    assert (shown["out"], shown["updates"]) == ("quickstart-out default", "3000 default")
+    assert shown["seed"] == "0 default"
+    settings = {"steps": 100_000, "updates": 3000, "seed": 0, "workers": 3}
+    assert asked == [{"out": Path("quickstart-out"), **settings}]
+    assert pbvf("quickstart", "--seed", -1).error.startswith("error: --seed: ")

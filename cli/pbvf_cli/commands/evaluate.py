@@ -83,7 +83,7 @@ def evaluate(
     """
     from pbvf_cli.shared import environments
     from pbvf_offline.policies.files import load_policies
-    from pbvf_offline.rollout.evaluation import evaluate_policies, require_end
+    from pbvf_offline.rollout.evaluation import evaluate_policies
 
     environments.silence_gymnasium()
     if video is not None:
@@ -101,12 +101,8 @@ def evaluate(
         refuse_unread(judge, loaded.policies.spec, policies)
         references.append((judge.context.environment, critic))
     config = environments.choose_environment(
-        env, env_kwargs, max_episode_steps, wrapper, references
+        env, env_kwargs, max_episode_steps, wrapper, references, loaded.policies.spec
     )
-    environments.check_fit(config, loaded.policies.spec)
-    require_end(config, None)
-    environments.warn_if_other(config, references)
-
     table = SettingsTable()
     table.show("policies", policies)
     table.show("env", config.name, "given" if env else "stored in the file")

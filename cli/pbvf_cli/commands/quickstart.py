@@ -23,22 +23,27 @@ _UNITS = {
 @command("pbvf quickstart", "pbvf quickstart --out swimmer --seed 3 --workers 4")
 def quickstart(
     *,
-    out: Annotated[Path, option("--out", "Folder of everything that is made.", "DIR")] = Path(
-        "quickstart-out"
-    ),
+    out: Annotated[
+        Path | None,
+        option("--out", "Folder of everything that is made.", "DIR", default="quickstart-out"),
+    ] = None,
     steps: Annotated[
-        int, options.counting("--steps", "Transitions to collect.", least=1_000)
-    ] = 100_000,
+        int | None,
+        options.counting("--steps", "Transitions to collect.", least=1_000, show_default="100000"),
+    ] = None,
     updates: Annotated[
         int | None, options.counting("--updates", "Gradient steps.", show_default="3000")
     ] = None,
     workers: Annotated[
-        int,
+        int | None,
         options.counting(
-            "--workers", "Processes at once; results do not change.", most=options.MOST_WORKERS
+            "--workers",
+            "Processes at once; results do not change.",
+            most=options.MOST_WORKERS,
+            show_default="2",
         ),
-    ] = 2,
-    seed: options.Seed = 0,
+    ] = None,
+    seed: options.Seed = None,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
@@ -50,8 +55,15 @@ def quickstart(
 
     from pbvf_experiments.quickstart import run_quickstart
     from pbvf_offline.critics import CRITICS
+    from pbvf_offline.seeding import check_seed
 
-    chosen = SettingsTable().seed(seed)
+    table = SettingsTable()
+    out = table.choose("out", out, Path("quickstart-out"))
+    steps = table.choose("steps", steps, 100_000)
+    updates = table.choose("updates", updates, CRITICS["psvf"].offline.updates)
+    workers = table.choose("workers", workers, 2)
+    chosen = check_seed(table.choose("seed", seed, 0))
+    sink.settings("pbvf quickstart", table.settings)
     bars: dict[str, Bar] = {}
 
     def told(stage: str, done: int, total: int | None) -> None:
@@ -65,7 +77,7 @@ def quickstart(
         result = run_quickstart(
             out,
             steps=steps,
-            updates=updates or CRITICS["psvf"].offline.updates,
+            updates=updates,
             seed=chosen,
             workers=workers,
             note=sink.note,

@@ -94,7 +94,6 @@ def synthesize(
     from pbvf_cli.shared import environments
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
-    from pbvf_offline.rollout.evaluation import require_end
     from pbvf_offline.synthesis.settings import evaluation_defaults
     from pbvf_offline.synthesis.to_file import stored_seed, synthesize_to_file
 
@@ -119,11 +118,8 @@ def synthesize(
     if evaluate:
         sources = [(reference, critic)]
         config = environments.choose_environment(
-            env, env_kwargs, max_episode_steps, wrapper, sources
+            env, env_kwargs, max_episode_steps, wrapper, sources, file.spec
         )
-        environments.check_fit(config, file.spec)
-        require_end(config, None)
-        environments.warn_if_other(config, sources)
         table.show("env", config.name, "given" if env else "stored in the critic")
         usual = evaluation_defaults(config, seed=settings.seed, workers=workers or 1)
         evaluation = table.fill(protocol, usual)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pbvf_cli.shared.values import env_config
@@ -33,9 +33,12 @@ def choose_environment(
     kwargs: str | None,
     max_episode_steps: int | None,
     wrappers: list[str] | None,
-    references: Iterable[tuple[EnvReference | None, Path]],
+    references: Sequence[tuple[EnvReference | None, Path]],
+    spec: PolicySpec,
 ) -> EnvConfig:
-    """Return the environment that a user named, else the first that a file names.
+    """Return where policies are measured: what a user named, else the first that a file names.
+
+    Warns of each other environment that the files come from.
 
     Args:
         name: ``--env``.
@@ -43,11 +46,34 @@ def choose_environment(
         max_episode_steps: ``--max-episode-steps``.
         wrappers: ``--wrapper``.
         references: What files name, with the files.
+        spec: The policies' architecture.
 
     Raises:
-        UsageError: Neither names one, or arguments are given without a name.
+        UsageError: Neither names one, arguments are given without a name, its spaces are not
+            supported, or an episode may never end.
         UnsafeError: The file's environment cannot be built without trusting the file.
+        IncompatibleError: Its spaces are not those of the policies.
     """
+    from pbvf_offline.rollout.evaluation import require_end
+
+    config = _chosen(name, kwargs, max_episode_steps, wrappers, references)
+    env = make_env(config)
+    try:
+        check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
+    finally:
+        close_env(env)
+    require_end(config, None)
+    _warn_if_other(config, references)
+    return config
+
+
+def _chosen(
+    name: str | None,
+    kwargs: str | None,
+    max_episode_steps: int | None,
+    wrappers: list[str] | None,
+    references: Sequence[tuple[EnvReference | None, Path]],
+) -> EnvConfig:
     if name is not None:
         return env_config(name, kwargs, max_episode_steps, wrappers)
     for option, value in (("--env-kwargs", kwargs), (OPTION, wrappers)):
@@ -64,20 +90,6 @@ def choose_environment(
     )
 
 
-def check_fit(config: EnvConfig, spec: PolicySpec) -> None:
-    """Check that policies of a spec can act in an environment.
-
-    Raises:
-        UsageError: The environment cannot be built, or its spaces are not supported.
-        IncompatibleError: Its spaces are not those of the policies.
-    """
-    env = make_env(config)
-    try:
-        check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
-    finally:
-        close_env(env)
-
-
 def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> None:
     """Refuse a dataset's states for a critic of another environment, where both are known.
 
@@ -92,7 +104,7 @@ def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> 
         )
 
 
-def warn_if_other(
+def _warn_if_other(
     config: EnvConfig, references: Iterable[tuple[EnvReference | None, Path]]
 ) -> None:
     """Warn once for each other environment that what is used here comes from."""

@@ -24,10 +24,12 @@ _RETURNS = {
 
 def _payload(result: RunResult, source: str) -> dict[str, Any]:
     """Return the result of one run, as ``--json`` prints it."""
-    from pbvf_runs.records import snapshot_files
+    from pbvf_runs.records import average_returns, snapshot_files
 
     config = result.config
-    bonus = any(e.returns_without_survival is not None for e in result.evaluations)
+    averages = average_returns(result.evaluations, result.steps)
+    if all(e.returns_without_survival is None for e in result.evaluations):
+        averages |= dict.fromkeys((name for name in averages if name.endswith("_survival")), None)
     trained = [total for _, total in result.training_returns]
     steps = [int(path.stem.rpartition("-")[2]) for path in result.snapshots]
     files = [(step, *snapshot_files(result.folder, step)) for step in steps]
@@ -38,14 +40,7 @@ def _payload(result: RunResult, source: str) -> dict[str, Any]:
         "steps": result.steps,
         "episodes": result.episodes,
         "evaluations": [e.to_dict() for e in result.evaluations],
-        "average_return": result.average_return(),
-        "last20_return": result.average_return(last=0.2),
-        "average_return_without_survival": (
-            result.average_return(without_survival=True) if bonus else None
-        ),
-        "last20_return_without_survival": (
-            result.average_return(last=0.2, without_survival=True) if bonus else None
-        ),
+        **averages,
         "perturbed_return": sum(trained) / len(trained) if trained else None,
         "seconds": result.seconds,
         "critic": result.critic,
