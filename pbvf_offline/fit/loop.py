@@ -247,7 +247,15 @@ def gradient_step(
     Raises:
         DivergedError: The loss is NaN or infinite; the fit is unchanged.
     """
-    loss = fit.online.loss(prepared, index, noise)
+    descend(fit, fit.online.loss(prepared, index, noise))
+
+
+def descend(fit: Fit, loss: Tensor) -> None:
+    """Take one gradient step down a loss of the online critic.
+
+    Raises:
+        DivergedError: The loss is NaN or infinite; the fit is unchanged.
+    """
     value = loss.item()
     if not math.isfinite(value):
         raise DivergedError(

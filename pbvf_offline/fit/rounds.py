@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.presets.offline import critic_sources, default_gamma, env_preset
 from pbvf_offline.records import Defaults, Record, setting, since
-from pbvf_offline.setting_types import CriticHidden, Gamma, Seed
+from pbvf_offline.setting_types import MAX_PROBES, CriticHidden, Gamma, Seed, Width
 
 IMAGINED: Final = "Imagined returns"
 
@@ -38,6 +38,9 @@ class RoundSettings(Record):
         kind: Which critic, by its name in :data:`pbvf_offline.critics.CRITICS`.
         gamma: Discount factor of its values; 1 of a Monte Carlo critic.
         n_step: Longest n-step target of a TD critic.
+        fingerprint: Number of probing states by which it reads a policy; 0: it reads theta.
+        policy: Sizes of the hidden layers of the policies that climb; None: those of the
+            dataset's policies.
 
     Raises:
         UsageError: A value is out of range.
@@ -81,6 +84,25 @@ class RoundSettings(Record):
     kind: Annotated[str, setting("Which critic.", choices=CRITICS, since=2)] = "pssvf"
     gamma: Annotated[Gamma, since(2)] = 1.0
     n_step: Annotated[int, setting("Longest n-step target.", ge=1, since=2)] = 1
+    fingerprint: Annotated[
+        int, setting("Probing states by which it reads policies.", ge=0, le=MAX_PROBES, since=2)
+    ] = 0
+    policy: (
+        Annotated[
+            tuple[Width, ...],
+            setting(
+                "Architecture of the policies that climb: linear, or sizes such as 64,64. Another "
+                "one than the data's needs --fingerprint.",
+                max_length=16,
+                metavar="ARCH",
+                default="that of the dataset's policies",
+                blank="linear",
+                panel=IMAGINED,
+                since=2,
+            ),
+        ]
+        | None
+    ) = None
 
 
 def round_defaults(kind: str, env_id: str | None) -> Defaults[RoundSettings]:

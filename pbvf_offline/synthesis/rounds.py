@@ -21,26 +21,26 @@ import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.critics import CRITICS, Critic
-from pbvf_offline.critics.trust_region import shrink
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.fit.critic_context import CriticContext, make_context
 from pbvf_offline.fit.critic_file import CriticFile
-from pbvf_offline.fit.loop import Fit, gradient_step, start_fit
+from pbvf_offline.fit.loop import Fit, descend, start_fit
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import refuse_other_policies
 from pbvf_offline.policies.policy import init_theta
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.lessons import Scale, lessons_for
+from pbvf_offline.synthesis.neighbours import neighbours
 from pbvf_offline.synthesis.settings import SynthesisSettings
-from pbvf_offline.synthesis.world import Played, World
+from pbvf_offline.synthesis.world import Played, World, together
 
 _STATES = 64  # over which a round's ascent averages, where the critic looks at states
 _WAYPOINT_EVERY = 10
-_NEAR, _FAR = 0.04, 0.5  # of the spread of the data's policies: how far neighbours are
 
 
 def imagined_rounds(
@@ -71,7 +71,7 @@ def imagined_rounds(
 
     Raises:
         IncompatibleError: The policies act in another environment than the ensemble's, or the
-            critic cannot be fitted to such policies.
+            critic cannot be fitted to such policies, or does not read those that are to climb.
         DivergedError: The critic's loss became NaN or infinite.
     """
     refuse_other_policies(ensemble, data.policies.spec)
@@ -124,6 +124,7 @@ class _Try:
             bound_values=not CRITICS[settings.kind].monte_carlo,
             standardise=True,
             average=0.99,
+            fingerprint=settings.fingerprint,
         )
         self._fit = start_fit(data, fit_settings, torch.device("cpu"))
         context: CriticContext = make_context(
@@ -132,13 +133,19 @@ class _Try:
         # What is imagined are whole episodes, so that is what the ascent is to improve.
         if self._fit.critic.kind.depends_on_state:
             context = dataclasses.replace(context, observations=context.initial_observations)
-        self._context = context
+        self._file = CriticFile(self._fit, context)
+        own = data.policies.spec
+        hidden = own.hidden if settings.policy is None else settings.policy
+        self._grown = dataclasses.replace(own, hidden=hidden)
+        self._file.critic_of(self._grown)  # refuses what it does not read
         self.number = 0
         self.best = -math.inf
         self._kept: tuple[Critic, Round] | None = None
-        self._lessons = lessons_for(
-            self._fit, world.ensemble, self._generator(Stream.IMAGINED_STEP)
-        )
+        choice = self._generator(Stream.IMAGINED_STEP)
+        self._lessons = {
+            spec: lessons_for(self._fit, world.ensemble, choice)
+            for spec in dict.fromkeys((own, self._grown))
+        }
         first = self._first(data)
         self._highest = float(first.cautious.max())
         # The critic learns values of unit spread; a frozen one gets their unit back.
@@ -148,9 +155,9 @@ class _Try:
     def next_round(self) -> Round:
         """Climb, play, learn."""
         self.number += 1
-        settings, region = self._settings, self._context.region
+        settings = self._settings
         climbed = synthesize(
-            CriticFile(self._fit, self._context),
+            self._file,
             SynthesisSettings(
                 count=settings.fresh,
                 steps=settings.steps,
@@ -158,6 +165,7 @@ class _Try:
                 seed=self._seed(Stream.ROUND_POLICY),
                 radius=settings.radius,
                 states=_STATES,
+                hidden=settings.policy,
             ),
             waypoint_every=_WAYPOINT_EVERY,
         )
@@ -166,12 +174,9 @@ class _Try:
         arrived = climbed.policies.theta[liked]
         on_the_way = np.concatenate([point.theta[liked] for point in climbed.path])
         points = on_the_way[rng.permutation(len(on_the_way))[: len(liked)]]
-        white = region.whiten(torch.from_numpy(np.concatenate([arrived, arrived])))
-        far = np.exp(rng.uniform(math.log(_NEAR), math.log(_FAR), (len(white), 1)))
-        white += torch.from_numpy(far * rng.standard_normal(white.shape))
-        near = region.colour(shrink(white, settings.radius * region.quantile)).numpy()
-        theta = np.concatenate([arrived, points, near])
-        played = self._play(theta)
+        around = self._file.policies(np.concatenate([arrived, arrived]), self._grown)
+        near = neighbours(self._file, around, settings.radius, rng)
+        played = self._play(np.concatenate([arrived, points, near]), self._grown)
         self._highest = max(self._highest, float(played.cautious.max()))
         scale, count = self._scale, len(liked)
         done = Round(
@@ -197,7 +202,7 @@ class _Try:
             critic.network.weights[-1].mul_(self._scale.unit)
             critic.network.biases[-1].mul_(self._scale.unit).add_(self._scale.shift)
         fit = Fit(self._fit.settings, critic, critic, self._fit.normaliser, self._fit.optimiser)
-        return CriticFile(fit, self._context), kept
+        return CriticFile(fit, self._file.context), kept
 
     def _first(self, data: Trajectories) -> Played:
         """Play dataset policies and fresh ones."""
@@ -205,34 +210,56 @@ class _Try:
         rng = self._generator(Stream.ROUND_NEIGHBOUR)
         rows = np.sort(rng.permutation(len(data.policies))[: settings.known])
         known = data.policies.select(rows).in_normaliser(normaliser.mean, normaliser.std)
-        fresh = [init_theta(data.policies.spec, rng) for _ in range(settings.fresh)]
-        return self._play(np.concatenate([known, np.stack(fresh)]))
+        fresh = np.stack([init_theta(self._grown, rng) for _ in range(settings.fresh)])
+        own = data.policies.spec
+        if own == self._grown:
+            return self._play(np.concatenate([known, fresh]), own)
+        return together([self._play(known, own), self._play(fresh, self._grown)])
 
     def _learn(self) -> None:
-        """Fit the critic to all that it was told so far."""
-        told = self._lessons.training_set(self._scale)
+        """Fit the critic to all that it was told so far, of policies of every architecture."""
+        online = self._fit.online
+        parts = [
+            (
+                online if spec == online.config.spec else online.of_policies(spec),
+                lessons.training_set(self._scale),
+            )
+            for spec, lessons in self._lessons.items()
+        ]
+        ends = np.cumsum([len(told) for _, told in parts])
         shape = (self._settings.updates, self._fit.settings.batch_size)
         rng = self._generator(Stream.ROUND_BATCH)
-        drawn = torch.from_numpy(rng.integers(len(told), size=shape))
-        random = self._fit.online.noise_shape(told)
+        drawn = torch.from_numpy(rng.integers(ends[-1], size=shape))
+        numbers = online.noise_shape(parts[0][1])
         for index in drawn:
             noise = None
-            if random is not None:
-                noise = torch.from_numpy(rng.standard_normal((shape[1], *random), dtype=np.float32))
-            gradient_step(self._fit, told, index, noise)
+            if numbers is not None:
+                noise = torch.from_numpy(
+                    rng.standard_normal((shape[1], *numbers), dtype=np.float32)
+                )
+            loss = torch.zeros(())
+            for (critic, told), end in zip(parts, ends.tolist(), strict=True):
+                mine = (index < end) & (index >= end - len(told))
+                count = int(mine.sum())
+                if count:
+                    entries = index[mine] - (end - len(told))
+                    part = critic.loss(told, entries, None if noise is None else noise[mine])
+                    loss = loss + part * (count / shape[1])
+            descend(self._fit, loss)
 
-    def _play(self, theta: NDArray[np.float32]) -> Played:
+    def _play(self, theta: NDArray[np.float32], spec: PolicySpec) -> Played:
         """Play thetas from the starts and with the noise of this round, and tell the critic."""
         initial = self._world.initial
         drawn = self._generator(Stream.IMAGINED_START).integers(
             len(initial), size=self._settings.starts
         )
+        lessons = self._lessons[spec]
         return self._world.play(
-            CriticFile(self._fit, self._context).policies(theta),
+            self._file.policies(theta, spec),
             initial[drawn],
             self._generator(Stream.IMAGINED_ACTION),
-            record=self._lessons.records,
-            after_block=self._lessons.add,
+            record=lessons.records,
+            after_block=lessons.add,
         )
 
     def _generator(self, stream: Stream) -> np.random.Generator:

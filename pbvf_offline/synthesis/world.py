@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,9 +101,14 @@ class World:
             if after_block is not None:
                 rows = np.arange(at, min(at + size, len(policies)))
                 after_block(policies.select(rows), played_out, parts[-1])
-        return Played(
-            np.concatenate([part.cautious for part in parts]),
-            np.concatenate([part.mean for part in parts]),
-            np.concatenate([part.length for part in parts]),
-            starts,
-        )
+        return together(parts)
+
+
+def together(parts: Sequence[Played]) -> Played:
+    """Return what several groups of policies came to that were played from the same starts."""
+    return Played(
+        np.concatenate([part.cautious for part in parts]),
+        np.concatenate([part.mean for part in parts]),
+        np.concatenate([part.length for part in parts]),
+        parts[0].starts,
+    )

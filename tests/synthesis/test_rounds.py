@@ -125,6 +125,27 @@ def test_the_ascent_of_a_critic_of_states_is_from_where_episodes_begin() -> None
     assert len(search(dataclasses.replace(SMALL, rounds=1)).context.observations) > 60
 
 
+@pytest.mark.parametrize("policy", [None, (6,)])
+def test_policies_of_any_architecture_climb_a_critic_of_what_they_do(
+    policy: tuple[int, ...] | None,
+) -> None:
+    settings = dataclasses.replace(SMALL, fingerprint=8, policy=policy, steps=40, rounds=8)
+    found = search(dataclasses.replace(settings, lr=0.05))
+    assert found.critic.config.fingerprint == 8
+    assert found.spec == data().policies.spec  # the file's is that of the data
+    climb = SynthesisSettings(count=3, steps=60, lr=0.05, seed=7, radius=1.2, restarts=8)
+    grown = synthesize(found, dataclasses.replace(climb, hidden=policy))
+    assert grown.policies.spec.hidden == (policy or ())
+    reached = true_returns(grown.policies)
+    assert reached.min() > np.quantile(true_returns(data().policies), 0.8)
+    np.testing.assert_allclose(grown.predicted, reached, atol=0.25 * np.ptp(data().returns()))
+
+
+def test_a_critic_of_parameters_is_not_climbed_by_another_architecture() -> None:
+    with pytest.raises(IncompatibleError, match="fit the critic with --fingerprint"):
+        search(dataclasses.replace(SMALL, policy=(6,)))
+
+
 @pytest.mark.parametrize(
     ("kind", "discrete", "stochastic"),
     [
@@ -149,6 +170,8 @@ def test_any_kind_of_action_is_searched(kind: str, discrete: bool, stochastic: b
     starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
     some = played(make_policies(spec, 60), step, starts, HORIZON)
     settings = dataclasses.replace(SMALL, rounds=3, kind=kind, **({} if kind == "pssvf" else TD))
+    if kind == "pavf":
+        settings = dataclasses.replace(settings, fingerprint=8, policy=(4,))
     found = imagined_rounds(
         some,
         train(some, held_out(some), SETTINGS, 600),
@@ -159,7 +182,7 @@ def test_any_kind_of_action_is_searched(kind: str, discrete: bool, stochastic: b
         dataset="0" * 64,
     )
     climb = SynthesisSettings(count=2, steps=30, lr=0.1, seed=7, radius=1.2, restarts=4)
-    grown = synthesize(found, climb)
+    grown = synthesize(found, dataclasses.replace(climb, hidden=settings.policy))
     reached = played(grown.policies, step, np.zeros((2, 1)), HORIZON).returns()
     assert reached.mean() > np.median(played(some.policies, step, starts * 0, HORIZON).returns())
 

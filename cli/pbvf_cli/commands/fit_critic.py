@@ -31,6 +31,8 @@ _MOST_UPDATES = 2**31 - 1  # that a critic file can hold
     "--out critic.safetensors",
     "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors "
     "--out critic.safetensors",
+    "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors --fingerprint 64 "
+    "--policy 64,64 --out critic.safetensors",
     "pbvf fit-critic runs/swimmer --critic psvf --out critic.safetensors",
 )
 def fit_critic(
@@ -66,7 +68,7 @@ def fit_critic(
             panel=IMAGINED,
         ),
     ] = None,
-    search: Annotated[Given[RoundSettings], "rounds", "tries", "caution"],
+    search: Annotated[Given[RoundSettings], "rounds", "tries", "caution", "policy"],
     force: Annotated[
         bool, option("--force", "Use the model though its own check failed.", panel=IMAGINED)
     ] = False,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pbvf_offline.synthesis.rounds_to_file import RoundsResult
 
 
-_ALL = ("hidden", "seed")  # settings of a fit that rounds have too
+_ALL = ("hidden", "seed", "fingerprint")  # settings of a fit that rounds have too
 _OF_STEPS = ("gamma", "n_step")  # those that mean something to a critic that learns from steps
 
 
@@ -89,6 +89,7 @@ def fit_imagined(
 
     Raises:
         IncompatibleError: The model does not fit the dataset, or its check failed.
+        UsageError: The critic would not read the policies that are to climb.
     """
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.io.reading import file_digest
@@ -108,6 +109,13 @@ def fit_imagined(
         round_defaults(critic, data.env_id),
         stored_seed=None if overwrite else lambda: stored_rounds_seed(out),
     )
+    own = data.trajectories.policies.spec
+    if settings.policy not in (None, own.hidden) and settings.fingerprint == 0:
+        raise UsageError(
+            f"a critic of parameters reads those of {own.arch} policies, and no others",
+            where="--policy",
+            remedy="add --fingerprint N: it then reads what policies do",
+        )
     sink.settings("pbvf fit-critic", table.settings)
     if file.dataset != data.digest:
         sink.note("note: the model was learned from other data")

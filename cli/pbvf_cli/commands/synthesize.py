@@ -109,7 +109,7 @@ def synthesize(
         table.show("from", start)
     settings = table.fill(
         given,
-        _defaults(env_id, started, trust_region=trust_region),
+        _defaults(env_id, started, file, trust_region=trust_region),
         stored_seed=None if overwrite else lambda: stored_seed(out),
         hidden=(*(() if trust_region else ("radius",)), *(() if start is None else _FRESH)),
     )
@@ -164,15 +164,19 @@ def _refuse_contradictions(given: Given[SynthesisSettings], start: Path | None) 
 
 
 def _defaults(
-    env_id: str | None, started: Policies | None, *, trust_region: bool
+    env_id: str | None, started: Policies | None, critic: CriticFile, *, trust_region: bool
 ) -> Defaults[SynthesisSettings]:
     """Return the defaults of growing fresh policies, or of climbing given ones."""
     from pbvf_offline.synthesis.settings import synthesis_defaults
 
     usual = synthesis_defaults(env_id, trust_region=trust_region)
-    if started is None:
+    if started is not None:
+        return Defaults(replace(usual.settings, count=len(started), restarts=1), usual.sources)
+    imagined = critic.imagined
+    if imagined is None or imagined.settings.policy is None:
         return usual
-    return Defaults(replace(usual.settings, count=len(started), restarts=1), usual.sources)
+    sources = {**usual.sources, "hidden": "that of the policies in its rounds"}
+    return Defaults(replace(usual.settings, hidden=imagined.settings.policy), sources)
 
 
 def _started(path: Path, critic: CriticFile) -> Policies:

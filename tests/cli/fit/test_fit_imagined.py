@@ -8,6 +8,7 @@ import pytest
 
 from cli_tools import make, pbvf
 from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.policies.files import load_policies
 
 SMALL = ("--hidden", "8", "--rounds", 2, "-q", "--json")
 
@@ -73,6 +74,24 @@ def test_critics_of_steps_take_discount_and_targets(here, drift):
     assert said["units"]["predicted"] == "cautious imagined return discounted by 0.9"
 
 
+def test_deep_policies_climb_a_critic_of_what_policies_do(here, drift):
+    ran = fit(drift, "--fingerprint", 8, "--policy", 6, "--seed", 0)
+    assert ran.code == 0, ran.err
+    assert fit(drift, "--fingerprint", 8, "--policy", 6).json["already_complete"]
+    other = fit(drift, "--fingerprint", 8)
+    assert other.code == 7
+    assert "policy is [6] there and null here" in other.error
+    grow = ("synthesize", "c.safetensors", "--steps", 2, "--restarts", 1, "--seed", 0, "--json")
+    for argv, arch in (((), "6"), (("--policy", "linear"), "linear")):
+        out = f"{arch}.safetensors"
+        ran = pbvf(*grow, "--from-scratch", 1, *argv, "--out", out)
+        assert ran.code == 0, ran.err
+        assert load_policies(here / out).policies.spec.arch == arch
+        words = " ".join(ran.err.split())
+        assert ("policy 6 that of the policies in its rounds" in words) == (arch == "6")
+    assert pbvf("predict", "c.safetensors", "6.safetensors", "-q", "--json").code == 0
+
+
 def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(here, drift):
     assert fit(drift, "--seed", 3).code == 0
     first = (here / "c.safetensors").read_bytes()
@@ -110,14 +129,24 @@ def test_errors_that_users_can_see(here, drift):
         ran = pbvf(*argv, "--critic", "psvf", "--model", drift / "good", option, value)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option}: has no meaning beside --model")
-    for option, value in (("--updates", 5), ("--lr", 0.1), ("--gamma", 1), ("--fingerprint", 3)):
+    for option, value in (("--updates", 5), ("--lr", 0.1), ("--gamma", 1), ("--n-step", 2)):
         ran = pbvf(*argv, "--critic", "pssvf", "--model", drift / "good", option, value)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option}: has no meaning beside --model")
-    for option in (("--rounds", 5), ("--tries", 1), ("--caution", 1), ("--force",)):
+    for option in (
+        ("--rounds", 5),
+        ("--tries", 1),
+        ("--caution", 1),
+        ("--force",),
+        ("--policy", 8),
+    ):
         ran = pbvf(*argv, "--critic", "pssvf", *option)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option[0]}: has no meaning without --model")
+    ran = fit(drift, "--policy", "8,8")
+    assert ran.code == 2
+    assert "--policy: a critic of parameters reads those of linear policies" in ran.error
+    assert "add --fingerprint N" in ran.error
     ran = fit(drift, "--caution", -1)
     assert ran.code == 2
     assert "--caution" in ran.error
