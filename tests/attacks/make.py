@@ -36,7 +36,6 @@ from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
-from share_tools import rewrite_manifest
 
 UNSAFE, DAMAGED, BAD = (4,), (3,), (3, 4)
 REFUSED = (3, 4, 5)
@@ -693,7 +692,9 @@ def remotes(good: Good) -> Iterator[Attack]:
     huge = {"size": 2**60, "sha256": "0" * 64}
 
     def sized(folder: Path, secret: Path) -> None:
-        rewrite_manifest(folder, lambda manifest: manifest["files"].update({DATA_FILE: huge}))
+        hostile.rewrite_manifest(
+            folder, lambda manifest: manifest["files"].update({DATA_FILE: huge})
+        )
 
     yield put("a data file of an exbibyte", sized, (3, 4, 6), None)
     yield put(

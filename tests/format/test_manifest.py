@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from hostile import rewrite_manifest
 from pbvf_datasets import list_datasets, load_dataset, merge, pack, pull, push
 from pbvf_datasets.format.manifest import (
     build_manifest,
@@ -114,10 +115,8 @@ def test_every_reader_of_a_manifest_refuses_a_name_that_leads_out(tmp_path, monk
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = tmp_path / NAME
     run(tmp_path)
-    path = dataset / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    manifest["files"][name] = {"size": 1, "sha256": "0" * 64}
-    path.write_bytes(manifest_bytes({**manifest, "digest": manifest_digest(manifest)}))
+    entry = {"size": 1, "sha256": "0" * 64}
+    rewrite_manifest(dataset, lambda manifest: manifest["files"].update({name: entry}))
     readers = {
         "writer": lambda: run(tmp_path),
         "load_dataset": lambda: load_dataset(NAME),

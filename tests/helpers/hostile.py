@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from h5py import h5d, h5p, h5s, h5t, h5z
 
-from pbvf_datasets.format.manifest import build_manifest, manifest_bytes
+from pbvf_datasets.format.manifest import build_manifest, manifest_bytes, manifest_digest
 from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError
@@ -104,6 +104,15 @@ def reseal(folder: Path) -> None:
     path = folder / "manifest.json"
     provenance = json.loads(path.read_bytes())["provenance"]
     path.write_bytes(manifest_bytes(build_manifest(folder, provenance)))
+
+
+def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest and make its own digest fit again."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    change(manifest)
+    manifest["digest"] = manifest_digest(manifest)
+    path.write_bytes(manifest_bytes(manifest))
 
 
 def unseal(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import json
 import re
 import socket
 import threading
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hostile import make
-from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 from pbvf_datasets.share.privacy import Machine
 from pbvf_datasets.share.remotes import web
 
@@ -30,15 +28,6 @@ def licensed(root: Path, name: str = NAME, **options: Any) -> Path:
 def names(folder: Path) -> list[str]:
     """Return what is in a folder, hidden entries too; nothing where there is none."""
     return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
-
-
-def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a manifest and make its own digest fit again."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    change(manifest)
-    manifest["digest"] = manifest_digest(manifest)
-    path.write_bytes(manifest_bytes(manifest))
 
 
 @dataclass

@@ -60,14 +60,6 @@ def manifest(folder: Path) -> dict[str, Any]:
     return value
 
 
-def lie(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the provenance, and make the manifest's digest fit again."""
-    path = folder / "manifest.json"
-    value = manifest(folder)
-    change(value["provenance"])
-    path.write_bytes(hostile.manifest_bytes(hostile.build_manifest(folder, value["provenance"])))
-
-
 # ------------------------------------------------------------------------------ datasets
 
 
@@ -279,7 +271,7 @@ def test_damage_is_found_without_a_manifest_too(folder: Path) -> None:
 def test_a_manifest_that_lies_about_the_data(
     change: Callable[[dict[str, Any]], object], words: str, folder: Path
 ) -> None:
-    lie(folder, change)
+    hostile.rewrite_manifest(folder, lambda m: change(m["provenance"]))
     found = verify(folder)
     assert found.status == "damaged"
     assert len(found.problems) == 1
@@ -306,7 +298,7 @@ def test_a_whole_episode_less_and_no_return(tmp_path: Path) -> None:
 def test_an_environment_that_would_run_or_open_something(
     environment: dict[str, Any], word: str, folder: Path, tmp_path: Path
 ) -> None:
-    lie(folder, lambda p: p.update(environment=environment))
+    hostile.rewrite_manifest(folder, lambda m: m["provenance"].update(environment=environment))
     found = verify(folder)
     assert found.status == "unsafe"
     assert word in str(found.error)
@@ -323,7 +315,7 @@ def test_an_environment_that_would_run_or_open_something(
 
 def test_a_user_s_own_module_beside_the_id_is_fine(folder: Path) -> None:
     own = {"id": "Toy-v0", "module": "toyenv", "kwargs": {"length": 3}, "withheld": ["path"]}
-    lie(folder, lambda p: p.update(environment=own))
+    hostile.rewrite_manifest(folder, lambda m: m["provenance"].update(environment=own))
     assert verify(folder).status == "intact"
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from attacks.make import MEMBERS
 from cli_tools import content
-from hostile import reseal
+from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header, pack, unpack
 from pbvf_offline.errors import (
@@ -29,7 +29,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from share_tools import NAME, licensed, names, rewrite_manifest
+from share_tools import NAME, licensed, names
 from watching import watching
 
 DATA = "data/main_data.hdf5"

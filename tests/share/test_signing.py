@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli_tools import content
+from hostile import rewrite_manifest
 from pbvf_datasets.share.archive import pack, unpack
 from pbvf_datasets.share.signing import (
     SIGNATURE_FILE,
@@ -27,7 +28,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from share_tools import NAME, names, rewrite_manifest, serving
+from share_tools import NAME, names, serving
 
 pytest.importorskip("cryptography")
 

@@ -18,7 +18,7 @@ import hostile
 import pbvf_datasets.share.outgoing as outgoing_module
 import pbvf_datasets.share.transfer as remote_module
 from cli_tools import content
-from hostile import reseal
+from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
 from pbvf_datasets.share.arrival import Arrival
@@ -37,7 +37,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from share_tools import NAME, SOMEBODY, licensed, names, rewrite_manifest, serving
+from share_tools import NAME, SOMEBODY, licensed, names, serving
 
 DATA = "data/main_data.hdf5"
 

@@ -23,10 +23,9 @@ from gymnasium import spaces
 
 import hostile
 import watching
-from hostile import BOX_SPEC
+from hostile import BOX_SPEC, rewrite_manifest
 from make_episodes import same
 from pbvf_datasets import load_dataset
-from pbvf_datasets.format.manifest import manifest_bytes, manifest_digest
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.read.untrusted import CheckedFolder, UnverifiedWarning
 from pbvf_datasets.write.duplicates import surplus
@@ -53,13 +52,6 @@ EPISODES = [hostile.episode(i, steps=4 + i) for i in range(6)]
 pytestmark = pytest.mark.usefixtures("root")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", os.fstat)
-        yield
-
-
 def make(root: Path, name: str, episodes: Sequence[Episode] = EPISODES, **options: Any) -> Path:
     return hostile.make(root, name, episodes=list(episodes), **options)
 
@@ -81,14 +73,6 @@ def provenance(root: Path, name: str = OUT) -> dict[str, Any]:
     value = json.loads((root / name / "manifest.json").read_text())["provenance"]
     assert isinstance(value, dict)
     return value
-
-
-def reseal_with(folder: Path, **changes: Any) -> None:
-    """Change a manifest's provenance and make its digest fit."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["provenance"].update(changes)
-    path.write_bytes(manifest_bytes({**manifest, "digest": manifest_digest(manifest)}))
 
 
 def equal(found: Sequence[Episode], expected: Sequence[Episode]) -> bool:
@@ -416,7 +400,7 @@ def test_an_input_cannot_lie_about_another_input(root: Path) -> None:
     merge([A], "lab/forged-v0")
     lies = provenance(root, "lab/forged-v0")["sources"]
     lies[0]["provenance"]["license"] = "WTFPL"
-    reseal_with(root / "lab/forged-v0", sources=lies)
+    rewrite_manifest(root / "lab/forged-v0", lambda m: m["provenance"].update(sources=lies))
     merge(["lab/forged-v0", A], OUT)
     first = next(e for e in provenance(root)["sources"] if e["id"] == A)
     assert first["provenance"]["license"] == "MIT"
@@ -430,7 +414,7 @@ def test_too_many_inputs_for_a_manifest_are_refused_at_once(
         | {"from": [], "provenance": None}
         for k in range(20_000)
     ]
-    reseal_with(make(root, A), sources=many)
+    rewrite_manifest(make(root, A), lambda m: m["provenance"].update(sources=many))
     load_dataset(A, cache=False)  # near what a manifest may hold
     with pytest.raises(UsageError, match="20,001 datasets behind this one, too many"):
         merge([A], OUT)
@@ -455,7 +439,8 @@ def test_other_engine_versions_are_noted(root: Path) -> None:
     folders = [make(root, A, EPISODES[:2]), make(root, B, EPISODES[2:])]
     versions = provenance(root, A)["versions"]
     for folder, version in zip(folders, ("3.1.6", "4.0.0"), strict=True):
-        reseal_with(folder, versions={**versions, "mujoco": version})
+        other = {**versions, "mujoco": version}
+        rewrite_manifest(folder, lambda m, other=other: m["provenance"].update(versions=other))
     result = merge([A, B], OUT)
     assert any("versions of mujoco: 3.1.6, 4.0.0" in note for note in result.notes)
     # They are remembered behind the merge.

@@ -31,14 +31,6 @@ from pbvf_offline.rollout.episodes import Episode
 from writer_tools import ACT, EPISODES, NAME, OBS, content, names, run, writer
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk():
-    """What a power cut leaves cannot be seen from here, and waiting takes minutes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", os.fstat)
-        yield
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     root = tmp_path_factory.mktemp("reference")
