@@ -21,8 +21,7 @@ def load(dataset: str = ID):
 
 
 def collect(env: str, *argv: object, dataset: str = ID):
-    ran = pbvf("collect", f"toyenv:{env}", "--dataset", dataset, "--json", "-q", *argv)
-    assert ran.code == 0, ran.err
+    ran = pbvf("collect", f"toyenv:{env}", "--dataset", dataset, "--json", "-q", *argv).ok()
     return ran.json
 
 
@@ -43,8 +42,7 @@ def test_json_holds_what_the_interface_promises(root):
 
 
 def test_settings_go_to_stderr_and_the_table_to_stdout(root):
-    ran = pbvf("collect", *TOY, "--steps", 10, "--sigma", 0.25)
-    assert ran.code == 0
+    ran = pbvf("collect", *TOY, "--steps", 10, "--sigma", 0.25).ok()
     table = {line.split()[0]: line for line in ran.err.splitlines() if line.strip()}
     assert table["sigma"].split() == ["sigma", "0.25", "given"]
     assert "default" in table["policy"]
@@ -111,9 +109,9 @@ def test_no_whole_episode_has_no_return():
 
 
 def test_case_7_an_env_without_an_end(root):
-    ran = pbvf("collect", "toyenv:Endless-v0", "--dataset", ID, "--episodes", 2)
-    assert ran.code == 2
-    assert "--max-episode-steps" in ran.error
+    pbvf("collect", "toyenv:Endless-v0", "--dataset", ID, "--episodes", 2).refused(
+        2, "--max-episode-steps"
+    )
     assert not (root / ID).exists()
     given = collect("Endless-v0", "--episodes", 2, "--max-episode-steps", 4)
     assert (given["episodes"], given["steps"]) == (2, 8)
@@ -153,9 +151,9 @@ def test_cases_9_and_32_stored_actions_are_inside_and_executed(env, stochastic):
 
 @pytest.mark.parametrize("env", ["ToyDict-v0", "ToyText-v0", "ToyImage-v0"])
 def test_case_10_unsupported_observations(root, env):
-    ran = pbvf("collect", f"toyenv:{env}", "--dataset", ID, "--steps", 10)
-    assert ran.code == 2
-    assert "supported are 1-D Box" in ran.error
+    pbvf("collect", f"toyenv:{env}", "--dataset", ID, "--steps", 10).refused(
+        2, "supported are 1-D Box"
+    )
     assert not (root / ID).exists()
 
 
@@ -172,13 +170,10 @@ def test_case_12_wide_policies_come_back_bit_for_bit():
 def test_case_13_complete_then_conflict_then_overwrite(root):
     collect("Toy-v0", "--steps", 10, "--seed", 1)
     before = content(root / ID)
-    again = pbvf("collect", *TOY, "--steps", 10, "--seed", 1)
-    assert again.code == 0
+    again = pbvf("collect", *TOY, "--steps", 10, "--seed", 1).ok()
     assert "already complete" in again.err
     assert pbvf("collect", *TOY, "--steps", 10, "--json").json["already_complete"] is True
-    other = pbvf("collect", *TOY, "--steps", 10, "--seed", 1, "--sigma", 1)
-    assert other.code == 7
-    assert "sigma" in other.error
+    pbvf("collect", *TOY, "--steps", 10, "--seed", 1, "--sigma", 1).refused(7, "sigma")
     assert content(root / ID) == before
     assert collect("Toy-v0", "--steps", 10, "--sigma", 1, "--overwrite")["seed"] != 1
     assert content(root / ID) != before
@@ -187,9 +182,7 @@ def test_case_13_complete_then_conflict_then_overwrite(root):
 def test_case_15_a_place_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file" / "below"))
-    ran = pbvf("collect", *TOY, "--steps", 10)
-    assert ran.code == 6
-    assert str(tmp_path / "file") in ran.error
+    pbvf("collect", *TOY, "--steps", 10).refused(6, str(tmp_path / "file"))
 
 
 def test_case_15_a_full_disk_ends_in_one_line_and_the_same_command_goes_on(root):
@@ -215,9 +208,7 @@ def test_case_15_a_full_disk_ends_in_one_line_and_the_same_command_goes_on(root)
     [("Swimmer-v3", "Swimmer-v5"), ("Hopper-v3", "Hopper-v5"), ("Reacher-v2", "Reacher-v5")],
 )
 def test_case_23_the_papers_names(name, new):
-    ran = pbvf("collect", name, "--dataset", ID)
-    assert ran.code == 2
-    assert f"use {new}" in ran.error
+    pbvf("collect", name, "--dataset", ID).refused(2, f"use {new}")
 
 
 def test_case_29_nothing_of_this_machine_is_inside(root, tmp_path):
@@ -250,15 +241,15 @@ def test_licence_authors_and_the_command_that_repeats_it_are_on_the_card(root):
 
 
 def test_nan_from_the_environment_exits_8():
-    ran = pbvf("collect", "toyenv:ToyNaN-v0", "--dataset", ID, "--steps", 10)
-    assert ran.code == 8
-    assert "observation in step 3 of episode 0" in ran.error
+    pbvf("collect", "toyenv:ToyNaN-v0", "--dataset", ID, "--steps", 10).refused(
+        8, "observation in step 3 of episode 0"
+    )
 
 
 def test_an_environment_that_fails_is_no_bug_of_ours():
-    ran = pbvf("collect", "toyenv:ToyBroken-v0", "--dataset", ID, "--steps", 10)
-    assert ran.code == 2
-    assert "the toy broke" in ran.error
+    pbvf("collect", "toyenv:ToyBroken-v0", "--dataset", ID, "--steps", 10).refused(
+        2, "the toy broke"
+    )
 
 
 def test_an_env_that_returns_its_own_array_is_copied():
@@ -296,8 +287,7 @@ def test_a_schedule_decides_how_the_noise_is_drawn(root):
     assert "--schedule mirrored" in card
     assert "--schedule" not in (root / ID / "README.md").read_text()
     # A dataset without a choice is what it was; another schedule is another dataset.
-    again = pbvf("collect", *TOY, "--episodes", 4, "--seed", 3, "--schedule", "independent")
-    assert again.code == 0
+    again = pbvf("collect", *TOY, "--episodes", 4, "--seed", 3, "--schedule", "independent").ok()
     assert "already complete" in again.err
     other = pbvf("collect", *TOY, "--episodes", 4, "--seed", 3, "--schedule", "mirrored")
     assert other.code == 7
@@ -342,9 +332,7 @@ def test_a_schedule_decides_how_the_noise_is_drawn(root):
     ],
 )
 def test_wrong_usage_exits_2_before_anything_is_written(root, argv, words):
-    ran = pbvf("collect", *argv)
-    assert ran.code == 2
-    assert words in ran.error
+    pbvf("collect", *argv).refused(2, words)
     assert not root.exists() or not any(root.rglob("*.hdf5"))
 
 
@@ -368,8 +356,6 @@ def test_given_policies_are_rolled_out_in_turn_and_one_can_be_perturbed(tmp_path
     near = load("lab/near-v0")
     assert 0 < np.abs(near.theta - source.theta[1]).max() < 1
     np.testing.assert_array_equal(near.obs_mean, source.obs_mean[[1, 1]])
-    ran = pbvf("collect", *TOY[:2], "lab/x-v0", "--base", several)
-    assert ran.code == 2
-    assert "3 policies" in ran.error
+    pbvf("collect", *TOY[:2], "lab/x-v0", "--base", several).refused(2, "3 policies")
     wrong = pbvf("collect", "LQR-v0", "--dataset", "lab/x-v0", "--base", one, "--episodes", 1)
     assert wrong.code == 5

@@ -34,8 +34,7 @@ def train(env, run, *argv, critic="pssvf", quiet=True):
 
 
 def trained(env, run, *argv, critic="pssvf"):
-    ran = train(env, run, "--json", *argv, critic=critic)
-    assert ran.code == 0, ran.err
+    ran = train(env, run, "--json", *argv, critic=critic).ok()
     return ran.json
 
 
@@ -118,15 +117,13 @@ def test_a_run_without_evaluations_has_no_average(tmp_path):
     assert out["average_return"] is None
     assert out["last20_return"] is None
     assert out["perturbed_return"] is None  # no whole episode either
-    ran = train("toyenv:Toy-v0", tmp_path / "run", "--steps", 3, "--evaluations", 0)
-    assert ran.code == 0
+    ran = train("toyenv:Toy-v0", tmp_path / "run", "--steps", 3, "--evaluations", 0).ok()
     assert "average return" in ran.out
 
 
 def test_people_see_the_settings_with_their_sources_and_a_table(tmp_path):
     argv = ["--steps", 100, "--seed", 0, "--evaluations", 10]
-    ran = train("CartPole-v1", tmp_path / "run", *argv, quiet=False)
-    assert ran.code == 0
+    ran = train("CartPole-v1", tmp_path / "run", *argv, quiet=False).ok()
     rows = [line.split() for line in ran.err.splitlines()]
     assert ["sigma", "1.0", "paper-avg", "for", "CartPole"] in rows
     assert ["steps", "100", "given"] in rows
@@ -176,9 +173,9 @@ def test_every_setting_can_be_given(tmp_path):
     spec = load_policies(out["policy"]).policies.spec
     assert (spec.hidden, spec.stochastic, spec.squash) == ((4,), True, "none")
     argv[argv.index("--update-every") + 1] = "episode"
-    ran = train("toyenv:ToySurvive-v0", run, *argv, "--steps", 30, "--seed", 1, critic="pavf")
-    assert ran.code == 7
-    assert "update_every is 5 there and null here" in ran.error
+    train("toyenv:ToySurvive-v0", run, *argv, "--steps", 30, "--seed", 1, critic="pavf").refused(
+        7, "update_every is 5 there and null here"
+    )
 
 
 def test_environment_arguments_reach_the_environment(tmp_path):
@@ -199,8 +196,7 @@ def test_progress_counts_steps(tmp_path, monkeypatch):
 
 
 def test_help_has_examples_and_panels():
-    ran = pbvf("train-online", "--help")
-    assert ran.code == 0
+    ran = pbvf("train-online", "--help").ok()
     assert ran.out.index("--lr-critic") < ran.out.index("Seldom needed")
     assert ran.out.index("Seldom needed") < ran.out.index("--buffer-size")
     assert "pbvf train-online " in ran.out.split("Examples:")[1]
@@ -380,8 +376,7 @@ def test_workers_change_no_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
     for workers in (1, 3):
         argv = ["--steps", 150, "--seeds", "0-2", "--workers", workers]
-        ran = train("LQR-v0", tmp_path / str(workers), *argv, quiet=False)
-        assert ran.code == 0, ran.err
+        ran = train("LQR-v0", tmp_path / str(workers), *argv, quiet=False).ok()
     assert "training: 3/3 runs" in ran.err
     assert kept(tmp_path / "1") == kept(tmp_path / "3")
 
@@ -392,10 +387,11 @@ def test_a_failing_seed_loses_no_other(tmp_path, workers):
     run = tmp_path / "runs"
     trained("LQR-v0", run / "seed-1", "--steps", 100, "--seed", 1, "--sigma", 0.1)
     argv = ["--steps", 100, "--seeds", "0-2", "--workers", workers]
-    ran = train("LQR-v0", run, *argv)
-    assert ran.code == 7
-    assert "seed 1: it exists with other settings: sigma is 0.1 there and 0.5 here" in ran.error
-    assert "1 of 3 seeds failed" in ran.error
+    train("LQR-v0", run, *argv).refused(
+        7,
+        "seed 1: it exists with other settings: sigma is 0.1 there and 0.5 here",
+        "1 of 3 seeds failed",
+    )
     for seed in (0, 2):
         assert json.loads((run / f"seed-{seed}/result.json").read_text())["steps"] == 100
     assert content(run / "seed-1")["config.json"].count(b'"sigma": 0.1') == 1
@@ -432,8 +428,7 @@ def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_pa
     assert out == ""
     assert len(err.splitlines()) == 1
     wait_for_group(process)
-    ran = pbvf(*argv)
-    assert ran.code == 0, ran.err
+    pbvf(*argv).ok()
     assert kept(run / "seed-0") == expected
 
 
@@ -512,9 +507,7 @@ def test_another_run_in_the_same_folder_is_a_conflict(tmp_path, argv, words):
     run = tmp_path / "run"
     trained("LQR-v0", run, "--steps", 100, "--seed", 0)
     before = content(run)
-    ran = train("LQR-v0", run, "--steps", 100, *argv)
-    assert ran.code == 7
-    assert words in ran.error
+    train("LQR-v0", run, "--steps", 100, *argv).refused(7, words)
     assert content(run) == before
 
 
@@ -525,9 +518,7 @@ def test_the_run_may_be_the_current_folder_but_no_file(tmp_path, monkeypatch):
     assert out["critic"] == str(tmp_path / "here" / "critic.safetensors")
     (tmp_path / "file").write_text("")
     for name, words in ((tmp_path / "file", "is a file"), ("/", "no folder above")):
-        ran = train("LQR-v0", name, "--steps", 50)
-        assert ran.code == 2
-        assert words in ran.error
+        train("LQR-v0", name, "--steps", 50).refused(2, words)
 
 
 def test_divergence_keeps_the_last_checkpoint(tmp_path):
@@ -535,9 +526,7 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     argv = ["--lr-critic", 1e30, "--update-every", 120, "--seed", 0]
     trained("LQR-v0", run, "--steps", 100, *argv, critic="psvf")
     before = (run / "checkpoint.safetensors").read_bytes()
-    ran = train("LQR-v0", run, "--steps", 200, *argv, critic="psvf")
-    assert ran.code == 8
-    assert "--lr-critic" in ran.error
+    train("LQR-v0", run, "--steps", 200, *argv, critic="psvf").refused(8, "--lr-critic")
     assert (run / "checkpoint.safetensors").read_bytes() == before
     # Up to there the run is as good as it was.
     assert trained("LQR-v0", run, "--steps", 100, *argv, critic="psvf")["steps"] == 100
@@ -564,9 +553,7 @@ def test_the_training_episodes_become_a_dataset(tmp_path, root):
     other = trained("LQR-v0", tmp_path / "other", *argv, "--overwrite", critic="psvf")
     assert content(root / "lab/online-v0") == before
     assert other["perturbed_return"] == out["perturbed_return"]
-    ran = train("LQR-v0", run, *argv[:-4], "--license", "MIT", critic="psvf")
-    assert ran.code == 7
-    assert "lab/online-v0" in ran.error
+    train("LQR-v0", run, *argv[:-4], "--license", "MIT", critic="psvf").refused(7, "lab/online-v0")
 
 
 def test_the_command_on_the_card_is_whole(tmp_path, root):
@@ -580,8 +567,7 @@ def test_the_command_on_the_card_is_whole(tmp_path, root):
     words = shlex.split(line.strip("` "))
     assert words[:2] == ["pbvf", "train-online"]
     words[words.index("--run") + 1] = str(tmp_path / "again")
-    ran = pbvf(*words[1:], "--overwrite", "-q")
-    assert ran.code == 0, ran.err
+    pbvf(*words[1:], "--overwrite", "-q").ok()
     assert content(root / "lab/b-v0") == before
     assert manifest["digest"] in (root / "lab/b-v0/manifest.json").read_text()
 
@@ -625,9 +611,7 @@ def test_a_conflict_of_the_export_is_found_before_training(tmp_path):
     trained("LQR-v0", run, "--steps", 100, *argv)
     before = kept(run)
     for more in (["--steps", 150], ["--steps", 100, "--license", "MIT"]):
-        ran = train("LQR-v0", run, *argv, *more)
-        assert ran.code == 7
-        assert "--export-dataset" in ran.error
+        train("LQR-v0", run, *argv, *more).refused(7, "--export-dataset")
         assert kept(run) == before
     assert trained("LQR-v0", run, "--steps", 100, *argv)["already_complete"] is True
 

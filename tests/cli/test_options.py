@@ -107,8 +107,7 @@ def test_no_name_of_an_option_is_cut_in_a_terminal_of_80_columns(monkeypatch, co
     from typer import rich_utils
 
     monkeypatch.setattr(rich_utils, "MAX_WIDTH", 80)
-    ran = pbvf(*command, "--help")
-    assert ran.code == 0
+    ran = pbvf(*command, "--help").ok()
     shown = [line for line in ran.out.splitlines() if re.match(r"│ +\*? *--", line)]
     assert len(shown) > 5
     assert [line for line in shown if re.search(r"--[a-z-]*…", line)] == []
@@ -208,8 +207,7 @@ def test_a_drawn_seed_is_a_seed():
 def test_every_command_is_listed_and_has_a_help_with_an_example(name):
     *group, last = name.split()
     assert f" {last} " in pbvf(*group, "--help").out
-    ran = pbvf(*name.split(), "--help")
-    assert ran.code == 0
+    ran = pbvf(*name.split(), "--help").ok()
     assert f"pbvf {name}" in " ".join(ran.out.split("Example")[1].split())
     assert all(option in ran.out for option in ("--json", "--quiet", "--debug"))
 

@@ -49,14 +49,12 @@ def _datasets(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def synthesize(critic, *argv: object):
-    ran = pbvf("synthesize", critic, "--out", "p", "--seed", 0, "-q", "--json", *argv)
-    assert ran.code == 0, ran.err
+    ran = pbvf("synthesize", critic, "--out", "p", "--seed", 0, "-q", "--json", *argv).ok()
     return ran.json
 
 
 def evaluate(policies, *argv: object):
-    ran = pbvf("evaluate", policies, "-q", "--json", *argv)
-    assert ran.code == 0, ran.err
+    ran = pbvf("evaluate", policies, "-q", "--json", *argv).ok()
     return ran.json
 
 
@@ -105,26 +103,23 @@ def test_states_may_come_from_a_dataset(made):
     argv = ["--out", "q", "--seed", 0, "-q", "--json", "--steps", 3, "--states", 7]
     other = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/one-v0").json
     assert own["objective"] != other["objective"]
-    ran = pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/two-v0")
-    assert ran.code == 7
-    assert "states" in ran.error
+    pbvf("synthesize", made / "toy-critic", *argv, "--dataset", "lab/two-v0").refused(7, "states")
     # Of other widths, and of as many observations in another environment.
     for dataset in ("lab/lqr-v0", "lab/varied-v0"):
-        wrong = pbvf("synthesize", made / "toy-critic", "--out", "r", "--dataset", dataset)
-        assert wrong.code == 5
-        assert dataset in wrong.error
+        pbvf("synthesize", made / "toy-critic", "--out", "r", "--dataset", dataset).refused(
+            5, dataset
+        )
 
 
 def test_the_same_twice_then_other_settings(made, here):
     first = synthesize(made / "toy-critic", "--steps", 3)
     before = (here / "p").read_bytes()
-    again = pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 3)
-    assert again.code == 0
+    again = pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 3).ok()
     assert "already complete" in again.err
     assert "stored in the output" in again.err
-    other = pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 4)
-    assert other.code == 7
-    assert "steps is 3 there and 4 here" in other.error
+    pbvf("synthesize", made / "toy-critic", "--out", "p", "--steps", 4).refused(
+        7, "steps is 3 there and 4 here"
+    )
     assert (here / "p").read_bytes() == before
     assert synthesize(made / "toy-critic", "--steps", 4, "--overwrite") != first
 
@@ -157,12 +152,8 @@ def test_zero_steps_keep_the_initial_policies(made, steps):
 
 
 def test_a_critic_that_is_missing_or_of_another_kind(made):
-    missing = pbvf("synthesize", "nowhere", "--out", "p")
-    assert missing.code == 2
-    assert "nowhere: does not exist" in missing.error
-    other = pbvf("synthesize", made / "toy", "--out", "p")
-    assert other.code == 5
-    assert "policies file" in other.error
+    pbvf("synthesize", "nowhere", "--out", "p").refused(2, "nowhere: does not exist")
+    pbvf("synthesize", made / "toy", "--out", "p").refused(5, "policies file")
 
 
 @pytest.mark.parametrize("name", ["critic.pkl", "critic.safetensors"])
@@ -177,9 +168,7 @@ def test_case_22_a_pickle_is_not_opened(here, made, name):
         ["evaluate", made / "toy", "--critic", name],
         ["evaluate", name],
     ):
-        ran = pbvf(*argv)
-        assert ran.code == 4
-        assert "safetensors" in ran.error
+        ran = pbvf(*argv).refused(4, "safetensors")
         assert "weights_only" not in ran.error
     assert not (here / "boom").exists()
 
@@ -210,11 +199,8 @@ def test_case_31_a_file_imports_and_opens_nothing(made, here, monkeypatch, refer
         out = here / f"evil-{source}"
         with_environment(made / source, out, reference)
         argv = [command[0], out, *command[1:], *(["--evaluate"] if len(command) > 1 else [])]
-        ran = pbvf(*argv)
-        assert ran.code == 4
-        assert "--env" in ran.error
-        named = pbvf(*argv, "--env", "toyenv:Toy-v0", warns=True)
-        assert named.code == 0, named.err
+        pbvf(*argv).refused(4, "--env")
+        pbvf(*argv, "--env", "toyenv:Toy-v0", warns=True).ok()
 
 
 # --------------------------------------------------------------------------- evaluate
@@ -303,35 +289,28 @@ def test_case_24_another_version_of_the_environment_warns_once(made):
         "--critic",
         made / "pair-critic",
     ]
-    ran = pbvf(*argv, "-q", "--json", "--episodes", 1, warns=True)
-    assert ran.code == 0
+    ran = pbvf(*argv, "-q", "--json", "--episodes", 1, warns=True).ok()
     assert ran.err.startswith("warning: ")
     assert ran.err.count("\n") == 1
     assert "ToyPair-v0" in ran.err
     assert "ToyPair-v1: rewards differ between" in ran.err
     assert ran.json["mean"] > 0
     argv = ["synthesize", made / "pair-critic", "--out", "p", "--evaluate", "--steps", 1, "-q"]
-    ran = pbvf(*argv, "--env", "toyenv:ToyPair-v1", warns=True)
-    assert ran.code == 0
+    ran = pbvf(*argv, "--env", "toyenv:ToyPair-v1", warns=True).ok()
     assert "rewards differ between" in ran.err
 
 
 def test_another_environment_altogether_warns_too(made):
     argv = ["evaluate", made / "toy", "--env", "toyenv:ToyLimit-v0", "-q", "--episodes", 1]
-    ran = pbvf(*argv, warns=True)
-    assert ran.code == 0
+    ran = pbvf(*argv, warns=True).ok()
     assert "another environment" in ran.err
 
 
 def test_spaces_or_policies_that_do_not_fit_exit_5(made):
-    wide = pbvf("evaluate", made / "toy", "--env", "LQR-v0")
-    assert wide.code == 5
-    assert "observe 3 numbers" in wide.error
+    pbvf("evaluate", made / "toy", "--env", "LQR-v0").refused(5, "observe 3 numbers")
     bounds = pbvf("evaluate", made / "toy", "--env", "toyenv:ToyAsym-v0")
     assert bounds.code == 5
-    judged = pbvf("evaluate", made / "toy", "--critic", made / "lqr-critic")
-    assert judged.code == 5
-    assert "evaluates" in judged.error
+    pbvf("evaluate", made / "toy", "--critic", made / "lqr-critic").refused(5, "evaluates")
     grown = pbvf("synthesize", made / "toy-critic", "--out", "p", "--evaluate", "--env", "LQR-v0")
     assert grown.code == 5
 
@@ -344,9 +323,7 @@ def test_max_episode_steps_is_a_time_limit(made):
 
 def test_an_unknown_environment_is_asked_for(made, here):
     replace(load_policies(made / "toy"), environment=None).save(here / "nameless")
-    ran = pbvf("evaluate", "nameless")
-    assert ran.code == 2
-    assert "--env" in ran.error
+    pbvf("evaluate", "nameless").refused(2, "--env")
 
 
 def test_a_table_for_people(made):
@@ -385,9 +362,7 @@ def test_a_table_for_people(made):
 )
 def test_wrong_usage_exits_2(made, here, command, argv, words):
     of = {"synthesize": (made / "toy-critic", "--out", "p"), "evaluate": (made / "toy",)}
-    ran = pbvf(command, *of[command], *argv)
-    assert ran.code == 2
-    assert words in ran.error
+    pbvf(command, *of[command], *argv).refused(2, words)
     assert not (here / "p").exists()
 
 
@@ -409,15 +384,13 @@ def test_video_without_its_extra_says_what_to_install(made, monkeypatch):
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda n, *a: None if n == "imageio_ffmpeg" else find(n, *a)
     )
-    ran = pbvf("evaluate", made / "toy", "--video", "film.mp4")
-    assert ran.code == 2
-    assert "pip install 'pbvf-offline[video]'" in ran.error
+    pbvf("evaluate", made / "toy", "--video", "film.mp4").refused(
+        2, "pip install 'pbvf-offline[video]'"
+    )
 
 
 def test_video_of_an_environment_without_images(made):
-    ran = pbvf("evaluate", made / "lqr", "--video", "film.gif", "-q")
-    assert ran.code == 2
-    assert "rgb_array" in ran.error
+    pbvf("evaluate", made / "lqr", "--video", "film.gif", "-q").refused(2, "rgb_array")
 
 
 def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(made, here, monkeypatch):
@@ -427,10 +400,9 @@ def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(made, here, mon
         raise RuntimeError("no GL here")
 
     monkeypatch.setattr(toyenv.ToyEnv, "render", fail)
-    ran = pbvf("evaluate", made / "toy", "--video", "film.gif", "-q")
-    assert ran.code == 6
-    assert "MUJOCO_GL=egl" in ran.error
-    assert "no GL here" in ran.error
+    pbvf("evaluate", made / "toy", "--video", "film.gif", "-q").refused(
+        6, "MUJOCO_GL=egl", "no GL here"
+    )
     assert list(here.iterdir()) in ([], [here / "cache"])
 
 

@@ -40,8 +40,7 @@ def bring(*argv: object, files: tuple[str, ...] = ("w.safetensors",), out: str =
 
 
 def brought(*argv: object, **kwargs: Any) -> dict[str, Any]:
-    ran = bring("--json", "-q", *argv, **kwargs)
-    assert ran.code == 0, ran.err
+    ran = bring("--json", "-q", *argv, **kwargs).ok()
     return ran.json
 
 
@@ -69,8 +68,7 @@ def test_a_module_trained_elsewhere_becomes_a_tagged_dataset(squash: str) -> Non
     made = brought("--squash", squash, files=("0.safetensors", "1.safetensors"))
     assert made["count"] == 2
     argv = ["--dataset", "lab/theirs-v0", "--episodes", 4, "--seed", 0, "-q"]
-    ran = pbvf("collect", TOY, "--policies", "p", *argv)
-    assert ran.code == 0, ran.err
+    pbvf("collect", TOY, "--policies", "p", *argv).ok()
     data = load_dataset("lab/theirs-v0")
     assert data.theta.shape[0] == 2
     steps = data.transitions
@@ -88,8 +86,7 @@ def test_a_module_trained_elsewhere_becomes_a_tagged_dataset(squash: str) -> Non
 
 def test_import_says_what_it_took_and_assumed() -> None:
     weights("w.safetensors", obs_mean=torch.zeros(3), obs_std=torch.ones(3), log_std=torch.zeros(1))
-    ran = bring()
-    assert ran.code == 0
+    ran = bring().ok()
     shown = rows(ran.err)
     assert shown["activation"].startswith("tanh ")
     assert shown["squash"] == "tanh default"
@@ -138,29 +135,24 @@ def test_import_can_be_checked() -> None:
         outputs = {"tanh": module(obs), "relu": module[2](torch.relu(module[0](obs)))}
     for name, output in outputs.items():
         save_file({"obs": obs, "action": torch.from_numpy(executed(output, LOW, HIGH))}, name)
-    ran = bring("--check", "relu")
-    assert ran.code == 5
-    assert "relu: the imported policy acts otherwise: actions differ by up" in ran.error
+    bring("--check", "relu").refused(
+        5, "relu: the imported policy acts otherwise: actions differ by up"
+    )
     assert not Path("p").exists()
     made = brought("--check", "tanh")
     assert made["check"]["rows"] == 50
     assert made["check"]["largest_difference"] < 1e-6
     assert "50 actions equal" in bring("--check", "tanh").out
-    ran = bring("--check", "tanh", files=("w.safetensors", "w.safetensors"))
-    assert ran.code == 2
-    assert "--check" in ran.error
+    bring("--check", "tanh", files=("w.safetensors", "w.safetensors")).refused(2, "--check")
 
 
 def test_import_twice_then_otherwise() -> None:
     weights()
     assert brought()["already_complete"] is False
     before = Path("p").read_bytes()
-    again = bring()
-    assert again.code == 0
+    again = bring().ok()
     assert "already complete" in again.err
-    ran = bring("--squash", "none")
-    assert ran.code == 7
-    assert 'squash is "tanh" there and "none" here' in ran.error
+    bring("--squash", "none").refused(7, 'squash is "tanh" there and "none" here')
     Path("other").write_text("mine")
     assert bring(out="other").code == 7
     assert Path("other").read_text() == "mine"
@@ -168,9 +160,7 @@ def test_import_twice_then_otherwise() -> None:
     brought("--squash", "none", "--overwrite")
     assert Path("p").read_bytes() != before
     with locked(Path("q")):
-        ran = bring(out="q")
-        assert ran.code == 7
-        assert "another process" in ran.error
+        bring(out="q").refused(7, "another process")
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
@@ -200,9 +190,7 @@ def test_import_twice_then_otherwise() -> None:
 def test_wrong_usage_of_import_exits_2(argv: list[str], words: str) -> None:
     weights()
     os.mkfifo("pipe")
-    ran = bring(*argv)
-    assert ran.code == 2
-    assert words in ran.error
+    bring(*argv).refused(2, words)
     assert not Path("p").exists()
 
 
@@ -219,17 +207,13 @@ def test_wrong_usage_of_import_exits_2(argv: list[str], words: str) -> None:
 )
 def test_modules_that_do_not_fit_exit_5(argv: list[str], words: str) -> None:
     weights()
-    ran = bring(*argv)
-    assert ran.code == 5
-    assert words in ran.error
+    bring(*argv).refused(5, words)
     assert not Path("p").exists()
 
 
 def test_import_of_a_file_of_this_project() -> None:
     hand_made("theirs")
-    ran = bring(files=("theirs",))
-    assert ran.code == 5
-    assert "needs no import" in ran.error
+    bring(files=("theirs",)).refused(5, "needs no import")
 
 
 class Bomb:
@@ -265,9 +249,7 @@ def test_case_22_pickles_are_not_opened(name: str, kind: str) -> None:
         ["export", name, "--out", "p"],
         ["info", name],
     ):
-        ran = pbvf("policies", *argv)
-        assert ran.code == 4
-        assert name in ran.error
+        ran = pbvf("policies", *argv).refused(4, name)
         assert "weights_only" not in ran.error
         assert "torch.load" not in ran.error
     assert "safetensors.torch.save_file(module.state_dict()" in bring(files=(name,)).error
@@ -283,8 +265,9 @@ def test_case_22_pickles_are_not_opened(name: str, kind: str) -> None:
 
 def test_one_policy_or_all_of_them() -> None:
     file = hand_made()
-    ran = pbvf("policies", "export", "given", "--index", 1, "--out", "one.safetensors", "--json")
-    assert ran.code == 0
+    ran = pbvf(
+        "policies", "export", "given", "--index", 1, "--out", "one.safetensors", "--json"
+    ).ok()
     assert ran.json["files"] == [{"path": "one.safetensors", "policy": 1}]
     assert (ran.json["format"], ran.json["dtype"]) == ("torch", "float64")
     ran = pbvf("policies", "export", "given", "--out", "all.onnx", "--json")
@@ -295,8 +278,7 @@ def test_one_policy_or_all_of_them() -> None:
         ours = acts(file.policies, obs, k)
         np.testing.assert_allclose(run_onnx(f"all-{k}.onnx", obs), ours, rtol=0, atol=1e-6)
     hand_made("single", rows=1)
-    ran = pbvf("policies", "export", "single", "--out", "s.safetensors")
-    assert ran.code == 0
+    ran = pbvf("policies", "export", "single", "--out", "s.safetensors").ok()
     assert Path("s.safetensors").exists()
     assert "computes in float64" in ran.out
 
@@ -305,8 +287,7 @@ def test_an_export_says_its_activation_when_it_is_imported_again() -> None:
     spec = box_spec(3, (8,), low=LOW, high=HIGH, family="relu-mlp")
     theta = hand_made("relu", rows=1, spec=spec).policies.theta
     assert pbvf("policies", "export", "relu", "--out", "w.safetensors").code == 0
-    ran = bring()
-    assert ran.code == 0
+    ran = bring().ok()
     assert "assumed" not in ran.err
     back = load_policies(Path("p")).policies
     assert back.spec.family == "relu-mlp"
@@ -322,9 +303,7 @@ def test_export_twice_then_otherwise() -> None:
     assert again.json["already_complete"] is True
     assert "already complete" in again.err
     before = Path("e-2").read_bytes()
-    ran = pbvf(*argv, "--dtype", "float32")
-    assert ran.code == 7
-    assert "e-0: exists with other content" in ran.error
+    pbvf(*argv, "--dtype", "float32").refused(7, "e-0: exists with other content")
     assert Path("e-2").read_bytes() == before
     assert pbvf(*argv, "--dtype", "float32", "--overwrite").code == 0
     assert Path("e-2").read_bytes() != before
@@ -352,9 +331,7 @@ def test_export_of_stochastic_policies_says_what_it_is() -> None:
 )
 def test_wrong_usage_of_export_exits_2(argv: list[str], words: str) -> None:
     hand_made()
-    ran = pbvf("policies", "export", "given", "--out", "e", *argv)
-    assert ran.code == 2
-    assert words in ran.error
+    pbvf("policies", "export", "given", "--out", "e", *argv).refused(2, words)
     assert sorted(p.name for p in Path().iterdir()) == ["given"]
 
 
@@ -379,9 +356,7 @@ def test_places_that_refuse_exit_6() -> None:
         ["import", "w.safetensors", "--env", TOY, "--out", "file/p"],
         ["export", "given", "--out", "file/e"],
     ):
-        ran = pbvf("policies", *argv)
-        assert ran.code == 6
-        assert "file" in ran.error
+        pbvf("policies", *argv).refused(6, "file")
 
 
 # ----------------------------------------------------------------------------------- info
@@ -390,8 +365,7 @@ def test_places_that_refuse_exit_6() -> None:
 def test_info() -> None:
     origin = {"made_by": "synthesize", "critic": "ab" * 32, "settings": {"seed": 1}, "n": 3}
     file = hand_made(rows=30, origin=origin, mean=[1.0, 2.0, 3.0])
-    shown = pbvf("policies", "info", "given")
-    assert shown.code == 0
+    shown = pbvf("policies", "info", "given").ok()
     assert shown.err == ""
     for words in ("30 (30 distinct)", "toyenv:Toy-v0", "deterministic, 8", "synthesize", "10 more"):
         assert words in shown.out
@@ -427,8 +401,7 @@ def test_info_builds_and_prints_nothing_that_a_file_asks_for(here: Path) -> None
         EnvReference("Evil-v0", "evilmod", {"xml_file": "/etc/hostname"}),
         file.origin,
     ).save(Path("evil"))
-    ran = pbvf("policies", "info", "evil")
-    assert ran.code == 0
+    ran = pbvf("policies", "info", "evil").ok()
     assert "\x1b" not in ran.out
     assert not [line for line in ran.out.splitlines() if line.startswith("error")]
     assert pbvf("policies", "export", "evil", "--index", 0, "--out", "e").code == 0
@@ -498,7 +471,5 @@ def test_an_export_never_replaces_its_own_input(tmp_path):
     file = tmp_path / "policies.safetensors"
     PoliciesFile(make_policies(box_spec(3), 1)).save(file)
     before = file.read_bytes()
-    ran = pbvf("policies", "export", file, "--out", file, "--overwrite")
-    assert ran.code == 2
-    assert "is the input too" in ran.error
+    pbvf("policies", "export", file, "--out", file, "--overwrite").refused(2, "is the input too")
     assert file.read_bytes() == before

@@ -21,8 +21,7 @@ def _datasets(drift: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(*argv: object):  # type: ignore[no-untyped-def]
-    ran = pbvf("predict", *argv, "-q", "--json")
-    assert ran.code == 0, ran.err
+    ran = pbvf("predict", *argv, "-q", "--json").ok()
     return ran.json
 
 
@@ -47,8 +46,9 @@ def test_an_output_never_replaces_its_input(drift: Path, here: Path) -> None:
     best = ("predict", drift / "theta", "copy", "--top", 1)
     fine_tuned = ("synthesize", drift / "theta", "--from", "copy", "--steps", 2)
     for command in (best, fine_tuned):
-        ran = pbvf(*command, "--out", "copy", "--overwrite")
-        assert (ran.code, "would replace what it is made from" in ran.error) == (2, True)
+        pbvf(*command, "--out", "copy", "--overwrite").refused(
+            2, "would replace what it is made from"
+        )
     assert (here / "copy").read_bytes() == whole
 
 
@@ -78,12 +78,8 @@ def test_the_best_are_written_once(drift: Path, here: Path) -> None:
     before = (here / "best").read_bytes()
     assert first["already_complete"] is False
     assert told(*argv)["already_complete"] is True
-    ran = pbvf("predict", *argv[:3], 5, *argv[4:])
-    assert ran.code == 7
-    assert "top" in ran.error
-    ran = pbvf("predict", drift / "actions", *argv[1:])
-    assert ran.code == 7
-    assert "critic" in ran.error
+    pbvf("predict", *argv[:3], 5, *argv[4:]).refused(7, "top")
+    pbvf("predict", drift / "actions", *argv[1:]).refused(7, "critic")
     assert (here / "best").read_bytes() == before
     assert pbvf("predict", *argv[:3], 5, *argv[4:], "--overwrite", "-q").code == 0
     assert len(load_policies(here / "best").policies) == 5
@@ -115,16 +111,14 @@ def test_a_model_that_failed_its_check_is_refused(drift: Path) -> None:
     predict = ("predict", drift / "theta", drift / "grown")
     synthesize = ("synthesize", drift / "theta", *GROW, "--out", "p")
     for command in (predict, synthesize):
-        ran = pbvf(*command, "--model", drift / "bad")
-        assert ran.code == 5
-        assert "bad: the model's own check" in ran.error
+        pbvf(*command, "--model", drift / "bad").refused(5, "bad: the model's own check")
     assert not Path("p").exists()
 
 
 def test_a_critic_of_parameters_reads_no_other_architecture(drift: Path) -> None:
-    ran = pbvf("predict", drift / "theta", drift / "deep")
-    assert ran.code == 5
-    assert f"{drift / 'deep'}: the critic evaluates" in ran.error
+    pbvf("predict", drift / "theta", drift / "deep").refused(
+        5, f"{drift / 'deep'}: the critic evaluates"
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,18 +131,12 @@ def test_a_critic_of_parameters_reads_no_other_architecture(drift: Path) -> None
     ],
 )
 def test_what_makes_no_sense(argv: list[object], option: str, drift: Path) -> None:
-    ran = pbvf("predict", drift / "theta", drift / "grown", *argv)
-    assert ran.code == 2
-    assert option in ran.error
+    pbvf("predict", drift / "theta", drift / "grown", *argv).refused(2, option)
 
 
 def test_policies_that_are_not_there(drift: Path) -> None:
-    ran = pbvf("predict", drift / "theta", "nowhere")
-    assert ran.code == 2
-    assert "nowhere" in ran.error
-    ran = pbvf("predict", drift / "grown", drift / "grown")
-    assert ran.code == 5
-    assert "policies file" in ran.error
+    pbvf("predict", drift / "theta", "nowhere").refused(2, "nowhere")
+    pbvf("predict", drift / "grown", drift / "grown").refused(5, "policies file")
 
 
 # ---------------------------------------------------------------------- synthesize --model
@@ -161,8 +149,7 @@ def test_grown_policies_are_held_against_the_datas(
     critic: str, more: tuple[str, ...], drift: Path
 ) -> None:
     argv = ["synthesize", drift / critic, *GROW, *more, "--out", "p"]
-    ran = pbvf(*argv, "--model", drift / "good")
-    assert ran.code == 0, ran.err
+    ran = pbvf(*argv, "--model", drift / "good").ok()
     result = ran.json
     best = result["data_cautious"]
     assert len(best) == 5
@@ -178,8 +165,7 @@ def test_grown_policies_are_held_against_the_datas(
 
 def test_where_nothing_is_gained_it_says_so(drift: Path) -> None:
     argv = ["--from-scratch", 2, "--steps", 0, "--restarts", 1, "--seed", 0, "-q"]
-    ran = pbvf("synthesize", drift / "theta", *argv, "--model", drift / "good", "--out", "p")
-    assert ran.code == 0, ran.err
+    ran = pbvf("synthesize", drift / "theta", *argv, "--model", drift / "good", "--out", "p").ok()
     assert "not above the data" in ran.out
     assert "best of the data by the same estimate" in ran.out
 
@@ -195,6 +181,5 @@ def test_what_is_asked_for_later_is_added(drift: Path) -> None:
     both = pbvf(*argv, *ENV, "--model", drift / "good").json
     assert both["already_complete"] is True
     assert both["cautious"] == held["cautious"]
-    at_once = pbvf(*argv[:-1], "q", *ENV, "--model", drift / "good")
-    assert at_once.code == 0
+    pbvf(*argv[:-1], "q", *ENV, "--model", drift / "good").ok()
     assert Path("q").read_bytes() == Path("p").read_bytes()

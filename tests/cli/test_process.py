@@ -28,8 +28,7 @@ def test_collect_never_imports_torch():
 def test_case_5_and_11_workers_give_the_same_bytes(here):
     argv = ["collect", "toyenv:Toy-v0", "--steps", 102, "--seed", 0, "--perturb-every", 2, "-q"]
     for workers in (1, 2):
-        ran = run_process(*argv, "--workers", workers, "--dataset", f"lab/with{workers}-v0")
-        assert ran.code == 0, ran.err
+        run_process(*argv, "--workers", workers, "--dataset", f"lab/with{workers}-v0").ok()
     one, two = (content(here / f"datasets/lab/with{w}-v0/data") for w in (1, 2))
     assert one["main_data.hdf5"] == two["main_data.hdf5"]
 
@@ -43,8 +42,7 @@ def test_a_module_of_the_current_folder_is_found_by_workers_too(here):
     )
     argv = ["collect", "mine:Mine-v0", "--dataset", "lab/mine-v0", "--episodes", 6, "--workers", 2]
     # As the installed command starts: the current folder is not on the path.
-    ran = run_process(*argv, "-q", env={"PYTHONSAFEPATH": "1"})
-    assert ran.code == 0, ran.err
+    run_process(*argv, "-q", env={"PYTHONSAFEPATH": "1"}).ok()
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +51,7 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     argv = [*SLOW, "--steps", 70, "--warmup-episodes", 1]
     argv += ["--env-kwargs", f'{{"log": "{folder / "log.txt"}"}}']
-    ran = run_process(*argv, env={"MINARI_DATASETS_PATH": str(folder / "datasets")})
-    assert ran.code == 0, ran.err
+    run_process(*argv, env={"MINARI_DATASETS_PATH": str(folder / "datasets")}).ok()
     return argv, folder / "log.txt", content(folder / "datasets/lab/slow-v0")
 
 
@@ -77,8 +74,7 @@ def test_case_14_stopped_in_the_middle_the_same_command_continues(here, undistur
     root = here / "datasets"
     assert not (root / "lab/slow-v0").exists()
     before = len(log.read_text().splitlines())
-    ran = run_process(*argv)
-    assert ran.code == 0, ran.err
+    run_process(*argv).ok()
     assert content(root / "lab/slow-v0") == expected
     if code > 0:  # finished episodes were kept: no step of them was run again
         assert len(log.read_text().splitlines()) - before < 70
@@ -115,8 +111,7 @@ def test_an_interrupted_fit_continues_to_the_same_bytes(here):
     assert not (here / "c.safetensors").exists()
     assert (here / ".c.safetensors.partial").exists()
     for out in ("c.safetensors", "d.safetensors"):
-        ran = pbvf(*fit, "--out", out)
-        assert ran.code == 0, ran.err
+        pbvf(*fit, "--out", out).ok()
     assert (here / "c.safetensors").read_bytes() == (here / "d.safetensors").read_bytes()
     assert not (here / ".c.safetensors.partial").exists()
 
@@ -162,8 +157,7 @@ def test_progress_is_plain_lines_without_a_terminal():
 def test_a_dependency_that_complains_does_not_break_json():
     # Hopper-v4 is old: Gymnasium has remarks about it.
     argv = ["collect", "Hopper-v4", "--dataset", "lab/h-v0", "--steps", 20, "--json", "-q"]
-    ran = run_process(*argv, "--warmup-episodes", 1)
-    assert ran.code == 0
+    ran = run_process(*argv, "--warmup-episodes", 1).ok()
     assert ran.err == ""
     assert ran.json["steps"] == 20
 
@@ -243,15 +237,13 @@ def noisy(here, name, *arguments):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_an_environment_prints_stays_out_of_the_data(here, workers):
-    ran = noisy(here, "Env", "--workers", workers)
-    assert ran.code == 0, ran.err
+    ran = noisy(here, "Env", "--workers", workers).ok()
     assert ran.json["episodes"] == 3
     assert "written in step" in ran.err
 
 
 def test_an_environments_threads_do_not_keep_the_command_alive(here):
-    ran = noisy(here, "Env", "--env-kwargs", '{"thread": true}')
-    assert ran.code == 0, ran.err
+    ran = noisy(here, "Env", "--env-kwargs", '{"thread": true}').ok()
     assert ran.json["steps"] == 3
 
 
@@ -266,8 +258,7 @@ def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(here, n
 def test_closed_streams_are_no_bug(here, closed):
     command = f"{sys.executable} -m pbvf_cli collect LQR-v0 --dataset lab/closed-v0 --episodes 1"
     shell = f"import os; raise SystemExit(os.system('{command} --seed 0 --json {closed}'))"
-    ran = run_process(code=shell)
-    assert ran.code == 0, ran.err
+    ran = run_process(code=shell).ok()
     assert (here / "datasets/lab/closed-v0/manifest.json").exists()
     if closed == "2>&-":
         assert ran.json["episodes"] == 1

@@ -16,9 +16,9 @@ CELL = ("--cells", "pssvf-linear-CartPole-v1", "--seeds", 0, "-q")
 @pytest.mark.parametrize("name", ["table", "fig-learning-curves"])
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("a run")
-    ran = pbvf("reproduce", name, "--no-run", "--out", tmp_path, "-q")
-    assert ran.code == 7
-    assert f"{tmp_path}: holds other things and no results" in ran.error
+    pbvf("reproduce", name, "--no-run", "--out", tmp_path, "-q").refused(
+        7, f"{tmp_path}: holds other things and no results"
+    )
     assert content(tmp_path) == {"config.json": b"a run"}
 
 
@@ -29,8 +29,7 @@ def test_a_folder_of_results_or_an_empty_one_is_shown(tmp_path: Path, name: str 
     elif name is not None:
         (tmp_path / name).mkdir()
         (tmp_path / "notes.txt").write_text("mine")
-    ran = pbvf("reproduce", "table", "--no-run", "--out", tmp_path, *CELL)
-    assert ran.code == 0, ran.err
+    ran = pbvf("reproduce", "table", "--no-run", "--out", tmp_path, *CELL).ok()
     assert "unfinished" in ran.out
 
 
@@ -44,8 +43,7 @@ def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPat
 
     # The work itself takes a minute, and has a test of its own.
     monkeypatch.setattr("pbvf_experiments.quickstart.run_quickstart", at_once)
-    ran = pbvf("quickstart", "--steps", 100_000, "--workers", 3)
-    assert ran.code == 0, ran.err
+    ran = pbvf("quickstart", "--steps", 100_000, "--workers", 3).ok()
     shown = rows(ran.err)
     assert (shown["steps"], shown["workers"]) == ("100000 given", "3 given")
     assert (shown["out"], shown["updates"]) == ("quickstart-out default", "3000 default")

@@ -16,9 +16,7 @@ SEED = ("--seed", 0, "-q", "--json")
 
 
 def ok(*argv):
-    ran = pbvf(*argv)
-    assert ran.code == 0, ran.err
-    return ran
+    return pbvf(*argv).ok()
 
 
 def test_a_wrapped_environment_goes_through_all_files(here):
@@ -88,9 +86,7 @@ def test_a_wrapper_that_is_not_installed_here(here):
 )
 def test_wrong_usage(here, wrapper, words):
     argv = ("collect", "LQR-v0", "--dataset", "lab/l-v0", "--episodes", 1)
-    ran = pbvf(*argv, "--wrapper", wrapper, "-q")
-    assert ran.code == 2
-    assert words in ran.error
+    pbvf(*argv, "--wrapper", wrapper, "-q").refused(2, words)
     assert not (here / "datasets").exists()
 
 
@@ -101,7 +97,7 @@ def test_datasets_of_other_wrappers_are_not_merged(here):
     wrapped = ("--wrapper", f"rescale-action:{same_spaces}")
     ok("collect", "LQR-v0", *wrapped, "--dataset", "lab/b-v0", *more)
     ok("collect", "LQR-v0", *wrapped, "--dataset", "lab/c-v0", *more)
-    ran = pbvf("dataset", "merge", "lab/a-v0", "lab/b-v0", "--dataset", "lab/ab-v0", "-q")
-    assert ran.code == 5
-    assert f"wrappers rescale-action:{same_spaces} against none" in ran.error
+    pbvf("dataset", "merge", "lab/a-v0", "lab/b-v0", "--dataset", "lab/ab-v0", "-q").refused(
+        5, f"wrappers rescale-action:{same_spaces} against none"
+    )
     ok("dataset", "merge", "lab/b-v0", "lab/c-v0", "--dataset", "lab/bc-v0", "-q")

@@ -50,6 +50,19 @@ class Ran:
         assert self.out == ""
         return lines[0]
 
+    def ok(self) -> Ran:
+        """Check that the command ended well."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, code: int, *words: str) -> Ran:
+        """Check that it ended with a code and one line of error that has these words."""
+        assert self.code == code, self.err
+        for part in words:
+            assert part in self.error
+        assert self.error
+        return self
+
 
 def pbvf(*argv: object, warns: bool = False) -> Ran:
     """Run a command here; Python warnings are errors unless ``warns``."""

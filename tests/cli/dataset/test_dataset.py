@@ -82,15 +82,12 @@ def test_info_imports_neither_torch_nor_the_environment(folder: Path) -> None:
 
 def test_info_of_an_unverified_dataset(folder: Path) -> None:
     hostile.unseal(folder)
-    ran = pbvf("dataset", "info", folder, "--json", warns=True)
-    assert ran.code == 0
+    ran = pbvf("dataset", "info", folder, "--json", warns=True).ok()
     assert ran.err.count("\n") == 1
     assert "unverified" in ran.err
     assert ran.json["verified"] is False
     assert pbvf("dataset", "info", folder, warns=True).code == 0
-    ran = pbvf("dataset", "info", folder, "--require-manifest")
-    assert ran.code == 4
-    assert "manifest.json" in ran.error
+    pbvf("dataset", "info", folder, "--require-manifest").refused(4, "manifest.json")
 
 
 def test_info_of_cut_episodes_alone_has_no_returns(root: Path) -> None:
@@ -128,8 +125,7 @@ def test_list(folder: Path, root: Path) -> None:
     states = {found["dataset"]: found["state"] for found in ran.json["datasets"]}
     assert states == {"lab/toy-v0": "ours", "lab/plain-v0": "foreign", "lab/bad-v0": "damaged"}
     assert ran.json["root"] == str(root)
-    ran = pbvf("dataset", "list")
-    assert ran.code == 0
+    ran = pbvf("dataset", "list").ok()
     for words in ("lab/plain-v0", "foreign", "toyenv:Toy-v0", "metadata.json: not valid JSON"):
         assert words in ran.out
     assert "\x1b" not in ran.out
@@ -149,8 +145,7 @@ def test_verify_an_intact_dataset(folder: Path) -> None:
     found = ran.json
     assert (found["status"], found["problems"], found["kind"]) == ("intact", [], "dataset")
     assert (found["safe_for_minari"], found["episodes"], found["policies"]) == (True, 4, 12)
-    ran = pbvf("dataset", "verify", folder)
-    assert ran.code == 0
+    ran = pbvf("dataset", "verify", folder).ok()
     assert "intact" in ran.out
     assert "safe for Minari" in ran.out
 
@@ -184,8 +179,7 @@ def test_verify_an_unsafe_dataset(folder: Path, tmp_path: Path) -> None:
 
 def test_verify_without_a_manifest(folder: Path) -> None:
     hostile.unseal(folder)
-    ran = pbvf("dataset", "verify", folder, "--json")
-    assert ran.code == 0
+    ran = pbvf("dataset", "verify", folder, "--json").ok()
     assert ran.err.count("\n") == 1
     assert "warning" in ran.err
     assert (ran.json["status"], ran.json["safe_for_minari"]) == ("unverified", True)
@@ -198,8 +192,7 @@ def test_verify_without_a_manifest(folder: Path) -> None:
 
 def test_verify_warns_of_an_edited_card(folder: Path) -> None:
     (folder / "README.md").write_text("mine")
-    ran = pbvf("dataset", "verify", folder, "--json")
-    assert ran.code == 0
+    ran = pbvf("dataset", "verify", folder, "--json").ok()
     assert "README.md" in ran.err
     assert ran.json["status"] == "intact"
     assert len(ran.json["warnings"]) == 1

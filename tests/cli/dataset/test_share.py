@@ -49,8 +49,7 @@ def test_push_and_pull(made: Path, root: Path, tmp_path: Path) -> None:
         "sent": size,
         "already_complete": False,
     }
-    ran = pbvf("dataset", "pull", there, "lab/mine-v0", "--json")
-    assert ran.code == 0
+    ran = pbvf("dataset", "pull", there, "lab/mine-v0", "--json").ok()
     assert ran.err.startswith(
         f"note: its files call it {NAME}; stock Minari loads it as lab/mine-v0"
     )
@@ -65,8 +64,7 @@ def test_push_and_pull(made: Path, root: Path, tmp_path: Path) -> None:
     }
     assert content(root / "lab/mine-v0") == content(made)
     for command in (("push", made, there), ("pull", there, "lab/mine-v0")):
-        ran = pbvf("dataset", *command)
-        assert ran.code == 0
+        ran = pbvf("dataset", *command).ok()
         assert "already complete" in ran.out
         assert pbvf("dataset", *command, "--json").json["already_complete"] is True
 
@@ -103,8 +101,7 @@ def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:
     assert pbvf("dataset", "check-signature", folder, "--key", public).code == 4
     ran = pbvf("dataset", "sign", folder, "--key", key, "--json")
     assert (ran.code, ran.json["fingerprint"]) == (0, made_keys["fingerprint"])
-    ran = pbvf("dataset", "check-signature", folder, "--key", public)
-    assert ran.code == 0
+    ran = pbvf("dataset", "check-signature", folder, "--key", public).ok()
     assert made_keys["fingerprint"] in ran.out
     ran = pbvf("dataset", "pull", folder, NAME, "--public-key", public, "--json")
     assert ran.json["signed_by"] == made_keys["fingerprint"]
@@ -152,9 +149,7 @@ def test_errors_are_one_line(
 
 def test_what_must_not_go_out_needs_a_word(root: Path, tmp_path: Path) -> None:
     folder = licensed(root, authors=["alice"])
-    ran = pbvf("dataset", "push", NAME, tmp_path / "out")
-    assert ran.code == 2
-    assert "the user name 'alice'" in ran.error
+    pbvf("dataset", "push", NAME, tmp_path / "out").refused(2, "the user name 'alice'")
     assert pbvf("dataset", "push", NAME, tmp_path / "out", "--allow", "alice").code == 0
     assert content(tmp_path / "out") == content(folder)
 
@@ -215,9 +210,7 @@ def stalled(web: Any, root: Path) -> Any:
 def test_a_killed_pull_goes_on_and_keeps_others_out(made: Path, root: Path) -> None:
     with serving(made, stall=20_000) as web:
         process = stalled(web, root)
-        ran = pbvf("dataset", "pull", web.url, NAME)
-        assert ran.code == 7
-        assert "another process" in ran.error
+        pbvf("dataset", "pull", web.url, NAME).refused(7, "another process")
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert not (root / NAME).exists()

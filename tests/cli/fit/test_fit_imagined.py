@@ -26,8 +26,7 @@ def fit(drift, *argv: object, name: str = "good"):
 
 
 def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):
-    ran = fit(drift, "--seed", 0, "--tries", 2)
-    assert ran.code == 0, ran.err
+    ran = fit(drift, "--seed", 0, "--tries", 2).ok()
     result = ran.json
     assert result["critic"] == "c.safetensors"
     assert (result["gamma"], result["reward"]) == (1.0, "raw")
@@ -52,17 +51,12 @@ def test_critics_of_steps_take_discount_and_targets(here, drift):
         "fit-critic", "lab/drift-v0", "--critic", "pavf", "--out", "c.safetensors",
         "--model", drift / "good", *SMALL, "--seed", 0,
     )  # fmt: skip
-    ran = pbvf(*argv)
-    assert ran.code == 0, ran.err
+    ran = pbvf(*argv).ok()
     assert (ran.json["kind"], ran.json["gamma"], ran.json["reward"]) == ("pavf", 0.99, "raw")
     assert load_critic(here / "c.safetensors").fit.settings.n_step == 200
     assert pbvf(*argv).json["already_complete"]
-    other = pbvf(*argv, "--gamma", 0.9)
-    assert other.code == 7
-    assert "gamma is 0.99 there and 0.9 here" in other.error
-    other = pbvf(*argv, "--critic", "psvf")
-    assert other.code == 7
-    assert 'kind is "pavf" there and "psvf" here' in other.error
+    pbvf(*argv, "--gamma", 0.9).refused(7, "gamma is 0.99 there and 0.9 here")
+    pbvf(*argv, "--critic", "psvf").refused(7, 'kind is "pavf" there and "psvf" here')
     assert pbvf(*argv, "--gamma", 0.9, "--n-step", 3, "--overwrite").json["gamma"] == 0.9
     assert load_critic(here / "c.safetensors").fit.settings.n_step == 3
     grown = pbvf(
@@ -99,9 +93,7 @@ def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(
     assert again.json["already_complete"]
     assert again.json["seed"] == 3
     assert (here / "c.safetensors").read_bytes() == first
-    fewer = fit(drift, "--rounds", 1)
-    assert fewer.code == 7
-    assert "exists with 2 rounds, 1 were asked for" in fewer.error
+    fit(drift, "--rounds", 1).refused(7, "exists with 2 rounds, 1 were asked for")
     assert fit(drift, "--rounds", 3).code == 0
     longer = (here / "c.safetensors").read_bytes()
     assert fit(drift, "--rounds", 3, "--overwrite", "--seed", 3).code == 0
@@ -111,9 +103,9 @@ def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(
 
 def test_other_settings_are_a_conflict(here, drift):
     assert fit(drift, "--seed", 3).code == 0
-    other = fit(drift, "--seed", 3, "--caution", 1)
-    assert other.code == 7
-    assert "settings: caution is 2.0 there and 1.0 here; choose" in other.error
+    fit(drift, "--seed", 3, "--caution", 1).refused(
+        7, "settings: caution is 2.0 there and 1.0 here; choose"
+    )
 
 
 def test_a_model_whose_check_failed_needs_force(here, drift):
@@ -143,13 +135,10 @@ def test_errors_that_users_can_see(here, drift):
         ran = pbvf(*argv, "--critic", "pssvf", *option)
         assert ran.code == 2
         assert ran.error.startswith(f"error: {option[0]}: has no meaning without --model")
-    ran = fit(drift, "--policy", "8,8")
-    assert ran.code == 2
-    assert "--policy: a critic of parameters reads those of linear policies" in ran.error
-    assert "add --fingerprint N" in ran.error
-    ran = fit(drift, "--caution", -1)
-    assert ran.code == 2
-    assert "--caution" in ran.error
+    fit(drift, "--policy", "8,8").refused(
+        2, "--policy: a critic of parameters reads those of linear policies", "add --fingerprint N"
+    )
+    fit(drift, "--caution", -1).refused(2, "--caution")
     assert fit(drift, name="none").code == 2
     make(here, "collect toyenv:ToyWide-v0 --dataset lab/other-v0 --steps 52 --seed 0")
     (here / "damaged").write_bytes((drift / "good").read_bytes()[:-9])

@@ -32,8 +32,7 @@ def datasets(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fit(*argv: object, dataset: str = "lab/varied-v0"):
-    ran = pbvf("fit-model", dataset, "--out", "m.safetensors", *argv)
-    assert ran.code == 0, ran.err
+    ran = pbvf("fit-model", dataset, "--out", "m.safetensors", *argv).ok()
     return ran.json
 
 
@@ -57,8 +56,7 @@ def test_json_holds_what_the_interface_promises(here):
     again = fit(*SMALL, *argv)
     assert again["already_complete"]
     assert again["check"] == check
-    verified = pbvf("dataset", "verify", "m.safetensors", "--json", "-q")
-    assert verified.code == 0
+    verified = pbvf("dataset", "verify", "m.safetensors", "--json", "-q").ok()
     assert verified.json["kind"] == "model"
     assert verified.json["status"] == "intact"
 
@@ -90,8 +88,7 @@ def test_discrete_actions_of_stochastic_policies_and_ends(here):
 
 def test_people_read_what_it_is_fit_for(here):
     argv = ("--hidden", "8,8", "--updates", 5, "--trial-updates", 2, "--seed", 0)
-    ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *argv)
-    assert ran.code == 0
+    ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *argv).ok()
     assert "fit for" in ran.out
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
@@ -100,16 +97,14 @@ def test_people_read_what_it_is_fit_for(here):
 
 def test_other_settings_are_a_conflict(here):
     fit(*FIXED, "--seed", 0)
-    ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *FIXED, "--seed", 2)
-    assert ran.code == 7
-    assert "seed is 0 there and 2 here" in ran.error
+    pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *FIXED, "--seed", 2).refused(
+        7, "seed is 0 there and 2 here"
+    )
 
 
 def test_errors_that_users_can_see(here, datasets):
     argv = ("--out", "m.safetensors", *FIXED, "--seed", 0)
-    ran = pbvf("fit-model", "lab/one-v0", *argv)
-    assert ran.code == 5
-    assert "1 episodes, of which 1 would be held out" in ran.error
+    pbvf("fit-model", "lab/one-v0", *argv).refused(5, "1 episodes, of which 1 would be held out")
     for option, value in (
         ("--members", 65),
         ("--validation-episodes", 1.0),
@@ -129,6 +124,4 @@ def test_errors_that_users_can_see(here, datasets):
     shutil.copytree(datasets / "lab" / "varied-v0", here / "bad")
     (here / "bad" / "data" / "main_data.hdf5").write_bytes(b"x")
     assert pbvf("fit-model", "bad", *argv).code in (3, 4)
-    ran = pbvf("fit-model", "lab/varied-v0", *argv, "--out", here)
-    assert ran.code == 2
-    assert "is a folder" in ran.error
+    pbvf("fit-model", "lab/varied-v0", *argv, "--out", here).refused(2, "is a folder")

@@ -25,8 +25,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_critic_of_a_run(here, folder):
-    ran = pbvf("fit-critic", folder / "run", *FIT, "--json")
-    assert ran.code == 0, ran.err
+    ran = pbvf("fit-critic", folder / "run", *FIT, "--json").ok()
     assert (ran.json["data_steps"], ran.json["data_episodes"]) == (1_200, 30)
     said = " ".join(ran.err.split())
     assert "steps used 1,200 in 30 episodes the finished run" in said
@@ -43,9 +42,7 @@ def test_what_a_run_did_since_is_other_data(here, folder):
     assert pbvf("fit-critic", run, *FIT, "-q").code == 0
     argv = ("--run", run, "--steps", 1_240, *TRAIN)
     assert pbvf("train-online", "toyenv:ToyDrift-v0", *argv).code == 0
-    ran = pbvf("fit-critic", run, *FIT, "-q")
-    assert ran.code == 7
-    assert "dataset is" in ran.error
+    pbvf("fit-critic", run, *FIT, "-q").refused(7, "dataset is")
     assert pbvf("fit-critic", run, *FIT, "-q", "--overwrite").code == 0
 
 
@@ -53,8 +50,7 @@ def test_an_unfinished_run_is_said_to_be_one(here, folder):
     run = here / "stopped"
     shutil.copytree(folder / "run", run)
     (run / "result.json").unlink()  # the last thing that a run writes
-    ran = pbvf("fit-critic", run, *FIT, "--json")
-    assert ran.code == 0, ran.err
+    ran = pbvf("fit-critic", run, *FIT, "--json").ok()
     assert "30 episodes what the unfinished run has on disk" in " ".join(ran.err.split())
 
 
@@ -77,16 +73,16 @@ def test_a_model_of_a_run_and_rounds_in_it(here, folder):
 
 
 def test_errors_that_users_can_see(here, folder):
-    ran = pbvf("fit-critic", folder / "step", *FIT, "-q")
-    assert ran.code == 5
-    assert "has no policies that could be named; train with --normalization episode" in ran.error
-    ran = pbvf("fit-model", folder / "run", "--out", "m", "--require-manifest", "-q")
-    assert ran.code == 4
-    assert "a run has no manifest" in ran.error
+    pbvf("fit-critic", folder / "step", *FIT, "-q").refused(
+        5, "has no policies that could be named; train with --normalization episode"
+    )
+    pbvf("fit-model", folder / "run", "--out", "m", "--require-manifest", "-q").refused(
+        4, "a run has no manifest"
+    )
     shutil.copytree(folder / "run", here / "several" / "seed-0")
-    ran = pbvf("fit-critic", here / "several", *FIT, "-q")
-    assert ran.code == 2
-    assert "holds runs of several seeds; name one" in ran.error
+    pbvf("fit-critic", here / "several", *FIT, "-q").refused(
+        2, "holds runs of several seeds; name one"
+    )
     shutil.copytree(folder / "run", here / "newer")
     text = (here / "newer" / "config.json").read_text()
     (here / "newer" / "config.json").write_text(text.replace("{", '{"version": 99,', 1))
