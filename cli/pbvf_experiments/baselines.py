@@ -114,15 +114,7 @@ def run_baseline(
 
 
 class _Protocol:
-    """When the policy learned so far is measured, and what was measured.
-
-    Args:
-        config: The environment; every evaluation builds its own.
-        steps: Training steps N.
-        seed: The run's seed.
-        count: Number of evaluations.
-        episodes: Episodes of each.
-    """
+    """When the policy learned so far is measured, and what was measured."""
 
     def __init__(self, config: EnvConfig, steps: int, seed: int, count: int, episodes: int) -> None:
         self.steps, self.seed = steps, seed
@@ -175,14 +167,6 @@ def make_ddpg(
 
     What the library lacks is added: two learning rates, a tanh policy beside a ReLU critic,
     and first actions that are random only, without the Gaussian noise.
-
-    Args:
-        env: The environment.
-        hidden: Sizes of the policy's hidden layers.
-        choice: Learning rates, and the noise's standard deviation in the action's unit.
-        gamma: Discount factor.
-        steps: Training steps, of which the first 1 % are random.
-        seed: Seeds the global generators, too.
 
     Raises:
         UsageError: The actions are not a box.
@@ -311,12 +295,6 @@ def make_ars(env: Env, hidden: tuple[int, ...], choice: ArsChoice, *, seed: int)
     What the library lacks is added: observation statistics that are frozen within a batch of
     episodes, so that the two episodes of a direction are compared fairly, and the authors' step,
     which divides by the population standard deviation of the elite returns.
-
-    Args:
-        env: The environment, its reward as ARS shall see it.
-        hidden: Sizes of the policy's hidden layers.
-        choice: Step size, directions, elite directions and parameter noise.
-        seed: Seeds the global generators, too.
 
     Raises:
         UsageError: Discrete actions that do not start at 0.

@@ -28,11 +28,7 @@ def draw_lqr(results: Mapping[str, Mapping[str, Any]], out: Path) -> list[Path]:
     """Draw figures ``fig:lqr_pvf``, ``fig:lqr_psvf`` and ``fig:lqr_pavf`` anew.
 
     For each critic one PNG of its first seed, true return and prediction at both stages,
-    and one of all seeds at the second stage where there are several.
-
-    Args:
-        results: What :func:`pbvf_experiments.lqr_figure.run_lqr` returned.
-        out: Folder of the PNGs.
+    and one of all seeds at the second stage where there are several. Returns the PNGs.
 
     Raises:
         ResourceError: The disk or a permission refuses.

@@ -155,13 +155,8 @@ def run_offline(
 ) -> dict[int, dict[str, Any]]:
     """Run every seed and return its result; finished cells are read back.
 
-    A seed has a cell for its dataset and one for each recipe.
-
-    Args:
-        settings: What to run.
-        seeds: Dataset seeds; every other random number of a cell comes from them too.
-        out: Folder of the results; datasets, critics and policies go to its ``work`` folder.
-        note: Called with a line about each stage.
+    A seed has a cell for its dataset and one for each recipe; every random number comes from it.
+    Datasets, critics and policies go to the ``work`` folder of ``out``.
     """
     results = {}
     for seed in seeds:

@@ -152,10 +152,7 @@ def run_file(out: Path, chosen: OnlineCell, seed: int) -> Path:
 def run_one(chosen: OnlineCell, seed: int, out: Path) -> dict[str, Any]:
     """Return the result of one run: from its file, or by running it and writing the file.
 
-    Args:
-        chosen: What to run.
-        seed: The run's seed.
-        out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
+    Runs go to the ``work`` folder of ``out``, results to ``raw``.
 
     Returns:
         ``evaluations``, ``average_return``, ``last20_return``, …; returns of the unperturbed
@@ -289,14 +286,7 @@ def _run_line(out: Path, item: tuple[OnlineCell, int]) -> str:
 def run_cells(
     work: Sequence[tuple[OnlineCell, int]], out: Path, *, workers: int = 1, note: Note
 ) -> None:
-    """Run cells for seeds, several at once; finished runs are read back.
-
-    Args:
-        work: Cells and seeds.
-        out: Folder of the experiment.
-        workers: Number of processes.
-        note: Told of each finished run.
-    """
+    """Run cells for seeds, several at once; finished runs are read back."""
     for line in run_all(functools.partial(_run_line, out), work, workers):
         note(line)
 

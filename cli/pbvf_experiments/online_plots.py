@@ -109,11 +109,6 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
     Above: the learned policy and the best perturbed policy so far, while training. Below, one
     small plot a snapshot: policies grown by plain ascent through the frozen critic, the marks of
     the learned and the best perturbed policy, and the policies grown in the trust region.
-
-    Args:
-        results: Result of each seed, see :func:`pbvf_experiments.zero_shot.run_zero_shot`.
-        path: The PNG to write.
-        title: The figure's title.
     """
     seeds = sorted(results)
     snapshots = results[seeds[0]]["snapshots"]

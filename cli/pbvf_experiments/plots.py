@@ -84,10 +84,6 @@ def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
     Means over dataset seeds. The band of the TD error spans the seeds, those of the returns
     are one standard deviation over them.
 
-    Args:
-        results: Result of each dataset seed, see :func:`pbvf_experiments.offline.run_offline`.
-        path: The PNG to write.
-
     Raises:
         ResourceError: The disk or a permission refuses.
     """

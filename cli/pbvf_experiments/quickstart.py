@@ -63,14 +63,8 @@ def run_quickstart(
 ) -> QuickstartResult:
     """Run the four stages into the folder ``out``; each continues what is there already.
 
-    Args:
-        out: Folder of the dataset, the critic, the policies and the figure.
-        steps: Transitions to collect.
-        updates: Gradient steps of the critic.
-        seed: Seed of every stage.
-        workers: Number of processes.
-        note: Called with the command line that would do each stage.
-        progress: Called with a stage's name, what is done and the total.
+    ``note`` is told the command that would do each stage, ``progress`` its name, what is done and
+    the total.
     """
 
     def report(stage: str) -> Any:

@@ -111,12 +111,7 @@ def run_zero_shot(
 ) -> dict[str, Any]:
     """Return the result of one cell and seed: from its file, or by running it.
 
-    Args:
-        chosen: What to run.
-        seed: Seed of training, fresh policies and measurements.
-        out: Folder of the experiment; runs go to its ``work`` folder, results to ``raw``.
-        settings: What is measured.
-        note: Told of each stage.
+    Runs go to the ``work`` folder of ``out``, results to ``raw``.
     """
     settings = settings or ZeroShotSettings()
     described = {"seed": seed, **dataclasses.asdict(chosen), **dataclasses.asdict(settings)}
@@ -245,15 +240,7 @@ def _rows(seed: str, result: Mapping[str, Any]) -> Iterator[dict[str, float | st
 def run_zero_shot_seeds(
     chosen: ZeroShotCell, seeds: Sequence[int], out: Path, *, workers: int, note: Note
 ) -> dict[int, dict[str, Any]]:
-    """Return the results of several seeds, several run at once.
-
-    Args:
-        chosen: What to run.
-        seeds: Seeds.
-        out: Folder of the experiment.
-        workers: Number of processes.
-        note: Told of each stage, or of each finished seed where there are several processes.
-    """
+    """Return the results of several seeds, ``workers`` of them run at once."""
     if workers <= 1:
         return {seed: run_zero_shot(chosen, seed, out, note=note) for seed in seeds}
     results = {}

@@ -33,11 +33,7 @@ BRING_BACK: Final = "bring it back, or start over with --overwrite"
 
 
 class RunEpisodes:
-    """The finished episodes of a run: those in shards, and those that wait for the next one.
-
-    Args:
-        folder: The run's folder.
-    """
+    """The finished episodes of a run: those in shards, and those that wait for the next one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -45,11 +41,7 @@ class RunEpisodes:
         self.waiting: list[Episode] = []
 
     def resume(self, shards: Sequence[str], pending: str | None) -> None:
-        """Take up what a checkpoint names.
-
-        Args:
-            shards: Names of the shards.
-            pending: Digest of the file of waiting episodes, or None.
+        """Take up what a checkpoint names: shards, and the digest of the waiting episodes' file.
 
         Raises:
             DamagedError: A file is missing or is not the one that the checkpoint names.

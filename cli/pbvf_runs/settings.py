@@ -22,23 +22,6 @@ FRESH: Final = ("normalize", "warmup_episodes")
 class CollectSettings(Record):
     """What to collect; equal settings give equal bytes, whatever the number of workers.
 
-    Attributes:
-        env: The environment.
-        dataset: The dataset's id, ``namespace/name-vN``.
-        steps: Steps in all; the last episode is cut to fit. Or:
-        episodes: Whole episodes.
-        perturb_every: Steps between perturbations (counted from each reset); None: episode.
-        sigma: Standard deviation of the parameter noise.
-        schedule: How the noise is drawn, a name in
-            :data:`pbvf_offline.rollout.schedule_kinds.SCHEDULES`.
-        policy: The policy that is perturbed, where no file holds it.
-        normalize: Whether a fresh policy sees normalised observations.
-        warmup_episodes: Episodes run for the normaliser and not stored.
-        seed: Seed of everything.
-        license: SPDX identifier of the data's licence.
-        authors: Names.
-        command: A command that makes the same dataset, for its card.
-
     Raises:
         UsageError: A value is out of range, or not exactly one of steps and episodes is given.
     """
@@ -125,13 +108,7 @@ class CollectSettings(Record):
 def collect_defaults(
     env: EnvConfig, dataset: str, *, episodes: int | None = None
 ) -> Defaults[CollectSettings]:
-    """Return what to collect where nothing was chosen, and where each value comes from.
-
-    Args:
-        env: The environment, for the paper's values there.
-        dataset: The dataset's id.
-        episodes: Whole episodes in place of steps.
-    """
+    """Return what to collect where nothing was chosen, and where each value comes from."""
     from pbvf_offline.presets.offline import env_preset, env_source
 
     preset = env_preset(env.name)
@@ -150,10 +127,6 @@ def collect_defaults(
 @dataclass(frozen=True)
 class RunEvaluation(Record):
     """How the policy that a run learns is measured, without noise on its parameters.
-
-    Attributes:
-        evaluations: Number of evaluations, evenly over the run.
-        evaluation_episodes: Episodes of each.
 
     Raises:
         UsageError: A value is out of range.

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement(Record):
-    """How policies are measured.
-
-    Attributes:
-        episodes: Whole episodes of each policy.
-        gamma: Discount factor of the discounted returns.
-        seed: Seed of resets and of action noise.
-    """
+    """How policies are measured."""
 
     episodes: Annotated[int, setting("Whole episodes of each policy.", ge=1, le=MOST, default="10")]
     gamma: Annotated[

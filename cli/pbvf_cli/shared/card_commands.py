@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 def collect_command(
     settings: CollectSettings, *, base: Path | None = None, policies: Path | None = None
 ) -> str:
-    """Return the ``pbvf collect`` that makes a dataset.
-
-    Args:
-        settings: What is collected.
-        base: The policies file of ``--base``; its name alone is kept.
-        policies: That of ``--policies``.
-    """
+    """Return the ``pbvf collect`` that makes a dataset; it names policies files without folders."""
     words = ["pbvf", "collect", settings.env.name, "--dataset", settings.dataset]
     undecided = () if policies is None else PERTURBING
     words += settings.words(leave_out=(*undecided, *FRESH, "seed"))

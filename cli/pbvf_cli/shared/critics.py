@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> None:
-    """Refuse policies that a critic does not read.
-
-    Args:
-        critic: The critic.
-        spec: The policies' architecture.
-        where: The policies' file, for the message.
+    """Refuse policies of a file ``where`` that a critic does not read.
 
     Raises:
         IncompatibleError: Their architecture, observations or actions are others.
@@ -34,11 +29,8 @@ def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> No
 def load_oracle(path: Path, critic: CriticFile, horizon: int | None, sink: Sink) -> Oracle:
     """Return a learned environment in which whole episodes can be imagined.
 
-    Args:
-        path: The model file.
-        critic: The critic, which may know how long an episode is.
-        horizon: Steps of an episode, if given.
-        sink: Told where model and critic are of different data.
+    ``horizon`` is in steps; None: that of the critic's data. A note says where the model and the
+    critic are of different data.
 
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes.

@@ -46,11 +46,6 @@ class Data:
 def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Data:
     """Open a dataset, or the folder of a run with what is finished of it; add it to the table.
 
-    Args:
-        name: What the user named.
-        table: The settings so far.
-        require_manifest: Refuse what has no manifest.
-
     Raises:
         PbvfError: As ``load_dataset`` and ``load_run`` do.
     """

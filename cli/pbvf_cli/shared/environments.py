@@ -40,14 +40,6 @@ def choose_environment(
 
     Warns of each other environment that the files come from.
 
-    Args:
-        name: ``--env``.
-        kwargs: ``--env-kwargs``.
-        max_episode_steps: ``--max-episode-steps``.
-        wrappers: ``--wrapper``.
-        references: What files name, with the files.
-        spec: The policies' architecture.
-
     Raises:
         UsageError: Neither names one, arguments are given without a name, its spaces are not
             supported, or an episode may never end.

@@ -49,9 +49,6 @@ class Stopped(BaseException):
     """SIGINT or SIGTERM arrived; unwinds through ``finally``, so that work is saved.
 
     Not an Exception: nothing that handles errors may take it for one.
-
-    Args:
-        number: The signal.
     """
 
     def __init__(self, number: int) -> None:

@@ -37,16 +37,7 @@ def option(
     panel: str | None = None,
     callback: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return an option.
-
-    Args:
-        name: With its dashes.
-        text: Its help.
-        metavar: The placeholder of its value in the help.
-        default: The default in words, where the signature does not say it.
-        panel: The heading of the help under which it stands.
-        callback: Checks the value, see ``typer.Option``.
-    """
+    """Return an option; ``default`` says it in words where the signature does not."""
     return typer.Option(
         name,
         metavar=metavar,
@@ -58,14 +49,9 @@ def option(
 
 
 def counting(name: str, text: str, *, least: int = 1, most: int | None = MOST, **more: Any) -> Any:
-    """Return an option that counts; a range in its help would crowd out the names.
+    """Return an option that counts from ``least``; ``more`` is for ``typer.Option``.
 
-    Args:
-        name: With its dashes.
-        text: Its help.
-        least: The least that it takes.
-        most: The most that it takes, if there is such a limit.
-        more: For ``typer.Option``.
+    A range in its help would crowd out the names.
     """
 
     def check(value: int | None) -> int | None:

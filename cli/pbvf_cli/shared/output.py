@@ -79,12 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def as_payload(result: object, *left_out: str) -> dict[str, Any]:
-    """Return the fields of a result as keys of ``--json``.
-
-    Args:
-        result: A dataclass.
-        left_out: Fields that are no keys.
-    """
+    """Return the fields of a result as keys of ``--json``, without those left out."""
     return {name: value for name, value in vars(result).items() if name not in left_out}
 
 

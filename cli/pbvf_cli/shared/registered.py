@@ -17,11 +17,7 @@ def registered(
 ) -> Any:
     """Return an option that takes the name of a member, or several names.
 
-    Args:
-        option: With its dashes.
-        registry: Its members; none of them is imported for the help.
-        text: What the option decides; the members follow.
-        default: The default in words, if the option may be left out.
+    The members follow ``text`` in its help; none of them is imported for it.
     """
 
     def check(value: str | list[str] | None) -> str | list[str] | None:

@@ -53,35 +53,17 @@ class SettingsTable:
         self.settings: list[Setting] = []
 
     def show(self, name: str, value: Any, source: str = "given") -> None:
-        """Add a setting.
-
-        Args:
-            name: The option without dashes.
-            value: What it is.
-            source: Where it comes from.
-        """
+        """Add a setting, which is called as its option without dashes."""
         self.settings.append(Setting(name, value, source))
 
     def flag(self, name: str, value: bool) -> None:
-        """Add a flag, which is given or not.
-
-        Args:
-            name: The option without dashes.
-            value: Whether it was given.
-        """
+        """Add a flag, which is given or not."""
         self.show(name, value, "given" if value else "default")
 
     def choose(
         self, name: str, given: T | None, default: Callable[[], T] | T, source: str = "default"
     ) -> T:
-        """Return what was given, else the default, and add it to the table.
-
-        Args:
-            name: The option without dashes.
-            given: What the user gave, or None.
-            default: The default, or a function that finds it.
-            source: Where the default comes from.
-        """
+        """Return what was given, else the default, and add it to the table."""
         if given is not None:
             value, source = given, "given"
         else:

@@ -98,11 +98,7 @@ def check_dataset(dataset: str) -> None:
 
 
 def output_file(path: Path, *inputs: Path | str | None) -> Path:
-    """Check where a file is to be written.
-
-    Args:
-        path: The output.
-        inputs: Files that are read to make it.
+    """Check where a file is to be written that is made of ``inputs``.
 
     Raises:
         UsageError: It is a folder, or one of its own inputs.
@@ -146,13 +142,7 @@ def env_config(
     max_episode_steps: int | None,
     wrappers: Iterable[str] | None = None,
 ) -> EnvConfig:
-    """Return the environment that a user named.
-
-    Args:
-        name: ``ENV`` or ``--env``.
-        kwargs: ``--env-kwargs``.
-        max_episode_steps: ``--max-episode-steps``.
-        wrappers: ``--wrapper``, each ``NAME`` or ``NAME:JSON``.
+    """Return the environment that a user named with ``ENV`` or ``--env`` and its options.
 
     Raises:
         UsageError: Arguments are no JSON object, or there is no such wrapper.

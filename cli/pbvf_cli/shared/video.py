@@ -81,13 +81,6 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
 def film(config: EnvConfig, policies: Policies, path: Path, *, seed: int, episodes: int) -> int:
     """Write the first episode that an evaluation runs of the first policy, whole or not at all.
 
-    Args:
-        config: The environment.
-        policies: The policies.
-        path: The video, ``.mp4`` or ``.gif``.
-        seed: The evaluation's seed.
-        episodes: The evaluation's episodes of each policy.
-
     Returns:
         The number of frames.
 
