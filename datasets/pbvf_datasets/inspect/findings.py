@@ -93,20 +93,17 @@ class Findings:
     Attributes:
         problems: In the order of finding.
         more: Whether there are others that were left out.
-        count: How often something was found, repetitions included.
     """
 
     def __init__(self) -> None:
         self.problems: list[PbvfError] = []
         self.more = False
-        self.count = 0
         self._seen: set[tuple[str | None, str]] = set()
         self._later: Future[PbvfError | None] | None = None
 
     def add(self, error: PbvfError) -> None:
         """Take in what was found."""
         self.settle()
-        self.count += 1
         key = (error.where, error.what)
         if key in self._seen:
             return

@@ -170,7 +170,13 @@ def load_dataset(
     with open_folder(path, require_manifest=require_manifest, keep_mismatches=True) as folder:
         trajectories = load_cache(folder.digest) if cache and not folder.mismatches else None
         if trajectories is None:
-            trajectories = read_trajectories(folder)
+            # A step takes eight bytes for its reward alone, so the file bounds a claim too large.
+            steps = min(folder.total_steps, folder.open_data().size // 8)
+            try:
+                trajectories = flatten(folder_episodes(folder), str(folder.data_file), steps)
+            except MemoryError as error:
+                what = "there is not enough memory to load it"
+                raise ResourceError(what, where=path) from error
             if cache:
                 store_cache(folder.digest, trajectories)
     manifest, digest = folder.manifest, folder.digest
@@ -195,23 +201,6 @@ def load_dataset(
         metadata=folder.metadata,
         _source=source,
     )
-
-
-def read_trajectories(folder: CheckedFolder) -> Trajectories:
-    """Check and read all episodes of a folder in one pass over its HDF5 file.
-
-    Raises:
-        DamagedError: Something is damaged or contradicts itself, or differs from the manifest.
-        UnsafeError: An object could read other files, load code or exhaust the machine.
-        IncompatibleError: A newer format, no policy tags, or several architectures.
-        ResourceError: Memory is short.
-    """
-    # A step takes eight bytes for its reward alone, so the file bounds a claim too large.
-    hint = min(folder.total_steps, folder.open_data().size // 8)
-    try:
-        return flatten(folder_episodes(folder), str(folder.data_file), hint)
-    except MemoryError as error:
-        raise ResourceError("there is not enough memory to load it", where=folder.path) from error
 
 
 def folder_environment(folder: CheckedFolder) -> dict[str, Any] | None:

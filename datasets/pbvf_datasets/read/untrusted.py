@@ -264,7 +264,11 @@ def _parse_metadata(
     where = folder / METADATA_FILE
     try:
         metadata = parse_metadata(raw, where)
-        return metadata, metadata_spaces(metadata, where)
+        observations, actions = (
+            parse_space(metadata[key], f"{where}: {key}")
+            for key in ("observation_space", "action_space")
+        )
+        return metadata, check_space_kinds(observations, actions, str(where))
     except (UnsafeError, IncompatibleError):
         # A file of the right length with other bytes was damaged, whatever those say;
         # one of another length was edited, and is what it says.
@@ -469,21 +473,6 @@ def _check_env_spec(metadata: Mapping[str, Any], key: str, where: str | os.PathL
         raise DamagedError(f"its {key} is no text", where=where)
     if not isinstance(parse_json(text, f"{os.fspath(where)}: {key}", allow_infinity=True), dict):
         raise DamagedError(f"its {key} holds no JSON object", where=where)
-
-
-def metadata_spaces(metadata: Mapping[str, Any], where: str | os.PathLike[str]) -> Spaces:
-    """Return the observation and action space that the metadata declare.
-
-    Raises:
-        DamagedError: One is malformed.
-        IncompatibleError: One is of a kind that is not supported.
-    """
-    place = os.fspath(where)
-    return check_space_kinds(
-        parse_space(metadata["observation_space"], f"{place}: observation_space"),
-        parse_space(metadata["action_space"], f"{place}: action_space"),
-        place,
-    )
 
 
 def check_space_kinds(

@@ -146,58 +146,40 @@ def _claims(path: Path) -> str | None:
     return None
 
 
-def arrival_work(path: Path) -> WorkFolder:
-    """Return the folder in which a dataset from elsewhere is put together."""
-
-    def check(build: Path) -> None:
-        with open_folder(build, require_manifest=True, warn=False):
-            pass
-
-    return WorkFolder(path, "arriving", layout=DATASET_FILES, check=check)
+def _check_build(build: Path) -> None:
+    with open_folder(build, require_manifest=True, warn=False):
+        pass
 
 
-class Arrival:
-    """The work folder in which a dataset from elsewhere is put together; a context manager.
-
-    Inside the ``with`` block this process alone works there. Leaving it without
-    :meth:`publish` keeps what has arrived, for the next attempt. What the system refuses inside
-    the block becomes a ResourceError that says what to do.
+class Arrival(WorkFolder):
+    """The work folder in which a dataset from elsewhere is put together.
 
     Args:
         path: Where the dataset will be.
-
-    Raises:
-        ConflictError: Another process writes that dataset.
-        ResourceError: The folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
-        self._folder = arrival_work(path)
-        self.work, self.build = self._folder.folder, self._folder.build
-        self._stack = contextlib.ExitStack()
+        super().__init__(path, "arriving", layout=DATASET_FILES, check=_check_build)
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(
-                resource_errors(
-                    self.work,
-                    lambda: "free space or choose another place; the same command continues",
-                )
-            )
-            self._folder.hold()
-            stack.callback(self._leave)
-            self._stack = stack.pop_all()
-        return self
+    @contextlib.contextmanager
+    def working(self) -> Iterator[Self]:
+        """Let this process alone work there; without ``publish`` the next attempt continues.
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def _leave(self) -> None:
-        try:
-            if self._folder.held and not self._holds_something():
-                self.discard()
-        finally:
-            self._folder.close()
+        Raises:
+            ConflictError: Another process writes that dataset.
+            ResourceError: The system refuses something, inside the block too.
+        """
+        again = "free space or choose another place; the same command continues"
+        with resource_errors(self.folder, lambda: again):
+            self.hold()
+            try:
+                yield self
+            finally:
+                try:
+                    if self.held and not self._holds_something():
+                        self.discard()
+                finally:
+                    self.close()
 
     # -------------------------------------------------------------------------- filling
 
@@ -214,7 +196,7 @@ class Arrival:
             ResourceError: The disk is too full for them.
         """
         digests = {entry["sha256"] for entry in files.values()}
-        for entry in sorted(self.work.iterdir()):
+        for entry in sorted(self.folder.iterdir()):
             if entry != self.build and entry.name.removeprefix(_PART) not in digests:
                 remove_tree(entry)
         data = (self.build / DATA_FILE).parent
@@ -226,7 +208,7 @@ class Arrival:
         missing = [name for name, entry in files.items() if not self._has(name, entry)]
         if missing:
             need = sum(files[name]["size"] - self.arrived(files[name]) for name in missing)
-            self._folder.require_space(need + _ROOM)
+            self.require_space(need + _ROOM)
         return missing
 
     def _has(self, name: str, entry: Mapping[str, Any]) -> bool:
@@ -241,7 +223,7 @@ class Arrival:
 
     def part(self, entry: Mapping[str, Any]) -> Path:
         """Return the file in which a file arrives."""
-        return self.work / f"{_PART}{entry['sha256']}"
+        return self.folder / f"{_PART}{entry['sha256']}"
 
     def arrived(self, entry: Mapping[str, Any]) -> int:
         """Return how many bytes of a file arrived earlier; one that is too long is removed."""
@@ -306,26 +288,15 @@ class Arrival:
             where = (error.where or "").replace(str(self.build), shown, 1)
             raise type(error)(error.what, where=where, remedy=error.remedy) from error
 
-    def publish(self, *, overwrite: bool = False) -> None:
-        """Give the finished folder its name.
-
-        Args:
-            overwrite: Replace the dataset that has it.
-
-        Raises:
-            ConflictError: Something else took the name meanwhile.
-        """
-        self._folder.publish(replace=overwrite)
-
     def discard(self) -> None:
         """Remove all that has arrived: the dataset is there already, or it is of no use."""
         with contextlib.suppress(OSError):
-            self._folder.remove()
+            self.remove()
 
     def _holds_something(self) -> bool:
         """Whether there is anything to continue with: a byte, or a whole file."""
         with contextlib.suppress(OSError):
-            return any(p.is_file() and p.stat().st_size for p in self.work.rglob("*"))
+            return any(p.is_file() and p.stat().st_size for p in self.folder.rglob("*"))
         return True
 
 
@@ -468,7 +439,7 @@ def receive(
     def found(arrival: Arrival | None) -> Arrived:
         came = source.fetch(files, (), None)
         if arrival is None:
-            arrival_work(path).remove_leftovers()
+            Arrival(path).remove_leftovers()
         else:
             arrival.discard()
         came += update_file(path, SIGNATURE_FILE, source.signature, replace=overwrite)
@@ -478,7 +449,7 @@ def receive(
         return found(None)
     if check is not None:
         check()
-    with Arrival(path) as arrival:
+    with Arrival(path).working() as arrival:
         if is_there(path, digest, overwrite=overwrite):  # by now, or put back by recovery
             return found(arrival)
         fetched = source.fetch(files, arrival.begin(files), arrival)
@@ -489,7 +460,7 @@ def receive(
                 arrival.write(name, data)
                 fetched += len(data)
         arrival.check(source.shown)
-        arrival.publish(overwrite=overwrite)
+        arrival.publish(replace=overwrite)
     _warn_of_card(card, manifest, source.shown)
     return arrived(fetched, was_there=False)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.episode_rules import DatasetForm, spec_fits_spaces, well_formed
+from pbvf_datasets.format.episode_rules import spec_fits_spaces
 from pbvf_datasets.format.schema import BLOB, FIELDS, OBS_DTYPES, episode_blob, field_dtype
 from pbvf_datasets.read.episodes import (
     IN_ARGUMENTS,
@@ -68,17 +68,6 @@ class IncomingEpisodes:
         )
         (checked,) = checked_episodes([raw], self._checker)
         return checked.episode
-
-    def hold(self, episode: Episode, where: str) -> None:
-        """Take in the form of an episode that was checked by an earlier process.
-
-        Raises:
-            UsageError: It is not the form of the first.
-        """
-        forms = self._arrays(episode)
-        for problem in well_formed(forms, self._spec, self._checker.form):
-            raise UsageError(problem.what, where=where + _ATTRIBUTES.get(problem.at, ""))
-        self._checker.form = self._checker.form or DatasetForm.of(forms)
 
     def _arrays(self, episode: Episode) -> dict[str, ArraySource]:
         arrays: dict[str, ArraySource] = {}

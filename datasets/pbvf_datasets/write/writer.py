@@ -528,12 +528,11 @@ class DatasetWriter:
         refuse_difference(plan["identity"], self._identity, self._work.folder, START_ANEW)
         self._plan = plan
         remove_tree(self._work.build)
-        self._shards.recover(self._hold)
+        self._shards.recover(self._recovered)
         return True
 
-    def _hold(self, episode: Episode, name: str) -> None:
-        self._incoming.hold(episode, name)
-        self._remember(episode, keep=False)
+    def _recovered(self, episode: Episode, name: str) -> None:
+        self._remember(self._incoming.check(episode, name), keep=False)
 
     def _remember(self, episode: Episode, *, keep: bool) -> None:
         total_reward(episode.rewards)  # refused now, and not when all episodes are laid out
