@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.schema import DATA_FILE, dataset_version
@@ -32,13 +34,6 @@ osl-3.0 pddl postgresql unlicense wtfpl zlib
 """
 """Licences that the Hub knows by name; it refuses a header with any other but ``other``."""
 _HUB_NAMES: Final = {"odbl-1.0": "odbl", "odc-by-1.0": "odc-by", "pddl-1.0": "pddl"}
-
-PAPER_BIBTEX: Final = """@inproceedings{faccio2021parameter,
-  title = {Parameter-Based Value Functions},
-  author = {Faccio, Francesco and Kirsch, Louis and Schmidhuber, J{\\"u}rgen},
-  booktitle = {International Conference on Learning Representations},
-  year = {2021}
-}"""
 
 
 def card_text(
@@ -92,10 +87,10 @@ def card_text(
     if environment:
         parts += ["Environment:", "", *_table(_environment_rows(environment)), ""]
     parts += ["Versions:", "", *_table(dict(sorted(provenance["versions"].items()))), ""]
-    parts += _loading(dataset_id, dataset_version(provenance))
+    parts += [_loading(dataset_id, dataset_version(provenance)), ""]
     parts += _rights(provenance["license"])
     parts += ["## Citation", "", "```bibtex", citation(dataset_id, provenance, data_sha256), ""]
-    parts += [PAPER_BIBTEX, "```"]
+    parts += [_text("paper.bib"), "```"]
     return "\n".join(parts) + "\n"
 
 
@@ -238,38 +233,14 @@ def _command(command: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _loading(dataset_id: str, version: int) -> list[str]:
+def _loading(dataset_id: str, version: int) -> str:
     name = json.dumps(dataset_id, ensure_ascii=False)
-    return [
-        "## How to load it",
-        "",
-        "With pbvf-offline, which checks every byte first (an id, or this folder's path):",
-        "",
-        "```python",
-        "from pbvf_datasets import load_dataset",
-        "",
-        f"data = load_dataset({name})",
-        "data.theta        # (policies, parameters): one row a distinct policy",
-        "data.transitions  # obs, action, reward, next_obs, terminated, truncated, policy, episode",
-        "```",
-        "",
-        "With Minari alone, once you trust where the folder is from:",
-        "",
-        "```python",
-        "import minari",
-        "",
-        f"for episode in minari.load_dataset({name}):",
-        '    theta = episode.infos["theta"]      # (segments, parameters) float32',
-        '    segment = episode.infos["segment"]  # (steps + 1,): the row of theta in force',
-        '    mean, std = episode.infos["obs_mean"], episode.infos["obs_std"]',
-        "```",
-        "",
-        "Observations, actions and rewards are raw. A policy is its parameters with their",
-        "normaliser: the network sees `(obs - obs_mean) / obs_std`. `infos/pbvf` holds the",
-        f"architecture as JSON (format version {version}). `croissant.json` describes files",
-        "and arrays for machines; `pbvf dataset verify` compares every file with its digest.",
-        "",
-    ]
+    return string.Template(_text("card_loading.md")).substitute(name=name, version=version)
+
+
+def _text(name: str) -> str:
+    """Return a text that lies beside this module."""
+    return Path(__file__).with_name(name).read_text("utf-8").rstrip("\n")
 
 
 def _rights(license_id: str | None) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.card import citation, clean
@@ -21,44 +22,7 @@ from pbvf_datasets.format.schema import (
     dataset_version,
 )
 
-_CONTEXT: Final[Mapping[str, Any]] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
+_CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
 """The one context that Croissant 1.0 prescribes."""
 
 _ROWS: Final = {"T": "steps", "T+1": "steps + 1", "S": "segments"}
@@ -100,7 +64,7 @@ def croissant_bytes(
     name = clean(environment["id"]) if environment else "an unnamed environment"
     version = dataset_version(provenance)
     document: dict[str, Any] = {
-        "@context": dict(_CONTEXT),
+        "@context": json.loads(_CONTEXT.read_text("utf-8")),
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": dataset_id,
