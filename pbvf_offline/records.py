@@ -106,9 +106,13 @@ class Field:
     default: Any
 
     @functools.cached_property
+    def _unwrapped(self) -> tuple[Any, list[msgspec.Meta], bool]:
+        return _unwrapped(self.type)
+
+    @functools.cached_property
     def since(self) -> int:
         """The format version that it came with."""
-        return _since(self.type)
+        return max(((meta.extra or {}).get(_SINCE, 1) for meta in self._unwrapped[1]), default=1)
 
     @property
     def option(self) -> str:
@@ -126,7 +130,7 @@ class Field:
     @property
     def base(self) -> Any:
         """The type of a value, without range and without None."""
-        return _base(self.type)
+        return self._unwrapped[0]
 
     @property
     def _is_tuple(self) -> bool:
@@ -157,7 +161,7 @@ class Field:
             elif self.about is not None and self.about.read is not None:
                 value = self.about.read(text, self.option)
             elif self._is_tuple:
-                entry = _base(get_args(kind)[0])
+                entry = _unwrapped(get_args(kind)[0])[0]
                 value = tuple(entry(part.strip()) for part in text.split(","))
             else:
                 value = text if get_origin(kind) is Literal else kind(text)
@@ -202,7 +206,7 @@ class Field:
                     remedy="install the package that adds it, or upgrade pbvf-offline",
                 )
             return read
-        if value is None and _is_optional(self.type):
+        if value is None and self._unwrapped[2]:
             return None
         inside = f"{os.fspath(where)}: {self.name}"
         if not many:
@@ -233,28 +237,18 @@ class Field:
             choices.choose(value, where=where)
 
 
-def _is_optional(hint: Any) -> bool:
-    """Return whether None is among the values of an annotation."""
-    if get_origin(hint) is Annotated:
-        return _is_optional(get_args(hint)[0])
-    return NoneType in get_args(hint)
-
-
-def _since(hint: Any) -> int:
-    if get_origin(hint) is Annotated:
-        found = [m.extra.get(_SINCE, 1) for m in get_args(hint)[1:] if getattr(m, "extra", None)]
-        return max(found, default=1)
-    inner = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    return max(map(_since, inner), default=1)
-
-
-def _base(hint: Any) -> Any:
-    """Return an annotation without range and without None."""
-    if get_origin(hint) is Annotated:
-        return _base(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return _base(next(part for part in get_args(hint) if part is not NoneType))
-    return hint
+def _unwrapped(hint: Any) -> tuple[Any, list[msgspec.Meta], bool]:
+    """Return an annotation's plain type, what is declared of it, and whether it may be None."""
+    declared: list[msgspec.Meta] = []
+    optional = False
+    while get_origin(hint) in (Annotated, Union, UnionType):
+        if get_origin(hint) is Annotated:
+            hint, *metas = get_args(hint)
+            declared += [meta for meta in metas if isinstance(meta, msgspec.Meta)]
+        else:
+            optional = optional or NoneType in get_args(hint)
+            hint = next(part for part in get_args(hint) if part is not NoneType)
+    return hint, declared, optional
 
 
 def _expected(hint: Any, bounds: Mapping[str, float] | None = None) -> str:
@@ -332,25 +326,10 @@ def setting(
 ) -> msgspec.Meta:
     """Declare a setting: its range for the check, and what people read about it.
 
-    Args:
-        help: One sentence for the option's help.
-        ge: Smallest value.
-        gt: The value must be larger.
-        le: Largest value.
-        lt: The value must be smaller.
-        min_length: Least number of entries of a tuple.
-        max_length: Greatest number of entries of a tuple.
-        symbol: How the paper writes it; this and what follows: see :class:`About`.
-        option: The option with dashes, where it is not the field's name.
-        metavar: What stands for the value in the help.
-        default: The default in words, where it depends on the environment or the algorithm.
-        panel: The heading of the help under which the option stands.
-        blank: What a user writes for None or for an empty tuple.
-        choices: The registry whose names a value is one of.
-        since: The format version that the field came with; see
-            :data:`pbvf_offline.io.formats.FORMAT_VERSION`. Such a field has a default.
-        read: Turns what a user writes into the value.
-        write: Turns the value into what a user writes.
+    ``ge``, ``gt``, ``le`` and ``lt`` bound a number, ``min_length`` and ``max_length`` a tuple's
+    number of entries. ``since`` is the format version that the field came with, see
+    :data:`pbvf_offline.io.formats.FORMAT_VERSION`; such a field has a default. All else is an
+    attribute of :class:`About`.
     """
     about = About(help, symbol, option, metavar, default, panel, blank, choices, read, write)
     bounds: dict[str, Any] = {
@@ -386,16 +365,8 @@ def _declared(record: type[Record]) -> Iterator[Field]:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        yield Field(field.name, hint, _about(hint), default)
-
-
-def _about(hint: Any) -> About | None:
-    """Return what is declared of an annotation, also of ``Annotated[…] | None``."""
-    if get_origin(hint) is not Annotated:
-        choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-        return next((found for found in map(_about, choices) if found is not None), None)
-    metas = (m for m in get_args(hint)[1:] if isinstance(m, msgspec.Meta) and m.extra)
-    return next((m.extra[_ABOUT] for m in metas if m.extra and _ABOUT in m.extra), None)
+        found = ((meta.extra or {}).get(_ABOUT) for meta in _unwrapped(hint)[1])
+        yield Field(field.name, hint, next((about for about in found if about), None), default)
 
 
 @dataclass(frozen=True)

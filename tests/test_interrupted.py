@@ -25,7 +25,7 @@ import toyenv  # noqa: F401
 import writer_tools
 from faults import Killed, read_only, sabotaged
 from hostile import episode
-from libtools import fit_settings, make_data, make_file
+from libtools import fit_settings, make_data, make_file, online_settings
 from pbvf_datasets.share.archive import pack, unpack
 from pbvf_datasets.share.transfer import pull, push
 from pbvf_datasets.write.edit import SplitSettings, merge, split
@@ -34,7 +34,6 @@ from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import ConflictError, ResourceError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.lock import OutputLock
-from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.synthesis.settings import SynthesisSettings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
@@ -127,12 +126,8 @@ def train(
     env = make_env(where)
     spec = spec_for_env(env, ())
     env.close()
-    values: dict[str, Any] = {
-        **{"gamma": 0.9, "sigma": 0.3, "hidden": (2,), "lr_policy": 1e-2, "lr_critic": 1e-2},
-        **{"batch_size": 4, "actor_states": 4, "update_every": 20, "critic_updates": 1},
-        **{"actor_updates": 1, "buffer_size": 40, "kind": "psvf"},
-    }
-    config = RunConfig(where, spec, OnlineSettings(**values, seed=seed), 1, 2)
+    settings = online_settings(hidden=(2,), update_every=20, seed=seed)
+    config = RunConfig(where, spec, settings, 1, 2)
     train_run(config, folder / "run", steps, snapshots=snapshots, overwrite=overwrite)
 
 

@@ -69,11 +69,7 @@ class View(torch.nn.Module, ABC):
         """Return the region around the policies theta (P, D) that a critic is fitted to."""
 
     def check(self, own: PolicySpec, other: PolicySpec) -> None:
-        """Refuse policies that are not seen as those which the critic was fitted to.
-
-        Args:
-            own: Architecture of those that it was fitted to.
-            other: Architecture of the policies.
+        """Refuse ``other`` policies that are not seen as the critic's ``own``.
 
         Raises:
             IncompatibleError: They cannot be evaluated.
@@ -91,13 +87,7 @@ class View(torch.nn.Module, ABC):
     def choose_states(
         self, data: Trajectories, normaliser: Normaliser, rng: np.random.Generator
     ) -> None:
-        """Choose probing states among the states of a dataset, where there are any.
-
-        Args:
-            data: The dataset.
-            normaliser: The critic's.
-            rng: Source of the choice.
-        """
+        """Choose probing states among those of a dataset, in the critic's normaliser, if any."""
         del data, normaliser, rng
 
     def rows(self, spec: PolicySpec, theta: NDArray[np.float32]) -> NDArray[np.float32]:

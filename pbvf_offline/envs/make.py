@@ -71,7 +71,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
         raise UsageError(
             f"a dependency is missing: {error}", where=config.name, remedy="install it with pip"
         ) from error
-    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.Error) as error:
+    except gym.error.Error as error:
         what = str(error).rstrip(".")
         raise UsageError(what, where=config.name, remedy=_successor(env_id)) from error
     except ImportError as error:
@@ -155,6 +155,11 @@ def close_env(env: Env) -> None:
     """Close an environment; one that cannot even do that has done its work all the same."""
     with contextlib.suppress(Exception, SystemExit):
         env.close()
+
+
+def env_name(env: Env) -> str:
+    """Return an environment's id for messages."""
+    return "environment" if env.spec is None else env.spec.id
 
 
 def time_limit(env: Env) -> int | None:

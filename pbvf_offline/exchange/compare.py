@@ -18,12 +18,9 @@ _TIE = 1e-4  # logits closer than this, of the largest, are equal in float32 and
 def differences(
     policies: Policies, obs: NDArray[np.float64], action: NDArray[Any]
 ) -> NDArray[np.float64]:
-    """Return how far one policy's mean actions are from what its source does.
+    """Return how far one policy's mean actions are from its source's in raw obs (N, obs_dim).
 
-    Args:
-        policies: One policy.
-        obs: (N, obs_dim), raw.
-        action: (N, act_dim), or (N,) of a discrete policy.
+    The source's are (N, act_dim), or (N,) of a discrete policy.
 
     Returns:
         (N, act_dim), in units of the range, infinite where ``action`` is NaN; discrete: (N,), 1

@@ -43,10 +43,6 @@ def to_module(policies: Policies, row: int = 0) -> PolicyModule:
     It computes in float64, as policies here act; ``.float()`` makes it a float32 module. A
     stochastic policy acts by its mean, or its most likely choice.
 
-    Args:
-        policies: K policies.
-        row: Which one.
-
     Raises:
         UsageError: There is no such row.
     """

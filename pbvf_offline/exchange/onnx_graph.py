@@ -21,13 +21,10 @@ OUTPUT = "action"
 def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
     """Return the bytes of an ONNX model of a single policy.
 
-    Input ``obs`` (batch, obs_dim), raw, of type ``dtype``; output ``action`` (batch, act_dim) in
-    the action's own dtype, discrete: (batch,) int64. Normaliser, squashing, scaling and clipping
-    are nodes of the graph. A stochastic policy acts by its mean, or its most likely choice.
-
-    Args:
-        policies: One policy.
-        dtype: What the graph takes and computes in.
+    Input ``obs`` (batch, obs_dim), raw, of type ``dtype``, in which the graph computes; output
+    ``action`` (batch, act_dim) in the action's own dtype, discrete: (batch,) int64. Normaliser,
+    squashing, scaling and clipping are nodes of the graph. A stochastic policy acts by its mean, or
+    its most likely choice.
 
     Raises:
         UsageError: onnx is not installed.

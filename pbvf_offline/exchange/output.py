@@ -21,12 +21,7 @@ def refuse_own_input(out: Path, sources: Iterable[Path]) -> None:
 
 
 def stands(path: Path, image: bytes, *, overwrite: bool) -> bool:
-    """Whether a file holds these very bytes already.
-
-    Args:
-        path: The output.
-        image: What it is to hold.
-        overwrite: Whether anything else may be replaced.
+    """Whether a file holds these very bytes already; with ``overwrite``, no.
 
     Raises:
         ConflictError: It holds something else.

@@ -128,13 +128,7 @@ def sb3_policies(
 
 
 def _activation(policy: Any, layers: Sequence[str], where: str) -> str | None:
-    """Return what lies between linear layers, if anything, and refuse all else.
-
-    Args:
-        policy: The policy that holds the layers.
-        layers: Their names.
-        where: The policy, for messages.
-    """
+    """Return what lies between a policy's linear layers, if anything, and refuse all else."""
     import torch
 
     families = mlp_families().items()

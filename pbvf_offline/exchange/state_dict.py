@@ -21,11 +21,8 @@ def policy_tensors(policies: Policies, dtype: ExportType = "float64") -> dict[st
 
     ``net.…``: the network's parameters as its family names them; ``obs_mean`` and ``obs_std``
     (obs_dim,); ``action_low`` and ``action_high`` (act_dim,), or ``action_start`` () int64;
-    ``log_std`` (act_dim,) where there is one, which takes no part in the mean action.
-
-    Args:
-        policies: One policy.
-        dtype: Type of all that is not an integer.
+    ``log_std`` (act_dim,) where there is one, which takes no part in the mean action. All that is
+    not an integer is of type ``dtype``.
     """
     spec = policies.spec
     tensors: dict[str, Any] = {"obs_mean": policies.obs_mean[0], "obs_std": policies.obs_std[0]}
@@ -42,12 +39,7 @@ def policy_tensors(policies: Policies, dtype: ExportType = "float64") -> dict[st
 
 
 def encode_state_dict(policies: Policies, dtype: ExportType = "float64") -> bytes:
-    """Return the bytes of a safetensors file of a single policy, described in its metadata.
-
-    Args:
-        policies: One policy.
-        dtype: Type of all that is not an integer.
-    """
+    """Return :func:`policy_tensors` as a safetensors file, described in its metadata."""
     spec = policies.spec
     text = f"{summary(spec)} In plain PyTorch:\n\n{recipe(spec, dtype)}"
     tensors = policy_tensors(policies, dtype)

@@ -40,11 +40,7 @@ class PolicyModule(torch.nn.Module):
             self._action = getattr(torch, spec.actions.dtype)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return actions (…, act_dim) in the action's dtype, discrete: (…) int64.
-
-        Args:
-            obs: (…, obs_dim), raw, as the environment gives them.
-        """
+        """Return actions (…, act_dim) in their own dtype, discrete: (…) int64, for raw obs."""
         out: Tensor = self.net((obs.to(self.obs_mean.dtype) - self.obs_mean) / self.obs_std)
         if self._action is None:
             return self.action_start + out.argmax(-1)

@@ -185,10 +185,6 @@ def read_npy(path: Path) -> NDArray[np.float64]:
 def numbers_or_name(text: str, option: str) -> NDArray[np.float64] | str:
     """Read an option that takes a JSON list of numbers, an NPY file or a tensor's name.
 
-    Args:
-        text: What the user gave.
-        option: The option, for messages.
-
     Returns:
         The numbers, or the text itself as the name of a tensor.
 

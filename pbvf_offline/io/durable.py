@@ -42,10 +42,7 @@ def write_file(path: Path, data: bytes) -> None:
 def write_durably(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write a file so that after a crash ``path`` is the old file, the new one, or absent.
 
-    Args:
-        path: The file.
-        data: All of its bytes.
-        sync: Wait until its name is on disk too; else the caller syncs the folder.
+    Without ``sync`` it is not waited until its name is on disk: the caller syncs the folder.
 
     Raises:
         OSError: The disk refuses; ``path`` is unchanged.
@@ -59,11 +56,7 @@ def replacing_file(path: Path, *, sync: bool = True) -> Iterator[int]:
     """Yield the descriptor of a temporary file that takes the name ``path`` at the end.
 
     If the block raises, ``path`` is unchanged and the temporary file is removed; a kill may
-    leave it.
-
-    Args:
-        path: The file.
-        sync: Wait until its name is on disk too; else the caller syncs the folder.
+    leave it. ``sync`` as for :func:`write_durably`.
 
     Raises:
         OSError: The disk refuses.

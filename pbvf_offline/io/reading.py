@@ -22,13 +22,9 @@ _SPARSE_FROM, _SPARSE_FACTOR = 64 * 2**20, 16
 def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
     """Open a regular file for reading, without waiting for a pipe.
 
-    Args:
-        path: The file.
-        follow: Whether it may be a symbolic link.
-
     Raises:
         UsageError: It is not a regular file.
-        UnsafeError: It is a link and may not be one, or is long and nearly all holes.
+        UnsafeError: It is a link and not to be followed, or is long and nearly all holes.
         OSError: It cannot be opened; see :func:`resource_error`.
     """
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
@@ -75,12 +71,7 @@ def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:
 
 
 def read_file(path: Path, limit: int = MAX_FILE, *, follow: bool = True) -> bytes:
-    """Read a regular file of bounded size.
-
-    Args:
-        path: The file.
-        limit: Most bytes it may have.
-        follow: Whether it may be a symbolic link.
+    """Read a regular file of at most ``limit`` bytes; a symbolic link only with ``follow``.
 
     Raises:
         UsageError: It does not exist, or is not a regular file.

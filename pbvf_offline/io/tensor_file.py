@@ -164,14 +164,7 @@ def _tensors(image: bytes, where: str) -> Tensors:
 def array_of(
     tensors: Tensors, name: str, shape: tuple[int, ...], dtype: type[np.generic], where: str
 ) -> NDArray[Any]:
-    """Return a tensor of a file.
-
-    Args:
-        tensors: Those of the file.
-        name: Which of them.
-        shape: The shape that it must have; -1 stands for any length.
-        dtype: Its type.
-        where: The file, for messages.
+    """Return a tensor of a file; a -1 in the shape that it must have stands for any length.
 
     Raises:
         DamagedError: It is missing, of another shape or type, or holds NaN or infinite values.
@@ -239,11 +232,7 @@ def read_tensor_file(path: Path) -> bytes:
 
 
 def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:
-    """Return the JSON header of a safetensors file, and compare the size it tells of.
-
-    Args:
-        file: Open at its start.
-        path: Its name, for messages.
+    """Return the JSON header of a file open at its start, and compare the size it tells of.
 
     Raises:
         UnsafeError: It is a pickle or an archive.

@@ -131,13 +131,9 @@ class Layout:
 def entries(folder: Path, own: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
     """Yield what is in a folder, and whether it belongs to the output; inner entries first.
 
-    Folders that do not belong to it are not entered. Temporary files belong to the file that
-    they were to become.
-
-    Args:
-        folder: The folder.
-        own: Matches the paths of the output's files, relative to the folder; folders end in
-            ``/``.
+    ``own`` matches the paths of the output's files, relative to the folder; folders end in ``/``.
+    Those that do not belong to it are not entered. Temporary files belong to the file that they
+    were to become.
     """
 
     def walk(inside: Path, prefix: str) -> Iterator[tuple[Path, bool]]:
@@ -155,11 +151,7 @@ def entries(folder: Path, own: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
 
 
 def refuse_foreign(path: Path, layout: Layout) -> None:
-    """Refuse to replace a folder that holds files which are not of such an output.
-
-    Args:
-        path: The output; nothing is refused where there is none.
-        layout: What such an output holds.
+    """Refuse to replace a folder that holds files which are not of such an output, if any is there.
 
     Raises:
         ConflictError: It is no folder, or holds such a file, which is named.
@@ -291,8 +283,7 @@ class WorkFolder:
     def publish(self, *, replace: bool) -> None:
         """Give ``build`` the output's name by one rename; remove the rest, and let others in.
 
-        Args:
-            replace: Replace what has that name, which stays until then.
+        With ``replace`` it replaces what has that name, which stays until then.
 
         Raises:
             ConflictError: Something has that name and is not to be replaced, or it holds files

@@ -17,7 +17,7 @@ from pbvf_offline.fit.weights import fit_tensors, stored_fit
 from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.online.training import Training, start_training
-from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
+from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record
 
@@ -113,7 +113,8 @@ def decode_checkpoint(
     training.fit.record, training.fit.pending = list(content.record), list(content.pending)
     training.steps, training.episodes = content.steps, content.episodes
     training.rounds, training.objective = content.rounds, content.objective
-    training.statistics = RunningStatistics.restored(content.observed, mean, squares)
+    statistics = training.statistics
+    statistics.count, statistics.mean, statistics.squares = content.observed, mean, squares
     training.normaliser = normaliser
     with torch.no_grad():
         theta = array_of(tensors, "theta", (1, spec.size), np.float32, where)

@@ -203,11 +203,7 @@ def _next_stop(step: int, until: int, every: int | None, watched: list[int]) -> 
 
 
 def _require_bonus(settings: OnlineSettings, run: EpisodeRun) -> None:
-    """Check, as soon as there are steps, that a bonus which is to be left out is reported.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """Check, as soon as there are steps, that a bonus which is to be left out is reported."""
     if settings.reward != "raw" and not run.reports_survive:
         raise UsageError(
             "the environment reports no survival bonus (reward_survive)",

@@ -11,17 +11,15 @@ from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.rollout.schedules import PerturbationSchedule, Segment
 
 
-class PerStepSchedule:
+class PerStepSchedule(PerturbationSchedule):
     """One perturbed policy whose normaliser takes in every observation, the authors' rule."""
 
-    perturb_every = 1
-
     def __init__(
-        self, base: PerturbationSchedule, episode: int, statistics: RunningStatistics
+        self, usual: PerturbationSchedule, episode: int, statistics: RunningStatistics
     ) -> None:
-        self.spec = base.spec
-        self._base, self._statistics = base, statistics
-        self._theta = base.segment(episode, 0).theta
+        super().__init__(usual.base, usual.sigma, 1, usual.seed)
+        self._statistics = statistics
+        self._acting = usual.theta(episode, 0)
         self.seen: list[Normaliser] = []
 
     def observe(self, obs: NDArray[Any]) -> None:
@@ -32,15 +30,7 @@ class PerStepSchedule:
     def segment(self, episode: int, index: int) -> Segment:
         """Return the policy as it sees observation ``index``."""
         del episode
-        return Segment(self._theta, self.seen[index].mean, self.seen[index].std)
-
-    def reset_seed(self, episode: int) -> int:
-        """Return the environment's seed for an episode."""
-        return self._base.reset_seed(episode)
-
-    def action_rng(self, episode: int) -> np.random.Generator:
-        """Return the action noise of an episode."""
-        return self._base.action_rng(episode)
+        return Segment(self._acting, self.seen[index].mean, self.seen[index].std)
 
     def shown(self, start: int, stop: int, observations: NDArray[Any]) -> NDArray[np.float64]:
         """Return observations ``start`` … ``stop`` - 1 as they were seen when they came."""

@@ -39,12 +39,12 @@ class PolicyRows:
 
     def make_room(self, rows: int) -> None:
         """Allocate so that ``rows`` policies fit."""
-        while len(self.theta) < rows:
-            self.theta = np.concatenate([self.theta, np.zeros_like(self.theta)])
-            self.mean = np.concatenate([self.mean, np.zeros_like(self.mean)])
-            self.std = np.concatenate([self.std, np.ones_like(self.std)])
-            self.total = np.concatenate([self.total, np.full_like(self.total, np.nan)])
-            self.shown = torch.cat([self.shown, torch.zeros_like(self.shown)])
+        while len(self.theta) < rows:  # what is in the new rows is written before it is read
+            self.theta, self.mean, self.std, self.total = (
+                np.concatenate([array, array])
+                for array in (self.theta, self.mean, self.std, self.total)
+            )
+            self.shown = torch.cat([self.shown, self.shown])
 
     def add(self, policies: Policies) -> int:
         """Store one policy and return its row."""

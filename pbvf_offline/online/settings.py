@@ -42,24 +42,10 @@ ACTOR_STATES = 128
 class OnlineSettings(Record):
     """Everything that decides a training run, apart from the environment and its length.
 
+    Each field's help says what it is; those without one:
+
     Attributes:
         kind: Which critic, a name in :data:`pbvf_offline.critics.CRITICS`.
-        gamma: Discount factor.
-        sigma: Standard deviation of the parameter noise of each episode.
-        hidden: Sizes of the critic's hidden layers.
-        lr_policy: Learning rate of Adam on theta.
-        lr_critic: Learning rate of Adam on the critic.
-        batch_size: Entries that a critic update draws, uniformly with replacement.
-        actor_states: Replayed states that an actor update averages over.
-        update_every: Environment steps between rounds of updates; None: each episode.
-        critic_updates: Gradient steps of the critic in a round.
-        actor_updates: Gradient steps of the actor in a round.
-        seed: Seed of everything.
-        buffer_size: Entries of the replay buffer: steps, or episodes for the PSSVF.
-        normalization: ``episode``: statistics of all observations acted on, frozen within an
-            episode; ``per-step``: the authors' rule; ``none``.
-        reward: Which reward is learned from.
-        biased: Leave the gradient of Q in theta out of the PAVF's actor update.
         activation: The critic's, ``relu`` or ``tanh``.
         initial_theta: The first learned policy in place of a fresh one.
 

@@ -14,15 +14,10 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
-    """Return the raw outputs of policies in normalised observations.
+    """Return the raw outputs (…, S, outputs) of policies theta (…, D) in normalised observations.
 
-    Args:
-        spec: Architecture.
-        theta: (…, D).
-        obs: (…, S, obs_dim) normalised, S states for each theta; leading axes broadcast.
-
-    Returns:
-        (…, S, outputs), before squashing; the logits when actions are discrete.
+    obs are (…, S, obs_dim), S states for each theta; leading axes broadcast. Outputs are before
+    squashing; the logits when actions are discrete.
     """
     return spec.network.torch.outputs(spec, theta[..., spec.log_std_size :], obs)
 
@@ -41,14 +36,6 @@ def squashed(spec: PolicySpec, out: Tensor) -> Tensor:
         return torch.tanh(out)
     low, high = _bounds(spec, out)
     return torch.clamp(out, low, high)
-
-
-def unit_action(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
-    """Return deterministic continuous actions in the critic's unit, see :func:`squashed`.
-
-    Arguments and shapes as in :func:`network_output`.
-    """
-    return squashed(spec, network_output(spec, theta, obs))
 
 
 def log_prob(spec: PolicySpec, theta: Tensor, obs: Tensor, sample: Tensor) -> Tensor:
@@ -73,7 +60,7 @@ def log_prob(spec: PolicySpec, theta: Tensor, obs: Tensor, sample: Tensor) -> Te
 
 
 def to_unit(spec: PolicySpec, action: Tensor) -> Tensor:
-    """Map stored actions (…, act_dim) to the unit of :func:`unit_action`.
+    """Map stored actions (…, act_dim) to the unit of :func:`squashed`.
 
     Raises:
         TypeError: Actions are discrete.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,64 +47,43 @@ def column_moments(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.
     return statistics.mean, statistics.variance
 
 
-@dataclass
 class RunningStatistics:
     """Mean and variance of raw observations, merged batch by batch (Chan et al., 1983).
 
-    Attributes:
+    Args:
         obs_dim: Number of observation dimensions.
+
+    Attributes:
         count: Number of observations seen.
+        mean: (obs_dim,) of what was seen.
+        squares: (obs_dim,) sum of squared distances from the mean.
     """
 
-    obs_dim: int
-    count: int = 0
-    _mean: NDArray[np.float64] = field(init=False, repr=False)
-    _m2: NDArray[np.float64] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._mean = np.zeros(self.obs_dim)
-        self._m2 = np.zeros(self.obs_dim)
+    def __init__(self, obs_dim: int) -> None:
+        self.count = 0
+        self.mean: NDArray[np.float64] = np.zeros(obs_dim)
+        self.squares: NDArray[np.float64] = np.zeros(obs_dim)
 
     def update(self, obs: NDArray[Any]) -> None:
         """Take in a batch of raw observations (n, obs_dim)."""
         batch = np.asarray(obs, np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):  # freeze() refuses what overflowed
-            self._merge(batch)
-
-    def _merge(self, batch: NDArray[np.float64]) -> None:
         n = batch.shape[0]
         if n == 0:
             return
-        mean = batch.mean(axis=0)
-        delta = mean - self._mean
-        total = self.count + n
-        self._m2 += np.square(batch - mean).sum(axis=0) + delta**2 * (self.count * n / total)
-        self._mean += delta * (n / total)
+        with np.errstate(over="ignore", invalid="ignore"):  # freeze() refuses what overflowed
+            mean = batch.mean(axis=0)
+            delta = mean - self.mean
+            total = self.count + n
+            within = np.square(batch - mean).sum(axis=0)
+            # New arrays: whoever has the old ones keeps what they say.
+            self.squares = self.squares + (within + delta**2 * (self.count * n / total))
+            self.mean = self.mean + delta * (n / total)
         self.count = total
-
-    @classmethod
-    def restored(
-        cls, count: int, mean: NDArray[np.float64], squares: NDArray[np.float64]
-    ) -> RunningStatistics:
-        """Return statistics as :attr:`count`, :attr:`mean` and :attr:`squares` gave them."""
-        statistics = cls(len(mean), count)
-        statistics._mean, statistics._m2 = mean.copy(), squares.copy()
-        return statistics
-
-    @property
-    def squares(self) -> NDArray[np.float64]:
-        """(obs_dim,) sum of squared distances from the mean."""
-        return self._m2.copy()
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """(obs_dim,) mean of what was seen."""
-        return self._mean.copy()
 
     @property
     def variance(self) -> NDArray[np.float64]:
         """(obs_dim,) population variance of what was seen."""
-        variance: NDArray[np.float64] = self._m2 / max(self.count, 1)
+        variance: NDArray[np.float64] = self.squares / max(self.count, 1)
         return variance
 
     def freeze(self) -> Normaliser:
@@ -117,11 +96,11 @@ class RunningStatistics:
             DivergedError: The observations are so large that their spread is not finite.
         """
         if self.count == 0:
-            return Normaliser.identity(self.obs_dim)
-        std = np.sqrt(self._m2 / self.count)
-        if not (np.all(np.isfinite(self._mean)) and np.all(np.isfinite(std))):
+            return Normaliser.identity(len(self.mean))
+        std = np.sqrt(self.variance)
+        if not (np.all(np.isfinite(self.mean)) and np.all(np.isfinite(std))):
             raise DivergedError(
                 "observations are so large that their mean or spread is infinite",
                 remedy="scale them in the environment, or use --no-normalize",
             )
-        return Normaliser(self._mean.copy(), np.where(std < MIN_STD, 1.0, std))
+        return Normaliser(self.mean, np.where(std < MIN_STD, 1.0, std))

@@ -38,10 +38,7 @@ def perturb(
 ) -> NDArray[np.float32]:
     """Return ``theta + epsilon`` with ``epsilon ~ N(0, sigma^2 I)`` (paper, section 4).
 
-    Args:
-        theta: (D,) float32, ``log_std`` included.
-        sigma: Standard deviation of the noise.
-        rng: Source of the noise.
+    theta is (D,) float32, ``log_std`` included.
     """
     noise = rng.standard_normal(theta.shape)
     with np.errstate(over="ignore"):  # whoever uses the result refuses what is not finite

@@ -12,13 +12,7 @@ from pbvf_offline.setting_types import Squash, Width
 
 @dataclass(frozen=True)
 class NewPolicy(Record):
-    """A fresh policy, up to the spaces of its environment.
-
-    Attributes:
-        hidden: Sizes of its hidden layers; none: linear.
-        family: Its network, a name in :data:`pbvf_offline.policies.families.FAMILIES`.
-        squash: How its output becomes an action.
-        stochastic: Whether it draws its actions.
+    """A fresh policy, up to the spaces of its environment; each field's help says what it is.
 
     Raises:
         UsageError: A value is out of range.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
-from pbvf_offline.envs.make import Env
+from pbvf_offline.envs.make import Env, env_name
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.families import DEFAULT_FAMILY
@@ -35,7 +35,7 @@ def spec_for_env(
     Raises:
         UsageError: The spaces are not supported; the message names what is.
     """
-    name = "environment" if env.spec is None else env.spec.id
+    name = env_name(env)
     obs, action = env.observation_space, env.action_space
     if (
         not isinstance(obs, gym.spaces.Box)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.envs.make import Env, make_env
+from pbvf_offline.envs.make import Env, env_name, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
 from pbvf_offline.policies.actions import BoxActions
@@ -164,11 +164,10 @@ class EpisodeRun:
         except (Exception, SystemExit) as error:
             # An environment that checks its actions stumbles over what a NaN led to.
             self._check_finite(0)
-            env = self._env
             raise UsageError(
                 f"the environment raised {exception_text(error)} in step {self.steps} "
                 f"of episode {self._index}",
-                where="environment" if env.spec is None else env.spec.id,
+                where=env_name(self._env),
                 remedy="mend the environment and run the same command again",
             ) from error
 
@@ -182,10 +181,9 @@ class EpisodeRun:
         ):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 step = first + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-                env = self._env
                 raise DivergedError(
                     f"NaN or infinite {name} in step {step} of episode {self._index}",
-                    where="environment" if env.spec is None else env.spec.id,
+                    where=env_name(self._env),
                     remedy="try a smaller --sigma, or mend the environment",
                 )
 
@@ -241,18 +239,14 @@ def _check_shape(env: Env, obs: Any, shape: tuple[int, ...]) -> None:
     if np.shape(obs) != shape:
         raise UsageError(
             f"its observation has shape {np.shape(obs)}, its space says {shape}",
-            where="environment" if env.spec is None else env.spec.id,
+            where=env_name(env),
             remedy="mend the environment",
         )
 
 
 def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> None:
-    """Refuse answers that numpy would turn into numbers they are not.
-
-    Raises:
-        UsageError: A reward that is no number, or an end that is no truth value.
-    """
-    name = "environment" if env.spec is None else env.spec.id
+    """Refuse answers that numpy would turn into numbers they are not."""
+    name = env_name(env)
     if np.ndim(reward) != 0 or np.asarray(reward).dtype.kind not in "fiub":
         raise UsageError(f"its reward is {reward!r}, not a number", where=name)
     for which, value in (("terminated", terminated), ("truncated", truncated)):
@@ -293,10 +287,7 @@ def run_episodes(
 ) -> Iterator[Any]:
     """Yield the results of a job's episodes in order of ``indices`` (None: 0, 1, 2, …).
 
-    Args:
-        job: What to run.
-        indices: Which episodes, in which order.
-        workers: Number of processes; 1 runs inside this one.
+    A single worker is this process itself.
 
     Raises:
         WorkerError: The same episode lost its worker three times.

@@ -46,12 +46,9 @@ def segment_starts(data: Trajectories) -> NDArray[np.int64]:
 def discounted_to_go(
     rewards: NDArray[np.float64], starts: NDArray[np.int64], gamma: float
 ) -> NDArray[np.float64]:
-    """Return ``C_i = r_i + gamma C_{i+1}`` inside each segment (0 beyond its end).
+    """Return ``C_i = r_i + gamma C_{i+1}`` (N,) inside each segment (0 beyond its end).
 
-    Args:
-        rewards: (N,).
-        starts: (G + 1,) segment starts, the last entry N.
-        gamma: Discount factor.
+    rewards are (N,), starts (G + 1,) as :func:`segment_starts` has them.
     """
     last = np.zeros(len(rewards), dtype=bool)
     last[starts[1:] - 1] = True
@@ -84,14 +81,7 @@ class NStepTargets:
 def n_step_targets(
     data: Trajectories, rewards: NDArray[np.float64], gamma: float, n: int
 ) -> NStepTargets:
-    """Return n-step targets that stay inside one policy's segment.
-
-    Args:
-        data: The steps.
-        rewards: (N,) rewards to use.
-        gamma: Discount factor.
-        n: Largest number of rewards in a target, at least 1.
-    """
+    """Return targets of up to n >= 1 of the rewards (N,) that stay inside one policy's segment."""
     n = min(n, len(data))
     starts = segment_starts(data)
     to_go = np.append(discounted_to_go(rewards, starts, gamma), 0.0)

@@ -20,6 +20,7 @@ from torch import Tensor
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_file
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.base import joined
+from pbvf_offline.critics.kinds import OWN
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import advance, gradient_step, start_fit, training_set
@@ -84,6 +85,12 @@ def test_kinds_are_known_without_torch() -> None:
         "print([CRITICS[n].summary for n in CRITICS]); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_which_policies_our_own_evaluate() -> None:
+    found = {name: {spec for case, spec in CASES if case == name} for name in OWN}
+    every = set(SPECS)
+    assert found == {"pssvf": every, "psvf": every, "pavf": every - {"choice"}}
 
 
 @every_kind
@@ -158,12 +165,24 @@ def test_the_gradient_is_that_of_finite_differences(
 
 @every_view
 @every_case
-def test_the_objective_leaves_everything_alone(name: str, spec: str, fingerprint: int) -> None:
+def test_climbing_leaves_everything_alone(name: str, spec: str, fingerprint: int) -> None:
     critic = critic_of(name, spec, fingerprint=fingerprint)
     before = {key: w.clone() for key, w in critic.state_dict().items()}
-    theta, states = inputs(critic, 2, 4)
-    kept = theta.clone()
+    theta, states = inputs(critic, 1, 4)
+    theta.requires_grad_()
+    kept = theta.detach().clone()
     critic.objective_and_gradient(theta, states)
+    held = np.zeros(12, bool)
+    batch = critic.training_set(make_data(SPECS[spec]), Normaliser.identity(2), held, CPU)
+    sample = torch.zeros(len(batch), 2 if spec == "stochastic-box" else 1)
+    if spec == "stochastic-choice":
+        sample = sample[:, 0].long()
+    batch = dataclasses.replace(batch, sample=sample)
+    for biased in (False, True):
+        step = critic.actor_step(theta, batch, torch.tensor([0, 3, 3]), biased=biased)
+        assert step.gradient.shape == theta.shape
+        assert not step.gradient.requires_grad
+        assert not step.objective.requires_grad
     assert all(torch.equal(before[key], w) for key, w in critic.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in critic.parameters())
     assert torch.equal(theta, kept)

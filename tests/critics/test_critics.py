@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
-from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
+from libtools import (
+    box_spec,
+    discrete_spec,
+    fill,
+    make_data,
+    make_episode,
+    make_policies,
+)
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.network import SplitMLP
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
-from pbvf_offline.fit.loop import start_fit, training_set
-from pbvf_offline.policies.batch import network_output, unit_action
+from pbvf_offline.policies.batch import network_output
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
@@ -33,15 +38,6 @@ def prepare(critic: Critic, data: Trajectories, held_out: Any = None) -> Any:
     normaliser = Normaliser.identity(data.policies.spec.obs_dim)
     held = np.zeros(len(data.policies), bool) if held_out is None else held_out
     return critic.training_set(data, normaliser, held, CPU)
-
-
-def fill(critic: Critic, **weights: Any) -> None:
-    """Set the weights of a critic with one hidden unit by name."""
-    with torch.no_grad():
-        for name, parameter in critic.named_parameters():
-            value = torch.tensor(weights.pop(name.replace(".", "_")), dtype=parameter.dtype)
-            parameter.copy_(value.reshape(parameter.shape))
-    assert not weights
 
 
 def two_steps(rewards: list[float], end: str) -> Trajectories:
@@ -148,39 +144,6 @@ def test_actions_are_seen_in_the_policys_unit() -> None:
     assert batch.action.flatten().tolist() == [-1.0, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("kind", ["psvf", "pavf"])
-def test_gradient_is_the_semi_gradient(kind: str) -> None:
-    data = make_data(box_spec(2, (3,), 2), policies=8, segments=2)
-    if kind == "pavf":
-        spec = data.policies.spec
-    critic = critic_of(kind, gamma=0.9, n_step=3)
-    batch = prepare(critic, data)
-    index = torch.arange(len(batch))
-    # Reference: targets computed first as plain numbers, then an ordinary regression.
-    theta = batch.theta[batch.policy]
-    with torch.no_grad():
-        ahead = critic.paired_values(theta, batch.obs[batch.boot_row])
-        target = batch.value + batch.discount * ahead
-    if kind == "psvf":
-        value = critic.paired_values(theta, batch.obs[batch.obs_row])
-    else:
-        spec = data.policies.spec
-        assert unit_action(spec, theta, batch.obs[batch.obs_row].unsqueeze(1)).shape[-1] == 2
-        network = critic.network
-        value = network.head(
-            network.part("theta", theta)
-            + network.part("obs", batch.obs[batch.obs_row])
-            + network.part("action", batch.action)
-        )
-    names = dict(critic.named_parameters())
-    want = torch.autograd.grad((value - target).square().mean(), list(names.values()))
-    loss = critic.loss(batch, index)
-    assert loss.item() == pytest.approx((value - target).square().mean().item(), rel=1e-5)
-    got = torch.autograd.grad(loss, list(names.values()))
-    for name, a, b in zip(names, got, want, strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6), name
-
-
 def test_training_set_is_shown_in_the_critics_normaliser() -> None:
     data = make_data(box_spec(2), policies=3, mean=[1.0, -1.0], std=[2.0, 0.5])
     critic = critic_of("psvf", data.policies.spec)
@@ -199,60 +162,7 @@ def test_training_set_is_shown_in_the_critics_normaliser() -> None:
 # --- what actors ascend ---------------------------------------------------------------------
 
 
-def test_pavf_gradient_has_both_terms() -> None:
-    # grad_theta pi_theta(s) grad_a Q(s, a, theta) + grad_theta Q(s, a, theta) at a = pi(s).
-    critic = critic_of("pavf").double()
-    spec = critic.config.spec
-    theta = torch.randn(1, spec.size, dtype=torch.float64)
-    states = torch.randn(5, 2, dtype=torch.float64)
-
-    def q(t: Tensor, a: Tensor) -> Tensor:
-        network = critic.network
-        first = network.part("theta", t).unsqueeze(1) + network.part("obs", states)
-        return network.head(first + network.part("action", a))
-
-    moving = theta.clone().requires_grad_()
-    action = unit_action(spec, theta, states)
-    of_theta = torch.autograd.grad(q(moving, action).mean(), moving)[0]
-    free_action = action.clone().requires_grad_()
-    of_action = torch.autograd.grad(q(theta, free_action).mean(), free_action)[0]
-    moving = theta.clone().requires_grad_()
-    chained = torch.autograd.grad(unit_action(spec, moving, states), moving, of_action)[0]
-    _, gradient = critic.objective_and_gradient(theta, states)
-    assert torch.allclose(gradient, of_theta + chained, atol=1e-12)
-    assert of_theta.norm() > 1e-3
-    assert chained.norm() > 1e-3
-
-
 # --- the network ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("hidden", [(7,), (7, 5), (4, 6, 3)])
-def test_split_network_is_an_mlp_on_the_concatenated_input(
-    hidden: tuple[int, ...], activation: str
-) -> None:
-    inputs = {"theta": 5, "obs": 3, "action": 2}
-    network = SplitMLP(inputs, hidden, activation, np.random.default_rng(0))
-    sizes = [10, *hidden, 1]
-    linears = [nn.Linear(sizes[k], sizes[k + 1]) for k in range(len(sizes) - 1)]
-    with torch.no_grad():
-        linears[0].weight.copy_(torch.cat([network.first[n] for n in inputs], dim=1))
-        linears[0].bias.copy_(network.first_bias)
-        for linear, weight, bias in zip(linears[1:], network.weights, network.biases, strict=True):
-            linear.weight.copy_(weight)
-            linear.bias.copy_(bias)
-    layers: list[nn.Module] = []
-    for linear in linears:
-        layers += [linear, nn.ReLU() if activation == "relu" else nn.Tanh()]
-    plain = nn.Sequential(*layers[:-1])
-    parts = {name: torch.randn(9, width) for name, width in inputs.items()}
-    out = network.head(sum(network.part(n, x) for n, x in parts.items()))
-    want = plain(torch.cat(list(parts.values()), dim=1)).squeeze(-1)
-    assert torch.allclose(out, want, atol=1e-6)
-    assert sum(p.numel() for p in network.parameters()) == sum(
-        p.numel() for p in plain.parameters()
-    )
 
 
 def test_network_is_initialised_like_nn_linear() -> None:
@@ -276,34 +186,11 @@ def test_network_is_initialised_like_nn_linear() -> None:
 # --- refusals -------------------------------------------------------------------------------
 
 
-def finite_loss(kind: str, spec: Any) -> bool:
-    data = make_data(spec, policies=4)
-    fit = start_fit(data, fit_settings(kind), CPU)
-    prepared = training_set(fit, data, CPU)
-    shape = fit.critic.noise_shape(prepared)
-    noise = None if shape is None else torch.zeros(len(prepared), *shape)
-    return math.isfinite(fit.critic.loss(prepared, prepared.entry, noise).item())
-
-
 def test_pavf_refuses_discrete_deterministic_policies() -> None:
     spec = discrete_spec(2)
     with pytest.raises(IncompatibleError, match="psvf or pssvf") as caught:
         critic_of("pavf", spec)
     assert caught.value.exit_code == 5
-    assert finite_loss("pssvf", spec)
-    assert finite_loss("psvf", spec)
-
-
-@pytest.mark.parametrize(
-    "spec", [box_spec(2, stochastic=True), discrete_spec(2, stochastic=True)], ids=["box", "choice"]
-)
-def test_every_critic_evaluates_stochastic_policies(spec: Any) -> None:
-    for kind in KINDS:
-        assert finite_loss(kind, spec)
-    # Each by a critic of its own: the deterministic one knows no draws.
-    assert critic_of("pavf", spec).noise_shape(None) is not None  # type: ignore[arg-type]
-    plain = critic_of("pavf", box_spec(2))
-    assert plain.noise_shape(prepare(plain, make_data(box_spec(2), policies=4))) is None
 
 
 def test_unknown_kind() -> None:
@@ -335,26 +222,10 @@ def test_configuration_round_trip_and_damage() -> None:
     config = CriticConfig(box_spec(), (4, 5), "tanh", 0.5, "without-survival", 7)
     data = config.to_dict()
     assert CriticConfig.from_dict(data, "file") == config
-    for change in (
-        {"hidden": []},
-        {"hidden": [1.5]},
-        {"hidden": "4"},
-        {"activation": "gelu"},
-        {"activation": ["relu"]},
-        {"gamma": "1"},
-        {"gamma": 2},
-        {"gamma": 10**400},
-        {"reward": None},
-        {"n_step": 0},
-        {"n_step": True},
-        {"spec": {}},
-        {"extra": 1},
-    ):
+    for change, where in (({"gamma": 2}, "file"), ({"spec": {}}, "file: spec")):
         with pytest.raises(DamagedError) as caught:
             CriticConfig.from_dict({**data, **change}, "file")
-        assert caught.value.where in ("file", "file: spec")
-    with pytest.raises(DamagedError):
-        CriticConfig.from_dict([], "file")
+        assert caught.value.where == where
 
 
 def test_a_training_set_of_another_critic_is_a_programming_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from libtools import box_spec
+from libtools import box_spec, lqr_return, online_settings
 from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
-from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.online.loop import Hooks, train
-from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.online.training import Training, start_training
 from pbvf_offline.policies.families.mlp import TANH_MLP
 from pbvf_offline.policies.spaces import spec_for_env
@@ -110,11 +109,8 @@ def replayed(critic: Critic, seed: int = 0, rows: int = 9) -> tuple[Tensor, Trai
         value=normal(rows),
     )
     if critic.kind.name != "pssvf":
-        batch = TrainingSet(
-            entry=index,
-            theta=batch.theta,
-            policy=batch.policy,
-            value=batch.value,
+        batch = dataclasses.replace(
+            batch,
             obs=normal(2 * rows, spec.obs_dim),
             obs_row=torch.from_numpy(rng.permutation(2 * rows)[:rows]),
             boot_row=torch.from_numpy(rng.integers(2 * rows, size=rows)),
@@ -167,37 +163,6 @@ def test_the_pavfs_gradient_is_the_sum_of_its_two_terms(spec: PolicySpec) -> Non
     assert np.linalg.norm(through_action) > 0.05 * np.linalg.norm(both)
     assert np.linalg.norm(through_input) > 0.05 * np.linalg.norm(both)
     assert biased.objective.item() == whole.objective.item()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_which_entries_are_drawn_decides_the_states_and_nothing_else(kind: str) -> None:
-    critic = make(kind, box_spec(3, (8, 8)))
-    theta, batch, _ = replayed(critic)
-    each = [critic.actor_step(theta, batch, torch.tensor([k])) for k in range(9)]
-    repeated = critic.actor_step(theta, batch, torch.tensor([2, 2, 7]))
-    if kind == "pssvf":
-        assert all(torch.equal(step.gradient, each[0].gradient) for step in each)
-        assert torch.equal(repeated.gradient, each[0].gradient)
-        return
-    mean = (2 * each[2].gradient + each[7].gradient) / 3
-    assert torch.allclose(repeated.gradient, mean, rtol=0, atol=1e-14)
-    assert not torch.allclose(each[2].gradient, each[7].gradient, rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_actor_step_touches_neither_critic_nor_policy(kind: str, biased: bool) -> None:
-    critic = make(kind, box_spec(3, (8, 8)))
-    theta, batch, drawn = replayed(critic)
-    theta.requires_grad_()
-    before, kept = [p.detach().clone() for p in critic.parameters()], theta.detach().clone()
-    step = critic.actor_step(theta, batch, drawn, biased=biased)
-    assert all(torch.equal(a, b) for a, b in zip(before, critic.parameters(), strict=True))
-    assert all(p.grad is None and p.requires_grad for p in critic.parameters())
-    assert theta.grad is None
-    assert torch.equal(theta, kept)
-    assert not step.gradient.requires_grad
-    assert not step.objective.requires_grad
 
 
 # --- the LQR's closed form -------------------------------------------------------------------
@@ -254,19 +219,16 @@ def exact_critic(kind: str, wrong: float = 0.0) -> Critic:
 
 def collected(kind: str, gamma: float, episodes: int = 40) -> tuple[Training, list[Any]]:
     """The replay of perturbed policies around a good one, without any update."""
-    settings = OnlineSettings(
-        kind=kind,
+    settings = online_settings(
+        kind,
         gamma=gamma,
         sigma=0.25,
         hidden=(2,),
-        lr_policy=1e-3,
-        lr_critic=1e-3,
-        batch_size=4,
-        actor_states=4,
         update_every=None,
         critic_updates=0,
         actor_updates=0,
         seed=3,
+        buffer_size=100_000,
         normalization="none",
         initial_theta=(-0.8, 0.1),
     )

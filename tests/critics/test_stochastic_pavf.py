@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from libtools import box_spec, discrete_spec, fit_settings, make_data
+from libtools import box_spec, discrete_spec, fill, fit_settings, make_data
 from pbvf_offline.critics import CriticConfig, TrainingSet, make_critic
 from pbvf_offline.critics.pavf import PAVF
 from pbvf_offline.critics.psvf import action_input
@@ -128,24 +128,6 @@ def test_the_estimators_expectation_is_the_exact_gradient(biased: bool) -> None:
         assert value.item() == pytest.approx(exact(critic, biased)(TARGET).item(), abs=1e-13)
     other = gradient_of(exact(critic, not biased), TARGET)
     assert (want - other).norm() > 0.1 * want.norm()
-
-
-@pytest.mark.parametrize("biased", [False, True])
-def test_batches_average_to_the_exact_gradient(biased: bool) -> None:
-    critic = critic_of(DISCRETE)
-    batch, chance = every_pair(BEHAVIOUR)
-    rng = np.random.default_rng(5)
-    drawn = torch.from_numpy(rng.choice(12, size=(400, 1024), p=chance.numpy()))
-    gradients = torch.cat(
-        [critic.actor_step(TARGET, batch, index, biased=biased).gradient for index in drawn]
-    )
-    error = gradients.std(dim=0) / math.sqrt(len(drawn))
-    want = gradient_of(exact(critic, biased), TARGET)[0]
-    assert torch.all((gradients.mean(dim=0) - want).abs() < 4.5 * error)
-    assert error.norm() < 0.2 * want.norm()
-    # The same draws would notice the missing term.
-    other = gradient_of(exact(critic, not biased), TARGET)[0]
-    assert torch.any((gradients.mean(dim=0) - other).abs() > 10 * error)
 
 
 def test_a_batch_is_the_mean_of_its_entries() -> None:
@@ -333,35 +315,7 @@ def test_effective_samples_by_hand() -> None:
     assert critic.actor_step(target, batch, three).effective_samples == pytest.approx(49 / 57)
 
 
-@SPECS
-def test_on_policy_every_sample_counts(spec: PolicySpec) -> None:
-    critic = critic_of(spec)
-    theta, obs = normal(1, 1, spec.size), normal(2, 8, 2)
-    sample = (
-        normal(3, 8, spec.actions.dim)
-        if spec.is_continuous
-        else torch.tensor([0, 1, 2, 0, 1, 2, 2, 2])
-    )
-    batch = replay_of(spec, obs, sample, theta)
-    step = critic.actor_step(theta, batch, torch.arange(8))
-    assert step.effective_samples == pytest.approx(1.0, abs=1e-12)
-    assert step.objective.item() == pytest.approx(
-        q_of(critic, theta, obs, batch.action).mean().item(), abs=1e-12
-    )
-    away = critic.actor_step(theta + 0.3, batch, torch.arange(8))
-    assert 1 / 8 <= away.effective_samples < 0.999
-
-
 # --- the loss -------------------------------------------------------------------------------
-
-
-def fill(critic: StochasticPAVF, **weights: Any) -> None:
-    """Set the weights of a critic with one hidden unit by name."""
-    with torch.no_grad():
-        for name, parameter in critic.named_parameters():
-            value = torch.tensor(weights.pop(name.replace(".", "_")), dtype=parameter.dtype)
-            parameter.copy_(value.reshape(parameter.shape))
-    assert not weights
 
 
 @pytest.mark.parametrize("squash", ["tanh", "none"])
@@ -482,20 +436,6 @@ def test_the_loss_asks_for_its_draws(spec: PolicySpec, shape: tuple[int, ...]) -
     assert fit.updates == 5
 
 
-@SPECS
-def test_the_critic_learns_what_its_policies_earn(spec: PolicySpec) -> None:
-    data = make_data(spec, policies=30)
-    rewards = data.policies.theta.sum(axis=1).astype(float)[data.policy]
-    data = dataclasses.replace(data, rewards=rewards)
-    settings = fit_settings("pavf", hidden=(32,), n_step=100, batch_size=32)
-    fit = start_fit(data, settings, CPU)
-    prepared = training_set(fit, data, CPU)
-    noise = torch.zeros(len(prepared), *fit.critic.noise_shape(prepared))
-    before = fit.critic.loss(prepared, prepared.entry, noise).item()
-    advance(fit, prepared, 200)
-    assert fit.critic.loss(prepared, prepared.entry, noise).item() < before / 2
-
-
 # --- values ---------------------------------------------------------------------------------
 
 
@@ -528,17 +468,6 @@ def test_values_of_continuous_policies_are_a_mean_over_mirrored_draws() -> None:
             for draw in draws
         ]
         assert torch.allclose(values[k], torch.stack(each).mean(dim=0), rtol=0, atol=1e-12)
-
-
-def test_mirrored_draws_cancel_where_q_is_linear_in_the_action() -> None:
-    critic = critic_of(PLAIN, hidden=(1,), activation="relu")
-    fill(critic, network_first_theta=[0.0] * 4, network_first_obs=[0.0, 0.0],
-         network_first_action=[3.0], network_first_bias=[100.0],
-         network_weights_0=[2.0], network_biases_0=[0.0])  # fmt: skip
-    theta, states = normal(1, 2, PLAIN.size), normal(2, 5, 2)
-    values = critic.values(theta, states, critic.state_part(states))
-    want = 2 * (3 * network_output(PLAIN, theta, states).squeeze(-1) + 100)
-    assert torch.allclose(values, want, rtol=1e-6)  # the draws are float32
 
 
 # --- what it accepts ------------------------------------------------------------------------
@@ -575,20 +504,3 @@ def test_steps_without_samples_are_a_programming_error() -> None:
         )
     with pytest.raises(ValueError, match="no actions"):
         critic.loss(dataclasses.replace(batch, action=None), torch.tensor([0]), torch.zeros(1, 2))
-
-
-@SPECS
-def test_an_actor_step_touches_neither_critic_nor_policy(spec: PolicySpec) -> None:
-    critic = critic_of(spec)
-    theta = normal(1, 1, spec.size).requires_grad_()
-    sample = normal(3, 4, spec.actions.dim) if spec.is_continuous else torch.tensor([0, 2, 1, 1])
-    batch = replay_of(spec, normal(2, 4, 2), sample, normal(4, 1, spec.size))
-    before, kept = [p.detach().clone() for p in critic.parameters()], theta.detach().clone()
-    for biased in (False, True):
-        step = critic.actor_step(theta, batch, torch.arange(4), biased=biased)
-        assert not step.gradient.requires_grad
-        assert step.gradient.shape == theta.shape
-    assert all(torch.equal(a, b) for a, b in zip(before, critic.parameters(), strict=True))
-    assert all(p.grad is None for p in critic.parameters())
-    assert theta.grad is None
-    assert torch.equal(theta, kept)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from libtools import fit_settings
-from pbvf_offline.envs.lqr import lqr_return
+from libtools import fit_settings, lqr_return
 from pbvf_offline.envs.make import make_env, time_limit
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.fit.loop import advance, start_fit, training_set
@@ -80,23 +79,6 @@ def test_environment_earns_the_closed_form_inside_the_bounds(rng: np.random.Gene
     assert np.allclose(returns[:, 0], want, rtol=1e-6)
     want = lqr_return(exact[:, 0], exact[:, 1], 50, 0.9)
     assert np.allclose(discounted[:, 0], want, rtol=1e-6)
-
-
-def test_gradient_of_the_return_by_finite_differences() -> None:
-    # One step: R = -1 - (w + b)^2, so dR/dw = dR/db = -2 (w + b).
-    h = 1e-5
-    weight, bias = np.array(-0.7), np.array(0.2)
-    for dw, db in ((h, 0.0), (0.0, h)):
-        slope = (lqr_return(weight + dw, bias + db, 1) - lqr_return(weight - dw, bias - db, 1)) / (
-            2 * h
-        )
-        assert slope == pytest.approx(1.0, rel=1e-6)
-    # Two steps: s1 = 1 + w + b, R = -1 - (w + b)^2 - s1^2 - (w s1 + b)^2.
-    w, b = -0.7, 0.2
-    s1 = 1 + w + b
-    by_hand = -2 * (w + b) - 2 * s1 - 2 * (w * s1 + b) * (s1 + w)
-    slope = (lqr_return(weight + h, bias, 2) - lqr_return(weight - h, bias, 2)) / (2 * h)
-    assert slope == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_environment_by_hand() -> None:

@@ -17,7 +17,15 @@ import torch
 from safetensors.torch import load_file
 
 import toyenv  # noqa: F401
-from exchange_tools import acts, description, flat, observations, run_onnx, run_recipe
+from exchange_tools import (
+    acts,
+    assert_acts_as,
+    description,
+    flat,
+    observations,
+    run_onnx,
+    run_recipe,
+)
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
@@ -37,7 +45,6 @@ SPECS = {
     "discrete": discrete_spec(3, (8,), n=4, start=2, family="relu-mlp"),
     "one": discrete_spec(3, (), n=2, stochastic=True),
 }
-TOLERANCE = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-3}
 
 
 def wide(name: str, rows: int = 3) -> Policies:
@@ -55,19 +62,6 @@ def seen(policies: Policies, rows: int = 100) -> np.ndarray:
     return obs
 
 
-def assert_equal(policies: Policies, row: int, obs: np.ndarray, action: np.ndarray) -> None:
-    ours, actions = acts(policies, obs, row), policies.spec.actions
-    assert (action.dtype, action.shape) == (ours.dtype, ours.shape)
-    if policies.spec.is_continuous:
-        low, high = (np.array(end, action.dtype) for end in (actions.low, actions.high))
-        away = np.abs(action.astype(np.float64) - ours) / np.subtract(actions.high, actions.low)
-        assert away.max() <= TOLERANCE[actions.dtype]
-        assert np.all((action >= low) & (action <= high))
-    else:
-        np.testing.assert_array_equal(action, ours)
-    assert len(np.unique(ours)) > 1
-
-
 @pytest.mark.parametrize("name", SPECS)
 def test_every_export_acts_as_its_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -80,11 +74,11 @@ def test_every_export_acts_as_its_policy(
     for row in range(3):
         (made,) = export_policies(policies, tmp_path / f"{row}" / "policy.safetensors", row=row)
         assert made.row == graphs[row].row == row
-        assert_equal(policies, row, obs, run_recipe(made.path, obs, monkeypatch))
-        assert_equal(policies, row, obs, run_onnx(graphs[row].path, obs))
+        assert_acts_as(policies, row, obs, run_recipe(made.path, obs, monkeypatch))
+        assert_acts_as(policies, row, obs, run_onnx(graphs[row].path, obs))
         module.load_state_dict(load_file(made.path))  # all names, and no others
         with torch.no_grad():
-            assert_equal(policies, row, obs, module(torch.from_numpy(obs)).numpy())
+            assert_acts_as(policies, row, obs, module(torch.from_numpy(obs)).numpy())
     noisy = policies.spec.stochastic
     assert ("stochastic" in description(made.path)) is noisy
     model = onnx.load(graphs[0].path)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from libtools import lqr_return
 from pbvf_experiments.lqr_figure import (
     INITIAL_THETA,
     LOOKS,
@@ -25,7 +26,6 @@ from pbvf_experiments.lqr_figure import (
 from pbvf_experiments.lqr_figure import Look as LqrLook
 from pbvf_experiments.lqr_plots import draw_lqr
 from pbvf_offline.critics import CriticConfig, make_critic
-from pbvf_offline.envs.lqr import lqr_return
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, UsageError

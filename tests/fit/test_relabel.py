@@ -11,7 +11,7 @@ from libtools import box_spec, discrete_spec, fit_settings, make_data, make_epis
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.augment.relabel import Relabelling, can_relabel, make
 from pbvf_offline.fit.loop import start_fit, training_set
-from pbvf_offline.policies.batch import unit_action
+from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
@@ -37,8 +37,9 @@ def change_of_action(spec: PolicySpec, data: Trajectories, row: int, drawn: torc
     """Root mean square change of the action in the states where the policy acted."""
     states = data.transitions.obs[data.policy == row]
     obs = torch.from_numpy(states).float()
-    before = unit_action(spec, torch.from_numpy(data.policies.theta[row])[None], obs)
-    return float((unit_action(spec, drawn, obs) - before).square().mean().sqrt())
+    before = network_output(spec, torch.from_numpy(data.policies.theta[row])[None], obs)
+    after = network_output(spec, drawn, obs)
+    return float((squashed(spec, after) - squashed(spec, before)).square().mean().sqrt())
 
 
 @pytest.mark.parametrize("family", ["tanh-mlp", "relu-mlp"])

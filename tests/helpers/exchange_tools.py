@@ -86,3 +86,20 @@ def run_recipe(path: Path, obs: np.ndarray, monkeypatch: Any) -> np.ndarray:
     exec(description(path).split("\n\n", maxsplit=1)[1], names)
     action: np.ndarray = names["act"](torch.from_numpy(obs)).numpy()
     return action
+
+
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-3}
+
+
+def assert_acts_as(policies: Policies, row: int, obs: np.ndarray, action: np.ndarray) -> None:
+    """Whether actions are those of a policy, to what their type can hold of the range."""
+    ours, actions = acts(policies, obs, row), policies.spec.actions
+    assert (action.dtype, action.shape) == (ours.dtype, ours.shape)
+    if policies.spec.is_continuous:
+        low, high = (np.array(end, action.dtype) for end in (actions.low, actions.high))
+        away = np.abs(action.astype(np.float64) - ours) / np.subtract(actions.high, actions.low)
+        assert away.max() <= TOLERANCE[actions.dtype]
+        assert np.all((action >= low) & (action <= high))
+    else:
+        np.testing.assert_array_equal(action, ours)
+    assert len(np.unique(ours)) > 1

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from pbvf_offline.critics import Critic
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.fit.critic_context import make_context
 from pbvf_offline.fit.critic_file import CriticFile, finished_file
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.policy import Policies
@@ -124,6 +127,25 @@ def fit_settings(kind: str = "psvf", **kwargs: Any) -> FitSettings:
     return FitSettings(**{**values, **kwargs})
 
 
+def online_settings(kind: str = "psvf", **kwargs: Any) -> OnlineSettings:
+    values: dict[str, Any] = {
+        "kind": kind,
+        "gamma": 0.9,
+        "sigma": 0.3,
+        "hidden": (4,),
+        "lr_policy": 1e-2,
+        "lr_critic": 1e-2,
+        "batch_size": 4,
+        "actor_states": 4,
+        "update_every": None if kind == "pssvf" else 5,
+        "critic_updates": 1,
+        "actor_updates": 1,
+        "seed": 0,
+        "buffer_size": 40,
+    }
+    return OnlineSettings(**{**values, **kwargs})
+
+
 def make_file(kind: str = "psvf", updates: int = 5, data: Any = None, **kwargs: Any) -> CriticFile:
     if data is None:
         data = make_data(policies=6, length=3, mean=[0.5, -0.5], std=[2.0, 1.0])
@@ -133,3 +155,39 @@ def make_file(kind: str = "psvf", updates: int = 5, data: Any = None, **kwargs: 
     context = make_context(data, fit, environment=EnvReference("LQR-v0"), dataset="d" * 64)
     advance(fit, training_set(fit, data, device), updates)
     return finished_file(fit, data, context)
+
+
+def fill(critic: Critic, **weights: Any) -> None:
+    """Set the weights of a critic with one hidden unit by name."""
+    with torch.no_grad():
+        for name, parameter in critic.named_parameters():
+            value = torch.tensor(weights.pop(name.replace(".", "_")), dtype=parameter.dtype)
+            parameter.copy_(value.reshape(parameter.shape))
+    assert not weights
+
+
+def lqr_return(
+    weight: NDArray[np.float64], bias: NDArray[np.float64], steps: int, gamma: float = 1.0
+) -> NDArray[np.float64]:
+    """The discounted return of ``a = w s + b`` in the LQR from ``s = 1``, without the bounds.
+
+    With ``m = 1 + w``, the fixed point ``f = -b / w`` and ``d = 1 - f``:
+    ``s_t = f + d m^t`` and ``a_t = w d m^t``, so the return is minus
+    ``f^2 G(gamma) + 2 f d G(gamma m) + d^2 (1 + w^2) G(gamma m^2)`` with the geometric
+    sum ``G(x) = 1 + x + … + x^(steps-1)``. Exact only while no state leaves [-2, 2].
+    """
+    m = 1.0 + weight
+    fixed = -bias / weight
+    d = 1.0 - fixed
+
+    def geometric(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        x = np.asarray(x, np.float64)
+        near_one = np.isclose(x, 1.0, rtol=0, atol=1e-12)
+        safe = np.where(near_one, 0.5, x)
+        return np.where(near_one, float(steps), (1 - safe**steps) / (1 - safe))
+
+    return -(
+        fixed**2 * geometric(np.full_like(m, gamma))
+        + 2 * fixed * d * geometric(gamma * m)
+        + d**2 * (1 + weight**2) * geometric(gamma * m**2)
+    )

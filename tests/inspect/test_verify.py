@@ -21,7 +21,14 @@ import torch
 import hostile
 import make_episodes
 import watching
-from libtools import box_spec, discrete_spec, make_episode, make_file, make_policies
+from libtools import (
+    box_spec,
+    discrete_spec,
+    make_episode,
+    make_file,
+    make_policies,
+    online_settings,
+)
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.inspect import findings, verify_dataset
@@ -42,7 +49,6 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.checkpoint import encode_checkpoint
-from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.families.mlp import MLP
 from pbvf_offline.policies.files import PoliciesFile
@@ -582,20 +588,7 @@ def test_an_untagged_dataset_can_still_be_called_safe(folder: Path, tmp_path: Pa
 
 
 def checkpoint() -> bytes:
-    settings = OnlineSettings(
-        kind="pssvf",
-        gamma=0.9,
-        sigma=0.5,
-        hidden=(8,),
-        lr_policy=1e-3,
-        lr_critic=1e-3,
-        batch_size=4,
-        actor_states=4,
-        update_every=None,
-        critic_updates=1,
-        actor_updates=1,
-        seed=0,
-    )
+    settings = online_settings("pssvf", hidden=(8,))
     device = torch.device("cpu")
     training = start_training(box_spec(), settings, obs_dtype=np.float64, device=device)
     return encode_checkpoint(training, {})

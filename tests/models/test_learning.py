@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from libtools import box_spec, make_policies
+from libtools import box_spec, lqr_return, make_policies
 from model_tools import SETTINGS, held_out, played
-from pbvf_offline.envs.lqr import LQREnv, lqr_return
+from pbvf_offline.envs.lqr import LQREnv
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.models.check import check_model, held_out_episodes
 from pbvf_offline.models.choice import Trial, choose_settings, train

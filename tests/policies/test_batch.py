@@ -3,31 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
-from pbvf_offline.policies.batch import network_output, to_unit, unit_action
+from pbvf_offline.policies.batch import network_output, squashed, to_unit
 from pbvf_offline.policies.spec import PolicySpec
 
 
-@pytest.mark.parametrize("hidden", [(), (4,), (5, 3)])
-def test_network_output_is_the_sequential_network(hidden: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    sizes = [3, *hidden, 2]
-    layers: list[nn.Module] = []
-    for k in range(len(sizes) - 1):
-        layers += [nn.Linear(sizes[k], sizes[k + 1]), nn.Tanh()]
-    net = nn.Sequential(*layers[:-1])
-    theta = nn.utils.parameters_to_vector(net.parameters()).detach()
-    obs = torch.randn(7, 3)
-    out = network_output(box_spec(3, hidden, 2), theta, obs)
-    assert torch.allclose(out, net(obs), atol=1e-6)
-
-
 @pytest.mark.parametrize("squash", ["tanh", "none"])
-def test_unit_action_is_the_actors_action_in_unit(squash: str, rng: np.random.Generator) -> None:
+def test_squashed_outputs_are_the_actors_actions(squash: str, rng: np.random.Generator) -> None:
     actions = BoxActions((-0.3, 1.0), (0.7, 5.0), "float64")
     spec = PolicySpec(3, (4,), actions, squash)  # type: ignore[arg-type]
     theta = make_policies(spec, 1).theta[0]
@@ -39,16 +24,10 @@ def test_unit_action_is_the_actors_action_in_unit(squash: str, rng: np.random.Ge
     clipped = (executed == actions.low) | (executed == actions.high)
     assert clipped.any() == (squash == "none")
     assert not clipped.all()
-    unit = unit_action(spec, torch.from_numpy(theta).double(), torch.from_numpy(obs))
-    assert torch.allclose(to_unit(spec, torch.from_numpy(executed)), unit, atol=1e-12)
-
-
-def test_log_std_is_skipped() -> None:
-    plain, noisy = box_spec(2), box_spec(2, stochastic=True)
-    theta = torch.randn(1, plain.size)
-    with_std = torch.cat([torch.full((1, 1), 9.0), theta], dim=1)
-    obs = torch.randn(4, 2)
-    assert torch.equal(network_output(noisy, with_std, obs), network_output(plain, theta, obs))
+    out = network_output(spec, torch.from_numpy(theta).double(), torch.from_numpy(obs))
+    assert torch.allclose(
+        to_unit(spec, torch.from_numpy(executed)), squashed(spec, out), atol=1e-12
+    )
 
 
 def test_to_unit_by_hand_and_refusal() -> None:

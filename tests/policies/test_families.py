@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from exchange_tools import acts, run_onnx, run_recipe
+from exchange_tools import acts, assert_acts_as, run_onnx, run_recipe
 from libtools import box_spec, discrete_spec
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.exchange.exporter import export_policies, to_module
 from pbvf_offline.exchange.state_dict import policy_tensors
-from pbvf_offline.policies.batch import network_output, unit_action
+from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.families import DEFAULT_FAMILY, FAMILIES
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.recompute import Recomputation
@@ -32,7 +32,9 @@ OBS_DIM = 6
 SIZES: tuple[tuple[int, ...], ...] = ((), (5,), (4, 3))
 SPECS = {
     "box": lambda **k: box_spec(OBS_DIM, act_dim=2, low=-0.3, high=0.7, **k),
-    "clipped": lambda **k: box_spec(OBS_DIM, low=-0.3, high=0.7, squash="none", **k),
+    "clipped": lambda **k: box_spec(
+        OBS_DIM, low=-0.3, high=0.7, dtype="float64", squash="none", **k
+    ),
     "stochastic-box": lambda **k: box_spec(OBS_DIM, act_dim=2, stochastic=True, **k),
     "choice": lambda **k: discrete_spec(OBS_DIM, n=4, start=2, **k),
 }
@@ -177,8 +179,12 @@ def test_the_torch_form_computes_the_same(spec: PolicySpec) -> None:
 def test_gradients_in_theta_by_finite_differences(spec: PolicySpec) -> None:
     theta = torch.from_numpy(policies_of(spec, 2).theta).double().requires_grad_()
     obs = torch.from_numpy(np.random.default_rng(3).normal(0, 1, (3, OBS_DIM)))
-    form = unit_action if spec.is_continuous else network_output
-    assert torch.autograd.gradcheck(lambda t: form(spec, t, obs), theta)
+
+    def form(theta: torch.Tensor) -> torch.Tensor:
+        out = network_output(spec, theta, obs)
+        return squashed(spec, out) if spec.is_continuous else out
+
+    assert torch.autograd.gradcheck(form, theta)
 
 
 @every_spec
@@ -229,12 +235,12 @@ def test_the_module_acts_the_same_and_is_an_ordinary_one(spec: PolicySpec) -> No
         single = torch.stack([module(o) for o in tensor[:10]])
         grid = module(tensor.reshape(4, 10, -1))
     assert torch.equal(grid.reshape(batch.shape), batch)
-    assert_actions(policies, 1, obs, batch.numpy())
-    assert_actions(policies, 1, obs[:10], single.numpy())
+    assert_acts_as(policies, 1, obs, batch.numpy())
+    assert_acts_as(policies, 1, obs[:10], single.numpy())
     if spec.is_continuous:
         module(tensor).sum().backward()
         assert any(p.grad is not None and p.grad.any() for p in module.parameters())
-        assert module.float()(tensor).dtype == torch.float32
+        assert module.float()(tensor).dtype == getattr(torch, spec.actions.dtype)
 
 
 @every_spec
@@ -244,22 +250,12 @@ def test_exported_files_act_the_same(
     policies = policies_of(spec)
     obs = seen(policies, 2)
     (made,) = export_policies(policies, tmp_path / "policy.safetensors", row=2)
-    assert_actions(policies, 2, obs, run_recipe(made.path, obs, monkeypatch))
+    assert_acts_as(policies, 2, obs, run_recipe(made.path, obs, monkeypatch))
     (made,) = export_policies(policies, tmp_path / "policy.onnx", row=2, file_format="onnx")
-    assert_actions(policies, 2, obs, run_onnx(made.path, obs))
+    assert_acts_as(policies, 2, obs, run_onnx(made.path, obs))
     # The batch axis is dynamic.
     parts = [run_onnx(made.path, obs[k : k + 13]) for k in range(0, len(obs), 13)]
-    assert_actions(policies, 2, obs, np.concatenate(parts))
-
-
-def assert_actions(policies: Policies, row: int, obs: np.ndarray, action: np.ndarray) -> None:
-    ours = acts(policies, obs, row)
-    assert (action.dtype, action.shape) == (ours.dtype, ours.shape)
-    if policies.spec.is_continuous:
-        np.testing.assert_allclose(action, ours, rtol=0, atol=1e-6)
-    else:
-        np.testing.assert_array_equal(action, ours)
-    assert len(np.unique(ours)) > 1
+    assert_acts_as(policies, 2, obs, np.concatenate(parts))
 
 
 @every_spec

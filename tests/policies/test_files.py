@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pbvf_offline.policies.files as module
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
@@ -61,21 +60,6 @@ def test_round_trip(spec: Any, tmp_path: Path) -> None:
     assert np.array_equal(loaded.policies.actor(1).act(obs)[0], file.policies.actor(1).act(obs)[0])
 
 
-def test_every_flipped_byte_and_truncation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = sample().encode()
-    given = {"image": b""}
-    monkeypatch.setattr(module, "read_tensor_file", lambda path: given["image"])
-    load_path = Path("p.safetensors")
-    for at in range(len(image)):
-        bad = bytearray(image)
-        bad[at] ^= (at % 255) + 1
-        for given["image"] in (bytes(bad), image[:at]):
-            with pytest.raises((DamagedError, IncompatibleError, UnsafeError)):
-                load_policies(load_path)
-    given["image"] = image
-    load_policies(load_path)
-
-
 NASTY: list[Any] = [
     None,
     True,
@@ -119,27 +103,18 @@ def test_nasty_content_is_refused_or_harmless(tmp_path: Path) -> None:
 def test_tensors_that_contradict_the_spec(tmp_path: Path) -> None:
     path = tmp_path / "p.safetensors"
     content, good = parts_of(sample())
-    theta, mean, std = good["theta"], good["obs_mean"], good["obs_std"]
-    nan = theta.copy()
-    nan[0, 0] = np.nan
+    theta = good["theta"]
     for change in (
         {"theta": theta[:, :-1]},
-        {"theta": theta[:1]},
-        {"theta": theta.astype(np.float64)},
-        {"theta": theta[0]},
-        {"theta": nan},
-        {"theta": theta[:0], "obs_mean": mean[:0], "obs_std": std[:0]},
-        {"obs_mean": mean[:, :1]},
-        {"obs_mean": mean * np.inf},
-        {"obs_std": std * 0},
-        {"obs_std": -std},
+        {"obs_std": -good["obs_std"]},
+        {name: array[:0] for name, array in good.items()},
         {"more": theta},
     ):
         path.write_bytes(encode(KIND, content, {**good, **change}))
         with pytest.raises(DamagedError) as caught:
             load_policies(path)
         assert caught.value.where == str(path)
-    path.write_bytes(encode(KIND, content, {"theta": theta, "obs_mean": mean}))
+    path.write_bytes(encode(KIND, content, {"theta": theta}))
     with pytest.raises(DamagedError, match="holds the tensors"):
         load_policies(path)
     del content["origin"]

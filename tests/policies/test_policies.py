@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import json
+import dataclasses
 import math
 from typing import Any
 
@@ -131,15 +131,6 @@ def test_bounds_that_the_dtype_cannot_hold_are_clipped_in_that_dtype() -> None:
         assert action in space
 
 
-def test_huge_weights_stay_inside(rng: np.random.Generator) -> None:
-    spec = box_spec(3, (8,), 2, -0.3, 0.7)
-    space = Box(np.float32(-0.3), np.float32(0.7), (2,), np.float32)
-    for k in range(50):
-        theta = perturb(np.zeros(spec.size, np.float32), 10.0 ** (k % 8), rng)
-        action, _ = Actor(spec, theta, np.zeros(3), np.ones(3)).act(rng.normal(0, 100, 3))
-        assert action in space
-
-
 def test_discrete_is_start_plus_argmax() -> None:
     spec = discrete_spec(1, n=4, start=2)
     theta = np.concatenate([np.zeros(4), [0.1, 0.4, 0.3, -1.0]])
@@ -194,16 +185,6 @@ def test_stochastic_policy_needs_a_generator() -> None:
         make_policies(box_spec(2, stochastic=True), 1).actor(0).act(np.ones(2))
 
 
-def test_acting_changes_neither_observation_nor_itself() -> None:
-    actor = make_policies(box_spec(2, (3,)), 1).actor(0)
-    obs = np.array([0.5, -2.0])
-    first, _ = actor.act(obs)
-    first[:] = 99
-    second, _ = actor.act(obs)
-    assert obs.tolist() == [0.5, -2.0]
-    assert np.all(np.abs(second) <= 1)
-
-
 def test_init_is_pytorch_default() -> None:
     # nn.Linear draws weight and bias uniformly on +-1/sqrt(in).
     spec = box_spec(9, (100,), 2, stochastic=True)
@@ -229,28 +210,6 @@ def test_perturbation_has_the_given_spread_everywhere(rng: np.random.Generator) 
     assert abs(away.mean()) < 4 * 0.5 / math.sqrt(20_000)
     assert np.std(away) == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(40_000))
     assert np.array_equal(perturb(theta, 0.0, rng), theta)
-
-
-@pytest.mark.parametrize("hidden", [(), (6,), (5, 4)])
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_renormalise_keeps_every_action(
-    hidden: tuple[int, ...], stochastic: bool, rng: np.random.Generator
-) -> None:
-    spec = box_spec(3, hidden, 2, -0.3, 0.7, stochastic=stochastic)
-    theta = rng.normal(0, 0.5, (5, spec.size)).astype(np.float32)
-    mean, std = rng.normal(0, 2, (5, 3)), rng.uniform(0.3, 3, (5, 3))
-    new_mean, new_std = rng.normal(0, 2, 3), rng.uniform(0.3, 3, 3)
-    moved = renormalise(spec, theta, mean, std, new_mean, new_std)
-    assert moved.dtype == np.float32
-    for k in range(5):
-        before = Actor(spec, theta[k], mean[k], std[k])
-        after = Actor(spec, moved[k], new_mean, new_std)
-        for obs in rng.normal(0, 2, (10, 3)):
-            a, _ = before.act(obs, np.random.default_rng(0))
-            b, _ = after.act(obs, np.random.default_rng(0))
-            assert np.allclose(a, b, rtol=0, atol=1e-5)
-    if stochastic:
-        assert np.array_equal(moved[:, :2], theta[:, :2])
 
 
 def test_renormalise_by_hand() -> None:
@@ -280,19 +239,6 @@ def test_renormalise_returns_rows_already_there_bit_for_bit(rng: np.random.Gener
     assert same.tobytes() == theta.tobytes()
     same[:] = 0
     assert np.any(theta != 0)  # a copy, not the array itself
-
-
-SPECS = [
-    box_spec(3, (4, 5), 2, -0.3, 0.7, "float64", squash="none"),
-    box_spec(1, stochastic=True),
-    discrete_spec(7, (2,), 4, -3, stochastic=True),
-]
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_spec_json_round_trip(spec: PolicySpec) -> None:
-    text = json.dumps(spec.to_dict(), allow_nan=False)
-    assert PolicySpec.from_dict(json.loads(text), "file") == spec
 
 
 def test_refused_specs() -> None:
@@ -420,21 +366,11 @@ def test_policies_check_their_arrays() -> None:
             Policies(good.spec, *arrays)
 
 
-def test_policies_select_and_re_express(rng: np.random.Generator) -> None:
+def test_policies_select(rng: np.random.Generator) -> None:
     spec = box_spec(2, (3,))
-    policies = Policies(
-        spec,
-        rng.normal(size=(4, spec.size)).astype(np.float32),
-        rng.normal(size=(4, 2)),
-        rng.uniform(0.5, 2, (4, 2)),
-    )
+    policies = make_policies(spec, 4)
+    policies = dataclasses.replace(policies, obs_mean=rng.normal(size=(4, 2)))
     some = policies.select([3, 1])
     assert len(some) == 2
     assert np.array_equal(some.theta, policies.theta[[3, 1]])
     assert np.array_equal(some.obs_mean, policies.obs_mean[[3, 1]])
-    mean, std = np.array([1.0, -1.0]), np.array([2.0, 0.5])
-    theta = policies.in_normaliser(mean, std)
-    obs = rng.normal(size=2)
-    for k in range(4):
-        want, _ = policies.actor(k).act(obs)
-        assert np.allclose(Actor(spec, theta[k], mean, std).act(obs)[0], want, atol=1e-5)

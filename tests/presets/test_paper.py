@@ -226,70 +226,65 @@ def test_ids_of_any_version_and_module_are_one_family() -> None:
         assert not has_paper_choice("pssvf", name, DEEP)
 
 
-def message(**asked: object) -> str:
-    arguments = {"kind": "pavf", "env_id": "Swimmer-v5", "hidden": LINEAR, **asked}
-    assert not has_paper_choice(**arguments)
-    with pytest.raises(UsageError) as caught:
-        paper_choice(**arguments)  # type: ignore[arg-type]
-    assert caught.value.exit_code == 2
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
 PAVF = (
     "it has pavf with deterministic policies on MountainCarContinuous, Swimmer, "
     "InvertedPendulum, Reacher or Hopper, architecture linear, 32 or 64,64, metric avg or last; "
     "biased pavf with deterministic policies on Swimmer or Hopper, "
     "architecture linear or 64,64, metric avg"
 )
+EVERYWHERE = (
+    "on Acrobot, MountainCarContinuous, CartPole, Swimmer, InvertedPendulum, Reacher or Hopper"
+)
+PSVF = (
+    f"it has psvf with deterministic policies {EVERYWHERE}, "
+    "architecture linear, 32 or 64,64, metric avg or last; "
+    f"psvf with stochastic policies {EVERYWHERE}, architecture linear or 64,64, metric avg"
+)
 
 
-def test_a_missing_environment() -> None:
-    assert message(env_id="CartPole-v1") == (
-        "the paper has no hyperparameters for pavf with deterministic policies on CartPole-v1, "
-        f"architecture linear, metric avg; {PAVF}"
-    )
+@pytest.mark.parametrize(
+    ("asked", "what", "remedy"),
+    [
+        (
+            {"env_id": "CartPole-v1"},
+            "pavf with deterministic policies on CartPole-v1, architecture linear, metric avg",
+            PAVF,
+        ),
+        (
+            {"biased": True, "env_id": "Reacher-v5", "hidden": DEEP},
+            "biased pavf with deterministic policies on Reacher-v5, architecture 64,64, metric avg",
+            PAVF,
+        ),
+        (
+            {"biased": True, "stochastic": True},
+            "biased pavf with stochastic policies on Swimmer-v5, architecture linear, metric avg",
+            PAVF,
+        ),
+        (
+            {"kind": "psvf", "stochastic": True, "metric": "last"},
+            "psvf with stochastic policies on Swimmer-v5, architecture linear, metric last",
+            PSVF,
+        ),
+        (
+            {"kind": "psvf", "hidden": (16,), "metric": "best"},
+            "psvf with deterministic policies on Swimmer-v5, architecture 16, metric best",
+            PSVF,
+        ),
+    ],
+)
+def test_missing_combinations(asked: dict[str, Any], what: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        paper_choice(**{"kind": "pavf", "env_id": "Swimmer-v5", "hidden": LINEAR, **asked})
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == f"the paper has no hyperparameters for {what}; {remedy}"
 
 
-def test_other_missing_combinations() -> None:
-    asked = "the paper has no hyperparameters for "
-    assert message(stochastic=True) == (
-        f"{asked}pavf with stochastic policies on Swimmer-v5, architecture linear, "
-        f"metric avg; {PAVF}"
-    )
-    assert message(biased=True, env_id="Reacher-v5", hidden=DEEP) == (
-        f"{asked}biased pavf with deterministic policies on Reacher-v5, architecture 64,64, "
-        f"metric avg; {PAVF}"
-    )
-    assert message(biased=True, metric="last").endswith(f"metric last; {PAVF}")
-    assert message(biased=True, hidden=SHALLOW).endswith(f"architecture 32, metric avg; {PAVF}")
-    assert message(biased=True, stochastic=True).startswith(
-        f"{asked}biased pavf with stochastic policies on Swimmer-v5"
-    )
-    everywhere = (
-        "on Acrobot, MountainCarContinuous, CartPole, Swimmer, InvertedPendulum, Reacher or Hopper"
-    )
-    psvf = (
-        f"it has psvf with deterministic policies {everywhere}, "
-        "architecture linear, 32 or 64,64, metric avg or last; "
-        f"psvf with stochastic policies {everywhere}, architecture linear or 64,64, metric avg"
-    )
-    assert message(kind="psvf", stochastic=True, metric="last") == (
-        f"{asked}psvf with stochastic policies on Swimmer-v5, architecture linear, "
-        f"metric last; {psvf}"
-    )
-    assert message(kind="psvf", hidden=(16,)).endswith(f"architecture 16, metric avg; {psvf}")
-    assert message(kind="psvf", biased=True).endswith(psvf)
-    assert message(kind="psvf", metric="best").endswith(f"metric best; {psvf}")
-
-
-def test_an_unknown_critic() -> None:
+@pytest.mark.parametrize("kind", ["ddpg", "ars", "other"])
+def test_an_unknown_critic(kind: str) -> None:
     # The baselines have tables of their own and are no critics of policies.
-    for kind in ("ddpg", "ars", "other"):
-        assert message(kind=kind) == (
-            f"critic '{kind}' is not in the paper; choose pssvf, psvf or pavf"
-        )
+    message = f"critic '{kind}' is not in the paper; choose pssvf, psvf or pavf"
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        paper_choice(kind, "Swimmer-v5", LINEAR)
 
 
 def test_missing_combinations_of_the_baselines() -> None:

@@ -17,6 +17,7 @@ import pytest
 import pbvf_runs.data as run_data
 import pbvf_runs.train as runs
 import toyenv  # noqa: F401
+from libtools import online_settings
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.columns import columns_to_image, pack_columns
 from pbvf_offline.envs.make import make_env
@@ -27,7 +28,6 @@ from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.io import tensor_file
 from pbvf_offline.io.lock import locked
 from pbvf_offline.online.checkpoint import KIND, _Content
-from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_runs.data import load_run
@@ -53,22 +53,7 @@ def configuration(*, stochastic: bool = False, **kwargs: Any) -> RunConfig:
     env = make_env(where)
     spec = spec_for_env(env, (), stochastic=stochastic)
     env.close()
-    values: dict[str, Any] = {
-        "kind": "psvf",
-        "gamma": 0.9,
-        "sigma": 0.3,
-        "hidden": (3,),
-        "lr_policy": 1e-2,
-        "lr_critic": 1e-2,
-        "batch_size": 4,
-        "actor_states": 4,
-        "update_every": 5,
-        "critic_updates": 1,
-        "actor_updates": 1,
-        "seed": 0,
-        "buffer_size": 40,
-    }
-    settings = OnlineSettings(**{**values, **kwargs})
+    settings = online_settings(**{"hidden": (3,), **kwargs})
     return RunConfig(where, spec, settings, 2, 1)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from faults import read_only
+from libtools import online_settings
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ResourceError, UsageError
-from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_runs.loggers import DEFAULT, LOGGERS, RunLog
 from pbvf_runs.records import RunConfig
@@ -24,21 +24,7 @@ EVALUATION = {"returns": [1.0, 2.0], "mean_return": 1.5, "returns_without_surviv
 def configuration() -> RunConfig:
     env = EnvConfig("toyenv:Toy-v0")
     toy = make_env(env)
-    settings = OnlineSettings(
-        kind="pssvf",
-        gamma=1.0,
-        sigma=0.3,
-        hidden=(3,),
-        lr_policy=1e-2,
-        lr_critic=1e-2,
-        batch_size=4,
-        actor_states=4,
-        update_every=None,
-        critic_updates=1,
-        actor_updates=1,
-        seed=0,
-        buffer_size=40,
-    )
+    settings = online_settings("pssvf", gamma=1.0, hidden=(3,))
     config = RunConfig(env, spec_for_env(toy, ()), settings, 2, 1)
     toy.close()
     return config

@@ -15,6 +15,7 @@ import pytest
 
 import pbvf_runs.train as runs
 import toyenv  # noqa: F401
+from libtools import online_settings
 from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
@@ -28,7 +29,6 @@ from pbvf_offline.errors import (
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.online import loop as online
 from pbvf_offline.online.loop import evaluation_seed
-from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.policies.spaces import spec_for_env
@@ -62,26 +62,17 @@ def configuration(
     limit: int | None = None,
     **kwargs: Any,
 ) -> RunConfig:
-    values: dict[str, Any] = {
-        "kind": kind,
-        "gamma": 0.9,
-        "sigma": 0.3,
-        "hidden": (3,),
-        "lr_policy": 1e-2,
-        "lr_critic": 1e-2,
-        "batch_size": 4,
-        "actor_states": 4,
-        "update_every": None if kind == "pssvf" else 5,
-        "critic_updates": 2,
-        "actor_updates": 1,
-        "seed": 0,
-        "buffer_size": 40,
-    }
     where = EnvConfig(env, max_episode_steps=limit)
     toy = make_env(where)
     spec = spec_for_env(toy, (), stochastic=stochastic)
     toy.close()
-    return RunConfig(where, spec, OnlineSettings(**{**values, **kwargs}), evaluations, 2)
+    return RunConfig(
+        where,
+        spec,
+        online_settings(kind, **{"hidden": (3,), "critic_updates": 2, **kwargs}),
+        evaluations,
+        2,
+    )
 
 
 CONFIG = configuration()

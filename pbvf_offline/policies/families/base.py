@@ -2,7 +2,8 @@
 
 A network maps normalised observations ``(obs - mean) / std`` to ``spec.actions.outputs`` numbers.
 Squashing, bounds, discrete choices and noise are the same for all families and stand elsewhere.
-``params`` (…, n) below is theta without the leading ``log_std``, which is no part of the network.
+``params`` (…, n) below is theta without the leading ``log_std``, which is no part of the network,
+and observations are normalised unless they are called raw.
 
 This module and those of the families import neither torch nor onnx, since workers that roll
 policies out never do. A family's torch form stands in a module of its own, which
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
 
 FloatArray = NDArray[np.floating[Any]]
-Forward = Callable[[NDArray[Any]], NDArray[np.float64]]
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+Forward = Callable[[NDArray[Any]], F64]
 BatchForward = Callable[[list[int], NDArray[Any], DTypeLike], NDArray[Any]]
 
 
@@ -45,13 +48,9 @@ class TorchForm(Protocol):
     """The torch form of a family. Made with the family as its argument."""
 
     def outputs(self, spec: PolicySpec, params: Tensor, obs: Tensor) -> Tensor:
-        """Return outputs (…, S, outputs), differentiable in both arguments.
+        """Return outputs (…, S, outputs) of params (…, n), differentiable in params and obs.
 
-        Args:
-            spec: Architecture.
-            params: (…, n).
-            obs: (…, S, obs_dim) normalised, S states for each row of params; leading axes
-                broadcast.
+        obs are (…, S, obs_dim), S states for each row of params; leading axes broadcast.
         """
 
     def module(self, spec: PolicySpec) -> torch.nn.Module:
@@ -91,67 +90,35 @@ class PolicyFamily(abc.ABC):
         """
 
     @abc.abstractmethod
-    def initial(self, spec: PolicySpec, rng: np.random.Generator) -> NDArray[np.float64]:
+    def initial(self, spec: PolicySpec, rng: np.random.Generator) -> F64:
         """Draw fresh parameters (n,)."""
 
     @abc.abstractmethod
     def renormalise(
-        self,
-        spec: PolicySpec,
-        params: NDArray[np.float32],
-        rows: NDArray[np.int64],
-        scale: NDArray[np.float64],
-        shift: NDArray[np.float64],
+        self, spec: PolicySpec, params: F32, rows: NDArray[np.int64], scale: F64, shift: F64
     ) -> None:
-        """Change rows of params in place, so that they act on ``x'`` as before on ``x``.
+        """Change R rows of params (K, n) in place, so that they act on ``x'`` as before on ``x``.
 
-        Args:
-            spec: Architecture.
-            params: (K, n).
-            rows: (R,) those to change.
-            scale: (R, obs_dim), positive.
-            shift: (R, obs_dim), with ``x = scale * x' + shift``.
+        ``x = scale * x' + shift``, with a positive scale (R, obs_dim) and shift (R, obs_dim).
         """
 
     # -------------------------------------------------------------------- acting, in numpy
 
     @abc.abstractmethod
-    def forward(
-        self,
-        spec: PolicySpec,
-        params: NDArray[np.float64],
-        mean: NDArray[np.float64],
-        std: NDArray[np.float64],
-    ) -> Forward:
+    def forward(self, spec: PolicySpec, params: F64, mean: F64, std: F64) -> Forward:
         """Return the function that acts: raw (obs_dim,) of any dtype to outputs (outputs,).
 
-        It computes in float64, returns a new array and leaves its argument as it is.
-
-        Args:
-            spec: Architecture.
-            params: (n,).
-            mean: (obs_dim,) of the normaliser.
-            std: (obs_dim,) of the normaliser.
+        It has the parameters (n,) and a normaliser's mean and std (obs_dim,). It computes in
+        float64, returns a new array and leaves its argument as it is.
         """
 
     @abc.abstractmethod
-    def batch_forward(
-        self,
-        spec: PolicySpec,
-        params: NDArray[np.float32],
-        mean: NDArray[np.float64],
-        std: NDArray[np.float64],
-    ) -> BatchForward:
+    def batch_forward(self, spec: PolicySpec, params: F32, mean: F64, std: F64) -> BatchForward:
         """Return the same function for many policies and observations at once.
 
-        It takes the rows of P policies, raw observations (P, N, obs_dim) and the dtype to compute
-        in, and returns outputs (P, N, outputs), which the next call may overwrite.
-
-        Args:
-            spec: Architecture.
-            params: (K, n).
-            mean: (K, obs_dim) of the normalisers.
-            std: (K, obs_dim) of the normalisers.
+        It has the parameters (K, n) of K policies and their mean and std (K, obs_dim). It takes
+        the rows of P of them, raw observations (P, N, obs_dim) and the dtype to compute in, and
+        returns outputs (P, N, outputs), which the next call may overwrite.
         """
 
     @abc.abstractmethod
@@ -176,16 +143,8 @@ class PolicyFamily(abc.ABC):
         """
 
     @abc.abstractmethod
-    def features(
-        self, spec: PolicySpec, params: NDArray[np.float64], obs: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return what the last layer sees, (N, F - 1).
-
-        Args:
-            spec: Architecture.
-            params: (n,).
-            obs: (N, obs_dim) normalised.
-        """
+    def features(self, spec: PolicySpec, params: F64, obs: F64) -> F64:
+        """Return what the last layer of params (n,) sees in obs (N, obs_dim), (N, F - 1)."""
 
     # ------------------------------------------------------------------ for other programs
 
@@ -208,14 +167,8 @@ class PolicyFamily(abc.ABC):
     def onnx(
         self, spec: PolicySpec, graph: Graph, tensors: Mapping[str, NDArray[Any]], x: str
     ) -> str:
-        """Add the network to an ONNX graph of opset 17.
+        """Add the network to an ONNX graph of opset 17; return its outputs' name.
 
-        Args:
-            spec: Architecture.
-            graph: The graph.
-            tensors: What :meth:`tensors` gave, in the type to compute in.
-            x: Normalised observations (batch, obs_dim).
-
-        Returns:
-            The name of the outputs (batch, outputs).
+        ``x`` names normalised observations (batch, obs_dim), the outputs are (batch, outputs), and
+        ``tensors`` is what :meth:`tensors` gave, in the type to compute in.
         """

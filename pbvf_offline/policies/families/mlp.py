@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pbvf_offline.policies.families.base import (
+    F32,
+    F64,
     BatchForward,
     FloatArray,
     Forward,
@@ -84,7 +86,7 @@ class MLP(PolicyFamily):
         """Return the parameters (n,) of layers ``(weight (out, in), bias (out,))``."""
         return np.concatenate([part.ravel() for layer in layers for part in layer])
 
-    def initial(self, spec: PolicySpec, rng: np.random.Generator) -> NDArray[np.float64]:
+    def initial(self, spec: PolicySpec, rng: np.random.Generator) -> F64:
         """Draw by PyTorch's default for ``nn.Linear``: uniform on ``[-1/sqrt(in), 1/sqrt(in)]``."""
         parts = []
         for out, inp in self.shapes(spec):
@@ -94,12 +96,7 @@ class MLP(PolicyFamily):
         return np.concatenate(parts)
 
     def renormalise(
-        self,
-        spec: PolicySpec,
-        params: NDArray[np.float32],
-        rows: NDArray[np.int64],
-        scale: NDArray[np.float64],
-        shift: NDArray[np.float64],
+        self, spec: PolicySpec, params: F32, rows: NDArray[np.int64], scale: F64, shift: F64
     ) -> None:
         """Change the first layer, which is affine: ``W' = W * scale``, ``b' = b + W shift``."""
         out, inp = self.shapes(spec)[0]
@@ -113,13 +110,7 @@ class MLP(PolicyFamily):
 
     # -------------------------------------------------------------------- acting, in numpy
 
-    def forward(
-        self,
-        spec: PolicySpec,
-        params: NDArray[np.float64],
-        mean: NDArray[np.float64],
-        std: NDArray[np.float64],
-    ) -> Forward:
+    def forward(self, spec: PolicySpec, params: F64, mean: F64, std: F64) -> Forward:
         """Return the network with the normaliser folded into its first layer, once."""
         layers = self.layers(spec, params)
         weight, bias = layers[0]
@@ -128,8 +119,8 @@ class MLP(PolicyFamily):
         chain = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
         last, activate = len(chain) - 1, self.activation.apply
 
-        def outputs(obs: NDArray[Any]) -> NDArray[np.float64]:
-            x: NDArray[np.float64] = obs  # a float64 product follows, whatever the dtype of obs
+        def outputs(obs: NDArray[Any]) -> F64:
+            x: F64 = obs  # a float64 product follows, whatever the dtype of obs
             for k, (weight, bias) in enumerate(chain):
                 x = weight.dot(x)  # faster than @ for arrays this small
                 x += bias
@@ -139,13 +130,7 @@ class MLP(PolicyFamily):
 
         return outputs
 
-    def batch_forward(
-        self,
-        spec: PolicySpec,
-        params: NDArray[np.float32],
-        mean: NDArray[np.float64],
-        std: NDArray[np.float64],
-    ) -> BatchForward:
+    def batch_forward(self, spec: PolicySpec, params: F32, mean: F64, std: F64) -> BatchForward:
         """Return the networks; their first layer always computes in float64.
 
         What that layer sums up may be large and cancel, while the others see values of the
@@ -171,9 +156,7 @@ class MLP(PolicyFamily):
         biases = start + out * inp + np.arange(out)
         return np.concatenate([weights, biases[:, None]], axis=1)
 
-    def features(
-        self, spec: PolicySpec, params: NDArray[np.float64], obs: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def features(self, spec: PolicySpec, params: F64, obs: F64) -> F64:
         """Return the values of the last hidden layer."""
         x = obs
         for weight, bias in self.layers(spec, params)[:-1]:
@@ -223,9 +206,9 @@ class _Batch:
 
     def __init__(
         self,
-        layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]],
-        mean: NDArray[np.float64],
-        std: NDArray[np.float64],
+        layers: list[tuple[F32, F32]],
+        mean: F64,
+        std: F64,
         activation: Activation,
     ) -> None:
         self._layers = layers  # views, nothing is copied
