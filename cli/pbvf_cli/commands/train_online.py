@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
     from pbvf_runs.records import RunConfig, RunResult
     from pbvf_runs.seeds import SeedJob, SeedRun
+
+
+class Rights(TypedDict):
+    """Licence and authors' names of a dataset."""
+
+    license: str | None
+    authors: tuple[str, ...]
 
 
 @command(
@@ -112,7 +119,8 @@ def train_online(
     config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
     if seeds is not None and "seed" in given.values:
         raise UsageError("give either --seed or --seeds, not both")
-    export = _chosen_export(export_dataset, license_id, tuple(author or ()), seeds=seeds, run=run)
+    rights = Rights(license=license_id, authors=tuple(author or ()))
+    _refuse_export(export_dataset, rights, seeds=seeds, run=run)
 
     from pbvf_cli.shared.environments import silence_gymnasium
     from pbvf_cli.shared.run_report import print_run, print_seeds
@@ -146,25 +154,27 @@ def train_online(
     if wanted:
         table.show("snapshots", wanted)
     whole = RunConfig(config, spec, settings, measured.evaluations, measured.evaluation_episodes)
-    runs = _runs(whole, run, several)
     if several is not None:
         table.show("seeds", several)
-    if export is not None:
-        export.show(table)
+    if export_dataset is not None:
+        table.show("export-dataset", export_dataset)
+        table.rights(rights["license"], rights["authors"])
     loggers = tuple(table.choose("logger", logger, DEFAULT))
     workers = table.choose("workers", workers, 1)
     table.show("device", str(torch_device), devices.source(device))
     sink.settings("pbvf train-online", table.settings)
-    if export is not None:
-        export.check(whole, steps, overwrite=overwrite)
+    if export_dataset is not None:
+        from pbvf_runs.export import check_export
+
+        check_export(whole, steps, export_dataset, **rights, overwrite=overwrite)
     job = SeedJob(steps, wanted or (), torch_device, overwrite, loggers)
-    results, seconds = _train(job, runs, workers=workers, name_seeds=several is not None, sink=sink)
+    results, seconds = _train(
+        job, _runs(whole, run, several), workers=workers, name_seeds=several is not None, sink=sink
+    )
     if several is not None:
         print_seeds(sink, run, results, usual.source, seconds)
         return
-    (result,) = results
-    if export is not None:
-        result = export.write(result, overwrite=overwrite)
+    result = _exported(results[0], export_dataset, rights, overwrite=overwrite)
     print_run(sink, result, usual.source)
 
 
@@ -250,68 +260,19 @@ def _train(
         return results, time.perf_counter() - started
 
 
-@dataclasses.dataclass(frozen=True)
-class _Export:
-    """The dataset to make of a run: its id, its licence and its authors' names."""
-
-    dataset: str
-    license: str | None
-    authors: tuple[str, ...]
-
-    def show(self, table: SettingsTable) -> None:
-        """Add it to the table of settings."""
-        table.show("export-dataset", self.dataset)
-        table.rights(self.license, self.authors)
-
-    def check(self, config: RunConfig, steps: int, *, overwrite: bool) -> None:
-        """Refuse, before a run, what would stop the export; see ``check_export``."""
-        from pbvf_runs.export import check_export
-
-        check_export(
-            config,
-            steps,
-            self.dataset,
-            license=self.license,
-            authors=self.authors,
-            overwrite=overwrite,
-        )
-
-    def write(self, result: RunResult, *, overwrite: bool) -> RunResult:
-        """Make the dataset of a finished run; returns the result with the dataset's folder."""
-        from pbvf_cli.shared.card_commands import train_online_command
-        from pbvf_runs.export import export_dataset
-
-        path = export_dataset(
-            result,
-            self.dataset,
-            license=self.license,
-            authors=self.authors,
-            command=train_online_command(result, self.dataset, self.license, self.authors),
-            overwrite=overwrite,
-        )
-        return dataclasses.replace(result, exported=path)
-
-
-def _chosen_export(
-    dataset: str | None,
-    license_id: str | None,
-    authors: tuple[str, ...],
-    *,
-    seeds: str | None,
-    run: Path,
-) -> _Export | None:
-    """Return the export that was asked for by ``--export-dataset``, if any.
+def _refuse_export(dataset: str | None, rights: Rights, *, seeds: str | None, run: Path) -> None:
+    """Check what was asked of ``--export-dataset``.
 
     Raises:
-        UsageError: Something does not go with ``--export-dataset``, or without it.
+        UsageError: Something does not go with it, or without it.
     """
     if dataset is None:
-        for option, value in (("--license", license_id), ("--author", authors)):
+        for option, value in (("--license", rights["license"]), ("--author", rights["authors"])):
             if value:
                 raise UsageError(
                     "is about a dataset", where=option, remedy="give --export-dataset too"
                 )
-        return None
+        return
     if seeds is not None:
         raise UsageError(
             "makes a dataset of one run, and --seeds trains several",
@@ -320,4 +281,18 @@ def _chosen_export(
             "in place of --seeds",
         )
     values.check_dataset(dataset)
-    return _Export(dataset, license_id, authors)
+
+
+def _exported(
+    result: RunResult, dataset: str | None, rights: Rights, *, overwrite: bool
+) -> RunResult:
+    """Make the dataset of a finished run, if one is wanted; the result has its folder."""
+    if dataset is None:
+        return result
+
+    from pbvf_cli.shared.card_commands import train_online_command
+    from pbvf_runs.export import export_dataset
+
+    command = train_online_command(result, dataset, rights["license"], rights["authors"])
+    path = export_dataset(result, dataset, **rights, command=command, overwrite=overwrite)
+    return dataclasses.replace(result, exported=path)
