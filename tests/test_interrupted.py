@@ -25,20 +25,18 @@ import toyenv  # noqa: F401
 import writer_tools
 from faults import Killed, read_only, sabotaged
 from hostile import episode
-from libtools import fit_settings, make_data, make_file, online_settings
+from libtools import fit_settings, make_data, make_file
 from pbvf_datasets.share.archive import pack, unpack
 from pbvf_datasets.share.transfer import pull, push
 from pbvf_datasets.write.edit import SplitSettings, merge, split
-from pbvf_offline.envs.make import make_env
-from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, ResourceError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.lock import OutputLock
-from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.synthesis.settings import SynthesisSettings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
-from pbvf_runs.records import RunConfig
 from pbvf_runs.train import train_run
+from run_tools import run_config
 from share_tools import SOMEBODY, licensed
 
 DERIVED = {"metrics.jsonl", "tensorboard"}
@@ -122,12 +120,8 @@ def fit(folder: Path, overwrite: bool, updates: int = 4, seed: int = 0) -> None:
 def train(
     folder: Path, overwrite: bool, steps: int = 60, seed: int = 0, snapshots: tuple[int, ...] = (9,)
 ) -> None:
-    where = EnvConfig("toyenv:ToyVaried-v0")
-    env = make_env(where)
-    spec = spec_for_env(env, ())
-    env.close()
-    settings = online_settings(hidden=(2,), update_every=20, seed=seed)
-    config = RunConfig(where, spec, settings, 1, 2)
+    changes: dict[str, Any] = {"hidden": (2,), "update_every": 20, "critic_updates": 1}
+    config = run_config(evaluations=1, seed=seed, **changes)
     train_run(config, folder / "run", steps, snapshots=snapshots, overwrite=overwrite)
 
 

@@ -139,18 +139,6 @@ def test_a_critic_is_not_replaced_by_policies(made, here, overwrite):
     assert "no policies file, so it is not replaced" in ran.error
 
 
-def test_synthesis_reads_the_critic_only(made):
-    before = (made / "toy-critic").read_bytes()
-    synthesize(made / "toy-critic", "--steps", 3)
-    assert (made / "toy-critic").read_bytes() == before
-
-
-@pytest.mark.parametrize("steps", [5, 0])
-def test_zero_steps_keep_the_initial_policies(made, steps):
-    result = synthesize(made / "toy-critic", "--steps", steps, "--lr", 1e-9)
-    assert len(result["chosen_step"]) == 5
-
-
 def test_a_critic_that_is_missing_or_of_another_kind(made):
     pbvf("synthesize", "nowhere", "--out", "p").refused(2, "nowhere: does not exist")
     pbvf("synthesize", made / "toy", "--out", "p").refused(5, "policies file")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,73 +14,30 @@ import numpy as np
 import pytest
 
 import pbvf_runs.data as run_data
-import pbvf_runs.train as runs
-import toyenv  # noqa: F401
-from libtools import online_settings
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.columns import columns_to_image, pack_columns
-from pbvf_offline.envs.make import make_env
-from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.settings import fit_defaults
 from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.io import tensor_file
 from pbvf_offline.io.lock import locked
 from pbvf_offline.online.checkpoint import KIND, _Content
-from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_runs.data import load_run
 from pbvf_runs.episodes import stored_episodes
 from pbvf_runs.export import export_dataset
 from pbvf_runs.records import RunConfig
 from pbvf_runs.train import train_run
+from run_tools import Stop, StopSoon, run_config, stop_at
 
 STEPS = 90
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    """Shards of a few episodes, which no option makes; and nothing waits for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", os.fstat)
-        patch.setattr(runs, "SHARD_STEPS", 25)
-        yield
-
-
-def configuration(*, stochastic: bool = False, **kwargs: Any) -> RunConfig:
-    where = EnvConfig("toyenv:ToyVaried-v0")  # episodes of 1 to 20 steps
-    env = make_env(where)
-    spec = spec_for_env(env, (), stochastic=stochastic)
-    env.close()
-    settings = online_settings(**{"hidden": (3,), **kwargs})
-    return RunConfig(where, spec, settings, 2, 1)
+def configuration(**changes: Any) -> RunConfig:
+    return run_config(evaluations=2, critic_updates=1, **changes)
 
 
 CONFIG = configuration()
-
-
-class Stop(BaseException):
-    """What a test ends a run with: no handler for errors notices it."""
-
-
-class StopAfter:
-    """Stops a run gently after some episodes."""
-
-    def __init__(self, episodes: int) -> None:
-        self._left = episodes
-
-    def __call__(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise Stop
-
-
-def killed(step: int) -> Any:
-    def tick(done: int, mean_return: float | None) -> None:
-        if done >= step:
-            raise Stop
-
-    return tick
 
 
 def arrays(data: Trajectories) -> dict[str, Any]:
@@ -123,7 +79,7 @@ def test_a_stopped_run_gives_what_it_finished(tmp_path: Path) -> None:
     for episodes in (2, 5):
         folder = tmp_path / f"after-{episodes}"
         with pytest.raises(Stop):
-            train_run(CONFIG, folder, STEPS, stop_soon=StopAfter(episodes))
+            train_run(CONFIG, folder, STEPS, stop_soon=StopSoon(episodes))
         run = load_run(folder)
         assert not run.finished
         assert run.trajectories.episodes == episodes
@@ -138,7 +94,7 @@ def test_a_stopped_run_gives_what_it_finished(tmp_path: Path) -> None:
 def test_a_killed_run_gives_what_was_on_disk_and_a_lock_does_not_matter(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Stop):
-        train_run(CONFIG, folder, STEPS, tick=killed(70))
+        train_run(CONFIG, folder, STEPS, tick=stop_at(70))
     with locked(folder):  # as a training that is under way holds it
         run = load_run(folder)
     assert 25 <= len(run.trajectories) < 70
@@ -157,7 +113,7 @@ def test_equal_episodes_have_equal_digests_however_they_are_stored(tmp_path: Pat
     for folder, stops in (("once", (4,)), ("twice", (2, 2))):
         for episodes in stops:
             with pytest.raises(Stop):
-                train_run(CONFIG, tmp_path / folder, STEPS, stop_soon=StopAfter(episodes))
+                train_run(CONFIG, tmp_path / folder, STEPS, stop_soon=StopSoon(episodes))
     once, twice = load_run(tmp_path / "once"), load_run(tmp_path / "twice")
     assert once.trajectories.episodes == 4
     assert once.digest == twice.digest
@@ -168,7 +124,7 @@ def test_a_run_that_goes_on_while_it_is_read_is_read_again(
 ) -> None:
     folder, later = tmp_path / "run", tmp_path / "later"
     with pytest.raises(Stop):
-        train_run(CONFIG, folder, STEPS, stop_soon=StopAfter(2))
+        train_run(CONFIG, folder, STEPS, stop_soon=StopSoon(2))
     train_run(CONFIG, later, STEPS)
     first = True
 
@@ -192,7 +148,7 @@ def test_runs_without_episodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="--normalization per-step has no policies"):
         load_run(tmp_path / "per-step")
     with pytest.raises(Stop):
-        train_run(CONFIG, tmp_path / "fresh", STEPS, tick=killed(5))
+        train_run(CONFIG, tmp_path / "fresh", STEPS, tick=stop_at(5))
     with pytest.raises(UsageError, match="no finished episode on disk yet; let it go on"):
         load_run(tmp_path / "fresh")
 

@@ -6,39 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from cli_tools import content
 from faults import read_only
-from libtools import online_settings
-from pbvf_offline.envs.make import make_env
-from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ResourceError, UsageError
-from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_runs.loggers import DEFAULT, LOGGERS, RunLog
-from pbvf_runs.records import RunConfig
 from pbvf_runs.train import train_run
+from run_tools import run_config
 
 every_logger = pytest.mark.parametrize("name", LOGGERS)
 EPISODE = {"episode": 0, "return": -1.5, "critic_loss": None}
 EVALUATION = {"returns": [1.0, 2.0], "mean_return": 1.5, "returns_without_survival": None}
 
 
-def configuration() -> RunConfig:
-    env = EnvConfig("toyenv:Toy-v0")
-    toy = make_env(env)
-    settings = online_settings("pssvf", gamma=1.0, hidden=(3,))
-    config = RunConfig(env, spec_for_env(toy, ()), settings, 2, 1)
-    toy.close()
-    return config
-
-
-CONFIG = configuration()
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+CONFIG = run_config("pssvf", "toyenv:Toy-v0", evaluations=2, gamma=1.0)
 
 
 @every_logger
@@ -73,12 +53,12 @@ def test_a_logger_goes_on_from_an_earlier_step(name: str, tmp_path: Path) -> Non
 def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None:
     train_run(CONFIG, tmp_path / "told", 30, loggers=(name,))
     train_run(CONFIG, tmp_path / "silent", 30, loggers=())
-    told, silent = files(tmp_path / "told"), files(tmp_path / "silent")
+    told, silent = content(tmp_path / "told"), content(tmp_path / "silent")
     assert len(told) > len(silent)
     assert {key: told[key] for key in silent} == silent
     # A run that starts over takes the logs along.
     train_run(CONFIG, tmp_path / "told", 30, loggers=(), overwrite=True)
-    assert files(tmp_path / "told") == silent
+    assert content(tmp_path / "told") == silent
 
 
 @every_logger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,13 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pbvf_runs.train as runs
 import toyenv  # noqa: F401
-from libtools import online_settings
 from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
-from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -31,7 +27,6 @@ from pbvf_offline.online import loop as online
 from pbvf_offline.online.loop import evaluation_seed
 from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.files import load_policies
-from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs import export as run_export
 from pbvf_runs.export import export_dataset, stored_episodes
@@ -39,43 +34,11 @@ from pbvf_runs.folder import stored_run_seed
 from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
 from pbvf_runs.records import Evaluation, RunConfig, RunResult, snapshot_files
 from pbvf_runs.train import train_run
+from run_tools import Stop, StopSoon, run_config, stop_at
 
-ENV = "toyenv:ToyVaried-v0"  # episodes of 1 to 20 steps, as their seeds have it
 DERIVED = {METRICS_FILE, EVENTS_FOLDER}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick() -> Iterator[None]:
-    """Shards of a few episodes; and nothing waits for the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", os.fstat)
-        patch.setattr(runs, "SHARD_STEPS", 25)
-        yield
-
-
-def configuration(
-    kind: str = "psvf",
-    env: str = ENV,
-    *,
-    stochastic: bool = False,
-    evaluations: int = 4,
-    limit: int | None = None,
-    **kwargs: Any,
-) -> RunConfig:
-    where = EnvConfig(env, max_episode_steps=limit)
-    toy = make_env(where)
-    spec = spec_for_env(toy, (), stochastic=stochastic)
-    toy.close()
-    return RunConfig(
-        where,
-        spec,
-        online_settings(kind, **{"hidden": (3,), "critic_updates": 2, **kwargs}),
-        evaluations,
-        2,
-    )
-
-
-CONFIG = configuration()
+CONFIG = run_config()
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -117,30 +80,6 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(online, "train", noting)
     return seen
-
-
-class Stop(BaseException):
-    """What a test ends a run with: no handler for errors notices it."""
-
-
-def stop_at(step: int) -> Callable[[int, float | None], None]:
-    def tick(done: int, mean_return: float | None) -> None:
-        if done >= step:
-            raise Stop
-
-    return tick
-
-
-class StopSoon:
-    """Raises at the end of the n-th episode that it sees."""
-
-    def __init__(self, episodes: int) -> None:
-        self.left = episodes
-
-    def __call__(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Stop
 
 
 # --- a finished run -------------------------------------------------------------------------
@@ -213,7 +152,7 @@ def test_the_same_call_again_finds_it_complete(tmp_path: Path) -> None:
 def test_equal_calls_make_equal_bytes(tmp_path: Path, finished: Any) -> None:
     train_run(CONFIG, tmp_path / "elsewhere" / "other name", 90)
     assert content(tmp_path / "elsewhere" / "other name") == finished(90)
-    other = configuration(seed=1)
+    other = run_config(seed=1)
     train_run(other, tmp_path / "seed", 90)
     same_names = {"critic.safetensors", "policy.safetensors", "checkpoint.safetensors"}
     theirs = content(tmp_path / "seed")
@@ -222,9 +161,9 @@ def test_equal_calls_make_equal_bytes(tmp_path: Path, finished: Any) -> None:
 
 def test_looking_on_changes_nothing_but_what_was_looked_at(tmp_path: Path, finished: Any) -> None:
     # Evaluations are part of the configuration; the training itself does not feel them.
-    often = configuration(evaluations=45)
+    often = run_config(evaluations=45)
     train_run(often, tmp_path / "often", 90, snapshots=(1, 7, 50))
-    never = configuration(evaluations=0)
+    never = run_config(evaluations=0)
     none = train_run(never, tmp_path / "never", 90)
     assert none.evaluations == ()
     assert none.average_return() is None
@@ -259,7 +198,7 @@ def test_evaluations_are_of_the_learned_policy_at_equal_distances(
 
 
 def test_evaluations_with_and_without_the_survival_bonus(tmp_path: Path) -> None:
-    config = configuration(env="toyenv:ToySurvive-v0", reward="without-survival")
+    config = run_config(env="toyenv:ToySurvive-v0", reward="without-survival")
     result = train_run(config, tmp_path / "run", 40)
     for evaluation in result.evaluations:
         without = evaluation.returns_without_survival
@@ -290,7 +229,7 @@ def test_average_return_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pssvf", "psvf"])
 def test_snapshots_are_what_a_run_of_that_length_ends_with(kind: str, tmp_path: Path) -> None:
-    config = configuration(kind)
+    config = run_config(kind)
     at = (1, 23, 40, 61, 90)
     result = train_run(config, tmp_path / "run", 90, snapshots=at)
     assert result.snapshots == tuple(snapshot_files(tmp_path / "run", step)[0] for step in at)
@@ -318,7 +257,7 @@ WAYS = {
 def test_more_steps_give_the_bytes_of_an_uninterrupted_run(
     way: dict[str, Any], tmp_path: Path, finished: Any
 ) -> None:
-    config = configuration(evaluations=1, **way)
+    config = run_config(evaluations=1, **way)
     for steps in (20, 40, 47, 90):  # 45 would be no multiple of an evaluation's distance
         notes: list[str] = []
         result = train_run(config, tmp_path / "run", steps, note=notes.append)
@@ -361,7 +300,7 @@ def test_snapshots_of_an_extension(tmp_path: Path, finished: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_interrupted_and_continued(way: dict[str, Any], tmp_path: Path, finished: Any) -> None:
-    config = configuration(evaluations=3, **way)
+    config = run_config(evaluations=3, **way)
     for step in (1, 30, 31, 55, 60, 89):
         with pytest.raises(Stop):
             train_run(config, tmp_path / "run", 90, tick=stop_at(step))
@@ -374,7 +313,7 @@ def test_interrupted_and_continued(way: dict[str, Any], tmp_path: Path, finished
 def test_a_gentle_stop_keeps_every_finished_episode(
     way: dict[str, Any], tmp_path: Path, finished: Any, starts: list[tuple[int, int]]
 ) -> None:
-    config = configuration(evaluations=3, **way)
+    config = run_config(evaluations=3, **way)
     for episodes in (1, 1, 2, 1, 3):
         with pytest.raises(Stop):
             train_run(config, tmp_path / "run", 120, stop_soon=StopSoon(episodes))
@@ -384,7 +323,7 @@ def test_a_gentle_stop_keeps_every_finished_episode(
 
 
 def test_a_gentle_stop_in_an_extension(tmp_path: Path, finished: Any) -> None:
-    config = configuration(evaluations=1)
+    config = run_config(evaluations=1)
     train_run(config, tmp_path / "run", 60)
     for _ in range(3):
         with pytest.raises(Stop):
@@ -534,21 +473,21 @@ def test_other_settings_are_a_conflict(done: tuple[Path, RunResult]) -> None:
     folder, _ = done
     before = content(folder)
     for config, words in (
-        (configuration(seed=1), "seed is 0 there and 1 here"),
-        (configuration(sigma=0.4), "sigma is 0.3 there and 0.4 here"),
-        (configuration(evaluations=5), "evaluations is 4 there and 5 here"),
+        (run_config(seed=1), "seed is 0 there and 1 here"),
+        (run_config(sigma=0.4), "sigma is 0.3 there and 0.4 here"),
+        (run_config(evaluations=5), "evaluations is 4 there and 5 here"),
         (
-            configuration(env="toyenv:Toy-v0"),
+            run_config(env="toyenv:Toy-v0"),
             'environment.id is "ToyVaried-v0" there and "Toy-v0" here',
         ),
-        (configuration(stochastic=True), "spec.stochastic is false there and true here"),
+        (run_config(stochastic=True), "spec.stochastic is false there and true here"),
     ):
         with pytest.raises(ConflictError) as caught:
             train_run(config, folder, 90)
         assert words in str(caught.value)
         assert "--run" in str(caught.value)
         assert content(folder) == before
-    result = train_run(configuration(seed=1), folder, 30, overwrite=True)
+    result = train_run(run_config(seed=1), folder, 30, overwrite=True)
     assert result.steps == 30
     assert stored_run_seed(folder) == 1
 
@@ -595,7 +534,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
 
 def test_starting_anew_removes_a_run_and_nothing_else(tmp_path: Path, finished: Any) -> None:
     folder = tmp_path / "run"
-    train_run(configuration(seed=3), folder, 90, snapshots=(10,))
+    train_run(run_config(seed=3), folder, 90, snapshots=(10,))
     train_run(CONFIG, folder, 60, overwrite=True)
     assert content(folder) == finished(60)
     (folder / "notes.txt").write_text("mine")
@@ -608,7 +547,7 @@ def test_starting_anew_removes_a_run_and_nothing_else(tmp_path: Path, finished: 
 
 def test_a_users_files_inside_a_runs_folders_stay(tmp_path: Path, finished: Any) -> None:
     folder = tmp_path / "run"
-    train_run(configuration(seed=3), folder, 30)
+    train_run(run_config(seed=3), folder, 30)
     mine = [folder / name for name in ("episodes/a.mp4", "tensorboard/a.txt", ".notes.tmp")]
     for path in mine:
         path.write_text("mine")
@@ -622,9 +561,9 @@ def test_a_users_files_inside_a_runs_folders_stay(tmp_path: Path, finished: Any)
 
 def test_an_environment_that_may_never_end(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no time limit") as caught:
-        train_run(configuration(env="toyenv:Endless-v0"), tmp_path / "run", 30)
+        train_run(run_config(env="toyenv:Endless-v0"), tmp_path / "run", 30)
     assert "--max-episode-steps" in str(caught.value)
-    limited = configuration(env="toyenv:Endless-v0", limit=9)
+    limited = run_config(env="toyenv:Endless-v0", limit=9)
     assert train_run(limited, tmp_path / "limited", 30).episodes == 3
 
 
@@ -680,7 +619,7 @@ def test_stored_episodes_are_all_that_was_done(steps: int, tmp_path: Path) -> No
 
 
 def test_the_per_step_rule_stores_no_episodes(tmp_path: Path) -> None:
-    config = configuration(normalization="per-step")
+    config = run_config(normalization="per-step")
     result = train_run(config, tmp_path / "run", 90)
     assert list((tmp_path / "run/episodes").iterdir()) == []
     assert not (tmp_path / "run/tail.safetensors").exists()
@@ -697,7 +636,7 @@ def test_an_exported_run_is_a_dataset(
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    config = configuration(**way)
+    config = run_config(**way)
     result = train_run(config, tmp_path / "run", 93)
     folder = export_dataset(result, "lab/run-v0", license="CC0-1.0", authors=["A. Person"])
     data = load_dataset("lab/run-v0")
