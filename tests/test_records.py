@@ -40,6 +40,7 @@ class Example(Record):
     tempo: Annotated[float, setting("Tempo.", ge=0, since=3)] = 1.0
     others: Annotated[tuple[Inner, ...], since(2)] = ()
     later: Annotated[Inner | None, since(2)] = None
+    last: Annotated[Annotated[int, setting("Last.", ge=1)] | None, since(2)] = None
 
 
 def test_json_comes_back() -> None:
@@ -142,6 +143,9 @@ def test_declarations_can_be_read() -> None:
     assert limit.about is not None
     assert limit.about.help == "Limit."
     assert inner.about is None
+    last = fields(Example)[-1]
+    assert last.about is not None
+    assert (last.about.help, last.since, last.base) == ("Last.", 2, int)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

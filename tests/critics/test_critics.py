@@ -102,7 +102,11 @@ def test_psvf_loss_by_hand(n_step: int, end: str, target0: float, target1: float
         loss.backward()
         # The target is a constant: d loss / d(output bias) = 2 (V - target), not
         # 2 (V - target) (1 - gamma).
-        assert critic.network.biases[0].grad.item() == pytest.approx(2 * (value - target))
+        slope = 2 * (value - target)
+        assert critic.network.biases[0].grad.item() == pytest.approx(slope)
+        # d V / d(theta weight) = 2 theta, with theta = (2, 1).
+        weight = critic.network.first["theta"].grad[0].tolist()
+        assert weight == pytest.approx([4 * slope, 2 * slope])
     both = critic.loss(batch, torch.tensor([0, 1]))
     assert both.item() == pytest.approx(((5 - target0) ** 2 + (7 - target1) ** 2) / 2)
 
@@ -132,6 +136,8 @@ def test_pavf_loss_by_hand() -> None:
         action = (0.5, -0.25)[index]
         got = critic.network.first["action"].grad.item()
         assert got == pytest.approx(slope * 2 * action, rel=1e-6)
+        weight = critic.network.first["theta"].grad[0].tolist()
+        assert weight == pytest.approx([4 * slope, 2 * slope], rel=1e-6)
 
 
 def test_actions_are_seen_in_the_policys_unit() -> None:
@@ -181,6 +187,7 @@ def test_network_is_initialised_like_nn_linear() -> None:
         assert tensor.abs().max().item() <= bound * (1 + 1e-6)
         assert tensor.abs().max().item() > 0.9 * bound
         assert tensor.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.2)
+    assert not torch.equal(network.first["theta"][:, :40], network.first["obs"])
 
 
 # --- refusals -------------------------------------------------------------------------------
