@@ -10,6 +10,7 @@ from pbvf_offline.records import setting
 
 MAX_SEED: Final = 2**32 - 1
 MOST: Final = 10**12
+MAX_UPDATES: Final = 2**31 - 1  # that a file can hold
 """Most steps, episodes or updates of anything; the dataset format has the same limit."""
 RARE: Final = "Seldom needed"
 """Heading of the options that few need."""

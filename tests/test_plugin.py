@@ -74,8 +74,10 @@ def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     learn = ("--hidden", "8", "--noise", 0, "--no-angles", "--unroll", 1, "--updates", 50)
     json_of(installed, "fit-model", "lab/sphere-v0", *learn, "--seed", 0, "--out", model)
     rounds = ("--critic", "lab-huber", "--model", model, "--force", "--rounds", 1, "--seed", 0)
+    rounds = (*rounds, "--compare", 20)
     fitted = json_of(installed, "fit-critic", "lab/sphere-v0", *rounds, "--out", dreamt)
     assert (fitted["kind"], fitted["gamma"]) == ("lab-huber", 1.0)
+    assert fitted["comparison"]["kind"] == "lab-huber"
     policies = place / "policies.safetensors"
     made = json_of(
         installed,

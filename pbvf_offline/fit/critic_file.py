@@ -62,7 +62,8 @@ class CriticFile:
         fit: The critic, its settings, optimiser state and record.
         context: What it keeps of the dataset.
         validation: Predicted against observed returns of held-out policies, or None.
-        imagined: How it was fitted to imagined returns, if it was.
+        imagined: How a critic was fitted to imagined returns, if one was; it is this one unless
+            its comparison says otherwise.
     """
 
     fit: Fit
@@ -90,7 +91,8 @@ class CriticFile:
         """What :meth:`predict` predicts, in words."""
         gamma, reward = self.fit.settings.gamma, self.fit.settings.reward
         text = "undiscounted return" if gamma == 1.0 else f"return discounted by {gamma:g}"
-        text = text if self.imagined is None else f"cautious imagined {text}"
+        if self.imagined is not None and self.imagined.stands:
+            text = f"cautious imagined {text}"
         return text if reward == "raw" else f"{text}, without the survival bonus"
 
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.presets.offline import critic_sources, default_gamma, env_preset
 from pbvf_offline.records import Defaults, Record, setting, since
-from pbvf_offline.setting_types import MAX_PROBES, CriticHidden, Gamma, Seed, Width
+from pbvf_offline.setting_types import MAX_PROBES, MAX_UPDATES, CriticHidden, Gamma, Seed, Width
 
 IMAGINED: Final = "Imagined returns"
 
@@ -41,6 +41,8 @@ class RoundSettings(Record):
         fingerprint: Number of probing states by which it reads a policy; 0: it reads theta.
         policy: Sizes of the hidden layers of the policies that climb; None: those of the
             dataset's policies.
+        compare: Gradient steps of the default recipe, which the result is held against; 0: it
+            is held against nothing.
 
     Raises:
         UsageError: A value is out of range.
@@ -103,6 +105,19 @@ class RoundSettings(Record):
         ]
         | None
     ) = None
+    compare: Annotated[
+        int,
+        setting(
+            "Gradient steps of the default recipe, whose critic stands where it is the better one; "
+            "0: no comparison.",
+            ge=0,
+            le=MAX_UPDATES,
+            metavar="N",
+            default="3000",
+            panel=IMAGINED,
+            since=2,
+        ),
+    ] = 0
 
 
 def round_defaults(kind: str, env_id: str | None) -> Defaults[RoundSettings]:
@@ -119,6 +134,7 @@ def round_defaults(kind: str, env_id: str | None) -> Defaults[RoundSettings]:
         kind=kind,
         gamma=1.0 if known.monte_carlo else default_gamma(kind, env_id),
         n_step=1 if known.monte_carlo else known.offline.n_step,
+        compare=known.offline.updates,
     )
     sources = critic_sources(kind, env_id)
     return Defaults(settings, {name: sources[name] for name in ("gamma",) if name in sources})
@@ -146,8 +162,28 @@ class Round(Record):
 
 
 @dataclass(frozen=True)
+class Comparison(Record):
+    """A critic of imagined episodes held against the default recipe's.
+
+    Attributes:
+        imagined: Mean cautious imagined return of policies grown from the former.
+        recipe: The same of policies grown from the latter.
+        kind: The latter's kind.
+    """
+
+    imagined: float
+    recipe: float
+    kind: str
+
+    @property
+    def imagined_stands(self) -> bool:
+        """Whether the critic of imagined episodes is at least as good."""
+        return self.imagined >= self.recipe
+
+
+@dataclass(frozen=True)
 class ImaginedFit(Record):
-    """How a critic was fitted to imagined returns.
+    """How a critic was fitted to imagined returns, also where the default recipe's stands.
 
     Attributes:
         model: Digest of the model file.
@@ -156,6 +192,7 @@ class ImaginedFit(Record):
         kept: The round whose critic was kept: the one that its own fresh policies came out
             best of.
         rounds: All rounds of all tries, in order.
+        comparison: What came of holding it against the default recipe, if it was.
     """
 
     model: str
@@ -163,3 +200,9 @@ class ImaginedFit(Record):
     settings: RoundSettings
     kept: Round
     rounds: tuple[Round, ...]
+    comparison: Annotated[Comparison | None, since(2)] = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the critic beside this record is that of imagined episodes."""
+        return self.comparison is None or self.comparison.imagined_stands

@@ -155,8 +155,13 @@ def known_horizon(critic: CriticFile) -> int:
     return limit
 
 
-def refuse_unfit(model: ModelFile) -> None:
+def refuse_unfit(model: ModelFile, *, force: bool | None = None) -> None:
     """Refuse a model that cannot be relied on for whole episodes.
+
+    Args:
+        model: The model.
+        force: Whether one whose check says so passes all the same; None where a user has no
+            such choice.
 
     Raises:
         IncompatibleError: Its training is not finished, or its check says so.
@@ -165,8 +170,9 @@ def refuse_unfit(model: ModelFile) -> None:
         raise IncompatibleError(
             "the model's training is not finished", remedy="run pbvf fit-model again"
         )
-    if (refusal := model.check.refusal) is not None:
+    if not force and (refusal := model.check.refusal) is not None:
+        choice = "" if force is None else ", or use it all the same with --force"
         raise IncompatibleError(
             refusal,
-            remedy="collect more data, train it longer, or leave --model out",
+            remedy=f"collect more data, train it longer, or leave --model out{choice}",
         )

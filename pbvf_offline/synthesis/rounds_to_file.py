@@ -11,13 +11,16 @@ from typing import Any
 
 from pbvf_offline.envs.make import registered_limit
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import ConflictError, IncompatibleError, PbvfError
+from pbvf_offline.errors import ConflictError, PbvfError
 from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
+from pbvf_offline.fit.loop import Fit
 from pbvf_offline.fit.rounds import Round, RoundSettings
 from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.synthesis.comparison import the_better
+from pbvf_offline.synthesis.foresight import Oracle
 from pbvf_offline.synthesis.rounds import imagined_rounds
 
 
@@ -48,23 +51,6 @@ def episode_limit(data: Trajectories, environment: EnvReference | None) -> int:
     return int(data.lengths.max()) if known is None else known
 
 
-def refuse_unfit(model: ModelFile, *, force: bool) -> None:
-    """Refuse a model that is not finished, or whose check says that it cannot be relied on.
-
-    Raises:
-        IncompatibleError: It is so; ``force`` lets a model with a failed check pass.
-    """
-    if model.check is None:
-        raise IncompatibleError(
-            "the model's training is not finished", remedy="run pbvf fit-model again"
-        )
-    if not force and (refusal := model.check.refusal) is not None:
-        raise IncompatibleError(
-            refusal,
-            remedy="collect more data or train it longer, or use it all the same with --force",
-        )
-
-
 def rounds_to_file(
     data: Trajectories,
     model: ModelFile,
@@ -76,8 +62,12 @@ def rounds_to_file(
     dataset: str,
     overwrite: bool = False,
     after_round: Callable[[Round], None] | None = None,
+    after_update: Callable[[Fit], None] | None = None,
 ) -> RoundsResult:
     """Fit a critic to imagined episodes, round after round, and write it to ``out``.
+
+    Where the settings say so it is held against the default recipe's critic, and the better of
+    the two is written.
 
     The same call again finds it complete. Interrupted rounds, and more of them, are gone
     over from the first: they take minutes, and one seed gives the same bytes.
@@ -92,6 +82,7 @@ def rounds_to_file(
         dataset: The dataset's digest.
         overwrite: Start over whatever is there; it stays until the new one is finished.
         after_round: Called after each round, for progress; what it raises stops them.
+        after_update: The same after each update of the default recipe.
 
     Raises:
         IncompatibleError: The policies act in another environment than the model's.
@@ -107,16 +98,27 @@ def rounds_to_file(
         if refusal is not None:
             raise refusal
         started = time.perf_counter()
+        horizon = episode_limit(data, environment)
         file = imagined_rounds(
             data,
             model.ensemble,
             settings,
             model=model_digest,
-            horizon=episode_limit(data, environment),
+            horizon=horizon,
             environment=environment,
             dataset=dataset,
             after_round=after_round,
         )
+        if settings.compare > 0:
+            file = the_better(
+                file,
+                data,
+                Oracle(model, horizon),
+                settings,
+                environment=environment,
+                dataset=dataset,
+                after_update=after_update,
+            )
         file.save(out)
     return RoundsResult(file, time.perf_counter() - started, already_complete=False)
 

@@ -31,8 +31,9 @@ from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis import world
 from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.foresight import refuse_unfit
 from pbvf_offline.synthesis.rounds import imagined_rounds
-from pbvf_offline.synthesis.rounds_to_file import episode_limit, refuse_unfit, rounds_to_file
+from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
 SMALL = RoundSettings(

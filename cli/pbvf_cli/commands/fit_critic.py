@@ -17,11 +17,10 @@ from pbvf_cli.shared.registered import Critic
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.fit.rounds import IMAGINED, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.setting_types import MAX_UPDATES
 
 if TYPE_CHECKING:
     from pbvf_offline.fit.to_file import FitResult
-
-_MOST_UPDATES = 2**31 - 1  # that a critic file can hold
 
 
 @command(
@@ -45,7 +44,7 @@ def fit_critic(
         options.counting(
             "--updates",
             "Gradient steps in all; more of them extend a finished fit.",
-            most=_MOST_UPDATES,
+            most=MAX_UPDATES,
             show_default="3000",
         ),
     ] = None,
@@ -68,7 +67,7 @@ def fit_critic(
             panel=IMAGINED,
         ),
     ] = None,
-    search: Annotated[Given[RoundSettings], "rounds", "tries", "caution", "policy"],
+    search: Annotated[Given[RoundSettings], "rounds", "tries", "caution", "policy", "compare"],
     force: Annotated[
         bool, option("--force", "Use the model though its own check failed.", panel=IMAGINED)
     ] = False,

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
     from pbvf_cli.shared.data import Data
     from pbvf_cli.shared.options import DeviceName
+    from pbvf_offline.fit.loop import Fit
     from pbvf_offline.fit.rounds import Round
     from pbvf_offline.fit.settings import FitSettings
     from pbvf_offline.synthesis.rounds_to_file import RoundsResult
 
 
+_STANDS = {True: "the critic of imagined episodes", False: "the default recipe's critic"}
 _ALL = ("hidden", "seed", "fingerprint")  # settings of a fit that rounds have too
 _OF_STEPS = ("gamma", "n_step")  # those that mean something to a critic that learns from steps
 
@@ -94,11 +96,8 @@ def fit_imagined(
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.models.model_file import load_model
-        from pbvf_offline.synthesis.rounds_to_file import (
-            refuse_unfit,
-            rounds_to_file,
-            stored_rounds_seed,
-        )
+        from pbvf_offline.synthesis.foresight import refuse_unfit
+        from pbvf_offline.synthesis.rounds_to_file import rounds_to_file, stored_rounds_seed
 
     devices.runs_on_cpu(device, sink)
     file = load_model(model)
@@ -123,7 +122,11 @@ def fit_imagined(
     if settings.tries > 1:
         total += (settings.tries - 1) * min(settings.first_rounds, settings.rounds)
     done = 0
-    with Bar("imagining", "rounds", sink=sink) as bar, signals.held():
+    with (
+        Bar("imagining", "rounds", sink=sink) as bar,
+        Bar("comparing", "updates", sink=sink) as other,
+        signals.held(),
+    ):
 
         def told(last: Round) -> None:
             nonlocal done
@@ -131,6 +134,10 @@ def fit_imagined(
             done += 1
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
             bar.update(done, total, f"the critic says {believed}, the model {imagined}")
+
+        def compared(fit: Fit) -> None:
+            signals.check()
+            other.update(fit.updates, settings.compare)
 
         result = rounds_to_file(
             data.trajectories,
@@ -142,6 +149,7 @@ def fit_imagined(
             dataset=data.digest,
             overwrite=overwrite,
             after_round=told,
+            after_update=compared,
         )
     _print(sink, out, result, data)
 
@@ -150,15 +158,16 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
     imagined = result.file.imagined
     if imagined is None:
         raise TypeError("rounds end with a critic that says so")
-    kept, settings = imagined.kept, imagined.settings
+    kept, settings, compared = imagined.kept, imagined.settings, imagined.comparison
+    fit = result.file.fit
     payload: dict[str, Any] = {
         "critic": out,
-        "kind": settings.kind,
-        "updates": len(imagined.rounds) * settings.updates,
-        "loss": result.file.fit.loss,
+        "kind": fit.settings.kind,
+        "updates": len(imagined.rounds) * settings.updates if imagined.stands else fit.updates,
+        "loss": fit.loss,
         "seconds": result.seconds,
-        "gamma": result.file.fit.settings.gamma,
-        "reward": result.file.fit.settings.reward,
+        "gamma": fit.settings.gamma,
+        "reward": fit.settings.reward,
         "seed": settings.seed,
         "dataset": result.file.context.dataset,
         **data.counts,
@@ -166,6 +175,8 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
         "horizon": imagined.horizon,
         "kept": kept.to_dict(),
         "rounds": [done.to_dict() for done in imagined.rounds],
+        "comparison": None if compared is None else compared.to_dict(),
+        "stands": "imagined" if imagined.stands else "recipe",
         "snapshots": [],
         "validation": None,
         "already_complete": result.already_complete,
@@ -177,7 +188,21 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
         ("kept", f"round {kept.number} of try {kept.attempt + 1}"),
         ("imagined return, cautious", number(kept.cautious)),
         ("imagined return, mean", number(kept.mean)),
+    ]
+    if compared is not None:
+        rows += [
+            ("policies grown from it, cautious", number(compared.imagined)),
+            (f"from the default recipe's {compared.kind}, cautious", number(compared.recipe)),
+            ("what stands", _STANDS[imagined.stands]),
+        ]
+    rows += [
         ("seed", str(settings.seed)),
         ("time", time_taken(result.seconds, rate, "rounds")),
     ]
+    if compared is not None and not imagined.stands:
+        sink.note(
+            f"note: the file holds the default recipe's {compared.kind}: policies grown from it "
+            f"have a cautious imagined return of {number(compared.recipe, 4)}, those of the "
+            f"critic of imagined episodes {number(compared.imagined, 4)}"
+        )
     sink.result(payload, rows, place=out)

@@ -15,13 +15,13 @@ from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.models.settings import MODEL_SOURCES, ModelRequest
 from pbvf_offline.records import Defaults
+from pbvf_offline.setting_types import MAX_UPDATES
 
 if TYPE_CHECKING:
     from pbvf_offline.models.choice import Trial
     from pbvf_offline.models.to_file import ModelResult
 
 _UPDATES = 20_000
-_MOST_UPDATES = 2**31 - 1
 _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage")
 
 
@@ -40,7 +40,7 @@ def fit_model(
         options.counting(
             "--updates",
             "Gradient steps in all; more of them extend a finished model.",
-            most=_MOST_UPDATES,
+            most=MAX_UPDATES,
             show_default=str(_UPDATES),
         ),
     ] = None,

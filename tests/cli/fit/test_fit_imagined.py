@@ -10,7 +10,7 @@ from cli_tools import make, pbvf
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.policies.files import load_policies
 
-SMALL = ("--hidden", "8", "--rounds", 2, "-q", "--json")
+SMALL = ("--hidden", "8", "--rounds", 2, "--compare", 0, "-q", "--json")
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,26 @@ def test_deep_policies_climb_a_critic_of_what_policies_do(here, drift):
     assert pbvf("predict", "c.safetensors", "6.safetensors", "-q", "--json").code == 0
 
 
+def test_the_better_of_two_critics_stands_and_is_named(here, drift):
+    ran = fit(drift, "--seed", 0, "--compare", 40).ok()
+    said = ran.json["comparison"]
+    assert said["kind"] == "psvf"  # the data are fragments
+    better = said["imagined"] >= said["recipe"]
+    assert ran.json["stands"] == ("imagined" if better else "recipe")
+    assert ran.json["kind"] == ("pssvf" if better else "psvf")
+    assert fit(drift, "--compare", 40).json["comparison"] == said
+    fit(drift, "--compare", 41).refused(7, "compare is 40 there and 41 here")
+    argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors")
+    shown = pbvf(*argv, "--model", drift / "good", "--hidden", 8, "--rounds", 2, "--compare", 40)
+    words = " ".join(shown.ok().out.split())
+    assert "from the default recipe's psvf, cautious" in words
+    stands = "the critic of imagined episodes" if better else "the default recipe's critic"
+    assert f"what stands {stands}" in words
+    assert ("note: the file holds the default recipe's psvf" in shown.err) != better
+    grow = ("--out", "p.safetensors", "--from-scratch", 1, "--steps", 2, "--restarts", 1)
+    pbvf("synthesize", "c.safetensors", *grow, "--seed", 0, "-q", "--json").ok()
+
+
 def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(here, drift):
     assert fit(drift, "--seed", 3).code == 0
     first = (here / "c.safetensors").read_bytes()
@@ -112,6 +132,7 @@ def test_a_model_whose_check_failed_needs_force(here, drift):
     ran = fit(drift, name="bad")
     assert ran.code == 5
     assert "is fit for nothing, and not for whole episodes" in ran.error
+    assert "leave --model out, or use it all the same with --force" in ran.error
     assert fit(drift, "--force", "--seed", 0, name="bad").code == 0
 
 
@@ -131,6 +152,7 @@ def test_errors_that_users_can_see(here, drift):
         ("--caution", 1),
         ("--force",),
         ("--policy", 8),
+        ("--compare", 3),
     ):
         ran = pbvf(*argv, "--critic", "pssvf", *option)
         assert ran.code == 2

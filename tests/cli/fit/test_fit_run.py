@@ -64,7 +64,7 @@ def test_a_model_of_a_run_and_rounds_in_it(here, folder):
     assert load_model(here / "m").dataset == ran.json["dataset"]
     ran = pbvf(
         "fit-critic", folder / "run", "--critic", "pssvf", "--model", "m", "--rounds", 1,
-        "--hidden", 8, "--force", "--seed", 0, "--out", "c", "--json",
+        "--hidden", 8, "--force", "--compare", 0, "--seed", 0, "--out", "c", "--json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert "other data" not in ran.err

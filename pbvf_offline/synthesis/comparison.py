@@ -1,0 +1,103 @@
+"""The better of two critics stands: that of imagined episodes, or that of the default recipe.
+
+Both are climbed by fresh policies, and the learned environment plays where they arrive, from
+starts and with noise that no search has seen. The critic whose policies have the higher mean
+cautious return stands. The estimate favours imagined episodes, which were sought in that very
+environment: where it prefers the default recipe all the same, nothing speaks for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from pbvf_offline.critics import CRITICS
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.fit.critic_context import make_context
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
+from pbvf_offline.fit.rounds import Comparison, RoundSettings
+from pbvf_offline.fit.settings import FitSettings, fit_defaults
+from pbvf_offline.models.members import cautious_values
+from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.rollout.targets import monte_carlo_returns
+from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.settings import default_synthesis_settings
+
+_STATES = 256  # over which the ascents average
+_POLICIES = 5
+
+
+def the_better(
+    imagined: CriticFile,
+    data: Trajectories,
+    oracle: Oracle,
+    settings: RoundSettings,
+    *,
+    environment: EnvReference | None,
+    dataset: str,
+    after_update: Callable[[Fit], None] | None = None,
+) -> CriticFile:
+    """Return a critic of imagined episodes, or the default recipe's where that is better.
+
+    Either way the file says how the rounds went and what the two came to.
+
+    Args:
+        imagined: The critic of imagined episodes.
+        data: The dataset.
+        oracle: The learned environment.
+        settings: What decided the rounds.
+        environment: The dataset's environment.
+        dataset: The dataset's digest.
+        after_update: Called after each update of the default recipe; what it raises stops it.
+
+    Raises:
+        ValueError: The critic is of no imagined episodes.
+        DivergedError: The default recipe's loss became NaN or infinite.
+    """
+    if imagined.imagined is None:
+        raise ValueError("this critic is of no imagined episodes")
+    env_id = None if environment is None else environment.id
+    device = torch.device("cpu")
+    fit = start_fit(data, default_recipe(data, settings, env_id), device)
+    context = make_context(data, fit, environment=environment, dataset=dataset)
+    advance(fit, training_set(fit, data, device), settings.compare, after_update=after_update)
+    recipe = CriticFile(fit, context)
+    climb = dataclasses.replace(
+        default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed),
+        hidden=settings.policy,
+        states=_STATES,
+    )
+
+    def worth(critic: CriticFile) -> float:
+        members = oracle.foresee(synthesize(critic, climb).policies).members
+        return float(cautious_values(members, settings.caution).mean())
+
+    said = Comparison(worth(imagined), worth(recipe), recipe.fit.settings.kind)
+    story = dataclasses.replace(imagined.imagined, comparison=said)
+    return dataclasses.replace(imagined if said.imagined_stands else recipe, imagined=story)
+
+
+def default_recipe(data: Trajectories, settings: RoundSettings, env_id: str | None) -> FitSettings:
+    """Return what ``fit-critic`` does without a model, for the same kind of critic.
+
+    For a PSVF where a Monte Carlo critic finds no whole episode of one policy.
+    """
+    kind = settings.kind
+    if CRITICS[kind].monte_carlo:
+        try:
+            monte_carlo_returns(data, data.rewards, 1.0)
+        except IncompatibleError:
+            kind = "psvf"
+    usual = fit_defaults(
+        kind,
+        env_id,
+        data.policies.spec,
+        seed=settings.seed,
+        survival_bonus=data.reward_survive is not None,
+    ).settings
+    return dataclasses.replace(usual, fingerprint=settings.fingerprint)
