@@ -60,10 +60,6 @@ def test_defaults_come_from_the_paper():
     assert load().spec.squash == "none"
 
 
-def test_case_1_differing_info_keys():
-    assert collect("ToyInfo-v0", "--steps", 10)["steps"] == 10
-
-
 @pytest.mark.parametrize("env", ["Swimmer-v5", "Hopper-v5"])
 def test_case_1_real_environments_whose_infos_differ(env):
     ran = pbvf("collect", env, "--dataset", ID, "--steps", 30, "--warmup-episodes", 0, "--json")
@@ -120,33 +116,6 @@ def test_case_7_an_env_without_an_end(root):
 def test_case_7_a_step_budget_ends_it():
     result = collect("Endless-v0", "--steps", 10_050, "--warmup-episodes", 1)
     assert (result["episodes"], result["steps"], result["cut"]) == (1, 10_050, 1)
-
-
-def test_a_time_limit_is_no_termination():
-    collect("ToyLimit-v0", "--episodes", 2)
-    t = load().transitions
-    assert not t.terminated.any()
-    assert t.truncated.nonzero()[0].tolist() == [6, 13]
-
-
-def test_case_8_discrete_actions_are_of_the_space():
-    collect("ToyDiscrete-v0", "--steps", 10, "--sigma", 0)
-    data = load()
-    assert (data.spec.actions.n, data.spec.actions.start) == (4, 2)
-    assert data.transitions.action.dtype == np.int64
-    assert set(data.transitions.action.tolist()) < {2, 3, 4, 5}
-
-
-@pytest.mark.parametrize("env", ["Toy-v0", "ToyAsym-v0"])
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_cases_9_and_32_stored_actions_are_inside_and_executed(env, stochastic):
-    # The environment itself refuses actions outside its space.
-    collect(env, "--steps", 50, "--sigma", 10, *(["--stochastic"] if stochastic else []))
-    data = load()
-    t = data.transitions
-    assert all(data.action_space.contains(a) for a in t.action)
-    moved = 0.9 * t.obs[:, :-1] + 0.1 * t.action.sum(axis=1, dtype=np.float64)[:, None]
-    np.testing.assert_allclose(t.next_obs[:, :-1], moved, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("env", ["ToyDict-v0", "ToyText-v0", "ToyImage-v0"])
@@ -244,32 +213,6 @@ def test_nan_from_the_environment_exits_8():
     pbvf("collect", "toyenv:ToyNaN-v0", "--dataset", ID, "--steps", 10).refused(
         8, "observation in step 3 of episode 0"
     )
-
-
-def test_an_environment_that_fails_is_no_bug_of_ours():
-    pbvf("collect", "toyenv:ToyBroken-v0", "--dataset", ID, "--steps", 10).refused(
-        2, "the toy broke"
-    )
-
-
-def test_an_env_that_returns_its_own_array_is_copied():
-    collect("ToySame-v0", "--steps", 10)
-    assert len({tuple(o) for o in load().transitions.obs.tolist()}) == 10
-
-
-def test_survival_bonus_is_stored():
-    collect("ToySurvive-v0", "--steps", 10)
-    assert load().trajectories.reward_survive.tolist() == [1.0] * 10
-
-
-def test_env_kwargs_reach_the_environment():
-    collect("Toy-v0", "--episodes", 2, "--env-kwargs", '{"length": 3}')
-    assert load().trajectories.lengths.tolist() == [3, 3]
-
-
-def test_perturb_every_changes_the_policy_inside_episodes():
-    collect("Toy-v0", "--episodes", 2, "--perturb-every", 2)
-    assert load().transitions.policy.tolist() == [0, 0, 1, 1, 2, 3, 3, 4, 4, 5]
 
 
 def test_a_schedule_decides_how_the_noise_is_drawn(root):

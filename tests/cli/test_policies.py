@@ -246,26 +246,6 @@ def test_discounted_returns_use_gamma(made):
     policies = load_policies(made / "lqr").policies
     actions = [policies.actor(k).act(np.ones(1))[0][0] for k in range(POLICIES)]
     np.testing.assert_allclose(first, -1 - np.square(actions))
-    assert evaluate(made / "lqr", "--episodes", 1, "--gamma", 1)[
-        "discounted_returns"
-    ] == pytest.approx(np.array(evaluate(made / "lqr", "--episodes", 1)["returns"]))
-
-
-def test_case_25_exactly_so_many_whole_episodes(made):
-    result = evaluate(made / "varied", "--episodes", 3, "--seed", 4)
-    assert [len(r) for r in result["returns"]] == [3] * POLICIES
-    from pbvf_offline.envs.make import make_env
-    from pbvf_offline.envs.reference import EnvConfig
-    from pbvf_offline.rollout.loop import run_episode
-    from pbvf_offline.rollout.schedules import GivenSchedule
-
-    policies = load_policies(made / "varied").policies
-    env = make_env(EnvConfig("toyenv:ToyVaried-v0"))
-    plan = GivenSchedule(policies, 4, repeat=3)
-    episodes = [run_episode(env, plan, k) for k in range(3)]
-    assert len({len(e) for e in episodes}) > 1
-    assert all(e.terminated[-1] for e in episodes)
-    assert result["returns"][0] == pytest.approx([e.rewards.sum() for e in episodes])
 
 
 def test_case_24_another_version_of_the_environment_warns_once(made):

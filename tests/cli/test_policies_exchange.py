@@ -194,23 +194,6 @@ def test_wrong_usage_of_import_exits_2(argv: list[str], words: str) -> None:
     assert not Path("p").exists()
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--env", "toyenv:ToyWide-v0"], "do not lead from 300 observations"),
-        (["--env", "CartPole-v1"], "do not lead from 4 observations"),
-        (["--layers", "2,0"], "do not lead"),
-        (["--activation", "sigmoid"], "tanh or relu between"),
-        (["--format", "sb3"], "--format torch"),
-        (["--obs-mean", "[1, 2]", "--obs-std", "[1, 2]"], "(3,) is needed"),
-    ],
-)
-def test_modules_that_do_not_fit_exit_5(argv: list[str], words: str) -> None:
-    weights()
-    bring(*argv).refused(5, words)
-    assert not Path("p").exists()
-
-
 def test_import_of_a_file_of_this_project() -> None:
     hand_made("theirs")
     bring(files=("theirs",)).refused(5, "needs no import")

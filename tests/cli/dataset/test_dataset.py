@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hostile
 from cli_tools import pbvf, run_process
-from libtools import box_spec, make_file, make_policies
 from make_episodes import BOX_SPEC, make_episode
 from pbvf_cli.commands.dataset.info import size_text
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
-from pbvf_offline.policies.files import PoliciesFile
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +93,6 @@ def test_info_of_cut_episodes_alone_has_no_returns(root: Path) -> None:
     assert "return of whole episodes  -" in pbvf("dataset", "info", "lab/toy-v0").out
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("external link as infos", 4), ("a missing tag", 3), ("images", 5)]
-)
-def test_info_ends_with_the_right_code(name: str, code: int, folder: Path, tmp_path: Path) -> None:
-    case = (hostile.UNSAFE | hostile.DAMAGED | hostile.INCOMPATIBLE)[name]
-    case.spoil(folder, hostile.outside(tmp_path / "outside"))
-    hostile.reseal(folder)
-    ran = pbvf("dataset", "info", folder, "--json")
-    assert ran.code == code
-    assert all(word in ran.error for word in case.words)
-
-
 def test_info_of_nothing_is_wrong_usage() -> None:
     assert pbvf("dataset", "info", "lab/none-v0").code == 2
     assert pbvf("dataset", "info").code == 2
@@ -167,16 +151,6 @@ def test_verify_a_damaged_dataset(folder: Path, tmp_path: Path) -> None:
     assert "episode_3/actions" in ran.out
 
 
-def test_verify_an_unsafe_dataset(folder: Path, tmp_path: Path) -> None:
-    hostile.UNSAFE["external storage"].spoil(folder, hostile.outside(tmp_path / "outside"))
-    hostile.reseal(folder)
-    ran = pbvf("dataset", "verify", folder, "--json")
-    assert ran.code == 4
-    assert "external file" in ran.err
-    assert (ran.json["status"], ran.json["safe_for_minari"]) == ("unsafe", False)
-    assert "external file" in ran.json["minari_reason"]
-
-
 def test_verify_without_a_manifest(folder: Path) -> None:
     hostile.unseal(folder)
     ran = pbvf("dataset", "verify", folder, "--json").ok()
@@ -196,34 +170,6 @@ def test_verify_warns_of_an_edited_card(folder: Path) -> None:
     assert "README.md" in ran.err
     assert ran.json["status"] == "intact"
     assert len(ran.json["warnings"]) == 1
-
-
-def test_verify_a_dataset_without_tags(folder: Path, tmp_path: Path) -> None:
-    hostile.drop(*(f"episode_{i}/infos" for i in range(4)))(folder, tmp_path)
-    hostile.unseal(folder)
-    ran = pbvf("dataset", "verify", folder, "--json", "--quiet")
-    assert ran.code == 5
-    assert "not policy-tagged" in ran.err
-    assert (ran.json["status"], ran.json["safe_for_minari"]) == ("unverified", True)
-
-
-def test_verify_files(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    PoliciesFile(make_policies(box_spec(), 2)).save(path)
-    ran = pbvf("dataset", "verify", path, "--json")
-    assert (ran.code, ran.json["kind"], ran.json["status"]) == (0, "policies", "intact")
-    assert ran.json["safe_for_minari"] is None
-    image = bytearray(path.read_bytes())
-    image[-1] ^= 1
-    path.write_bytes(image)
-    ran = pbvf("dataset", "verify", path, "--json")
-    assert (ran.code, ran.json["status"]) == (3, "damaged")
-    make_file().save(path)
-    assert pbvf("dataset", "verify", path, "--json").json["kind"] == "critic"
-    path.write_bytes(pickle.dumps({"a": np.zeros(3)}))
-    ran = pbvf("dataset", "verify", path, "--json")
-    assert (ran.code, ran.json["status"]) == (4, "unsafe")
-    assert pbvf("dataset", "verify", tmp_path / "none").code == 2
 
 
 def test_names_from_files_cannot_reach_the_terminal(folder: Path, tmp_path: Path) -> None:

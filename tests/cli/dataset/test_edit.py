@@ -69,14 +69,6 @@ def test_duplicates_are_told(root: Path) -> None:
     assert (ran.json["episodes"], ran.json["duplicates"], ran.err) == (18, 0, "")
 
 
-def test_what_does_not_fit_is_exit_5_and_leaves_nothing(root: Path) -> None:
-    before = names(root)
-    pbvf("dataset", "merge", A, "lab/discrete-v0", "--dataset", OUT).refused(
-        5, "lab/discrete-v0: it does not fit lab/a-v0: environment ToyDiscrete-v0"
-    )
-    assert names(root) == before
-
-
 def test_other_licences_ask_for_one(root: Path) -> None:
     pbvf(
         *("collect", "toyenv:Toy-v0", "--dataset", "lab/c-v0", "--episodes", 1, "--seed", 5, "-q")
@@ -182,20 +174,6 @@ def test_unverified_inputs(root: Path) -> None:
         ("split", A, "--dataset", "lab/x-v0", "--fractions", ".5,.5", "--seed", "0"),
     ):
         pbvf("dataset", *command, "--require-manifest").refused(4, "manifest.json")
-
-
-def test_damage_is_exit_3_and_named(root: Path) -> None:
-    path = root / B / "data/main_data.hdf5"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    for command in (
-        ("merge", A, B, "--dataset", OUT),
-        ("filter", B, "--dataset", OUT, "--top", "1"),
-        ("split", B, "--dataset", OUT, "--fractions", ".5,.5", "--seed", "0"),
-    ):
-        pbvf("dataset", *command).refused(3, str(path))
-    assert not [name for name in names(root) if "out" in name]
 
 
 SLOW = """

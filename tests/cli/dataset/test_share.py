@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import hostile
 from cli_tools import content, pbvf, start
 from pbvf_cli.shared import progress
 from pbvf_datasets.share.privacy import Machine
@@ -152,30 +151,6 @@ def test_what_must_not_go_out_needs_a_word(root: Path, tmp_path: Path) -> None:
     pbvf("dataset", "push", NAME, tmp_path / "out").refused(2, "the user name 'alice'")
     assert pbvf("dataset", "push", NAME, tmp_path / "out", "--allow", "alice").code == 0
     assert content(tmp_path / "out") == content(folder)
-
-
-@pytest.mark.parametrize(
-    ("case", "code"),
-    [
-        (hostile.DAMAGED["infinite rewards"], 3),
-        (hostile.UNSAFE["external link to an array"], 4),
-        (hostile.INCOMPATIBLE["two architectures"], 5),
-    ],
-)
-def test_a_damaged_dataset_is_neither_sent_nor_packed(
-    made: Path, tmp_path: Path, case: hostile.Case, code: int
-) -> None:
-    folder = Path(shutil.copytree(made, tmp_path / "toy"))
-    case.spoil(folder, hostile.outside(tmp_path / "secret"))
-    hostile.reseal(folder)
-    verdict = pbvf("dataset", "verify", folder)
-    assert verdict.code == code
-    for command in (("push", folder, tmp_path / "out"), ("pack", folder, tmp_path / "toy.tar")):
-        for more in ((), ("--overwrite",)):
-            ran = pbvf("dataset", *command, *more)
-            assert (ran.code, ran.out) == (code, "")
-            assert all(word in ran.error for word in case.words)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["secret", "toy"]
 
 
 def test_one_bar_follows_the_other(
