@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import shutil
 import tracemalloc
 import warnings
@@ -615,6 +616,9 @@ def test_the_kind_is_told_by_content(kind: str, images: dict[str, bytes], tmp_pa
     assert found.safe_for_minari is None
     assert found.digest is not None
     assert found.digest.encode() in images[kind]
+    path.write_bytes(images[kind][:-1] + bytes([images[kind][-1] ^ 1]))
+    found = verify(path)
+    assert (found.kind, found.status, found.digest) == (kind, "damaged", None)
 
 
 def test_files_of_others(tmp_path: Path, images: dict[str, bytes]) -> None:
@@ -627,6 +631,8 @@ def test_files_of_others(tmp_path: Path, images: dict[str, bytes]) -> None:
     assert "'painting'" in str(verify(path).error)
     path.write_bytes(b"hello world, this is no tensor file")
     assert verify(path).status == "damaged"
+    path.write_bytes(pickle.dumps({"a": np.zeros(3)}))
+    assert verify(path).status == "unsafe"
 
 
 def test_parts_and_archives_of_datasets_are_wrong_usage(folder: Path, tmp_path: Path) -> None:
