@@ -19,28 +19,28 @@ from pbvf_offline.policies.files import PoliciesFile, load_policies
 POLICIES = 4
 
 
+ENVIRONMENTS = {
+    "lqr": "LQR-v0",
+    "toy": "toyenv:Toy-v0",
+    "pair": "toyenv:ToyPair-v0",
+    "varied": "toyenv:ToyVaried-v0",
+    "discrete": "toyenv:ToyDiscrete-v0",
+}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Datasets, critics and policies of a few environments, made by the commands themselves."""
-    return make(
-        tmp_path_factory.mktemp("made"),
-        *(
-            line
-            for env, name in (
-                ("LQR-v0", "lqr"),
-                ("toyenv:Toy-v0", "toy"),
-                ("toyenv:ToyPair-v0", "pair"),
-                ("toyenv:ToyVaried-v0", "varied"),
-                ("toyenv:ToyDiscrete-v0", "discrete"),
-            )
-            for data, critic in ((f"lab/{name}-v0", f"{name}-critic"),)
-            for line in (
-                f"collect {env} --dataset {data} --episodes 12 --seed 0",
-                f"fit-critic {data} --critic psvf --hidden 8 --updates 20 --seed 0 --out {critic}",
-                f"synthesize {critic} --from-scratch {POLICIES} --steps 3 --seed 0 --out {name}",
-            )
-        ),
-    )
+    folder = tmp_path_factory.mktemp("made")
+    for name, env in ENVIRONMENTS.items():
+        data, critic = f"lab/{name}-v0", f"{name}-critic"
+        make(
+            folder,
+            f"collect {env} --dataset {data} --episodes 12 --seed 0",
+            f"fit-critic {data} --critic psvf --hidden 8 --updates 20 --seed 0 --out {critic}",
+            f"synthesize {critic} --from-scratch {POLICIES} --steps 3 --seed 0 --out {name}",
+        )
+    return folder
 
 
 @pytest.fixture(autouse=True)

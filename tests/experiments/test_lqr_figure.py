@@ -35,6 +35,7 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.evaluation import evaluate_policies
 
 PNG = b"\x89PNG"
+Ran = tuple[Path, dict[str, dict[str, Any]]]
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "fig-lqr"
 SMALL = LqrSettings(
     grid=9,
@@ -47,7 +48,7 @@ SMALL = LqrSettings(
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     out = tmp_path_factory.mktemp("lqr")
     return out, run_lqr(SMALL, [0, 1], out, lambda _: None, kinds=tuple(SMALL.looks))
 
@@ -162,7 +163,7 @@ def test_predictions_are_the_networks_from_the_start(kind: str, rng: np.random.G
     assert np.allclose(slopes(critic, theta), np.hypot(*steps), atol=1e-3)
 
 
-def test_the_looks_are_the_papers(ran: tuple[Path, dict[str, dict[str, Any]]]) -> None:
+def test_the_looks_are_the_papers(ran: Ran) -> None:
     stages = {name: (look.episodes, look.horizon, look.arrow) for name, look in LOOKS.items()}
     assert stages["pssvf"] == ((60, 1_000), 50, 200)
     assert stages["psvf"] == stages["pavf"] == ((15, 100), 500, 50)
@@ -186,9 +187,7 @@ def test_the_looks_are_the_papers(ran: tuple[Path, dict[str, dict[str, Any]]]) -
 
 
 @pytest.mark.parametrize(("name", "rounds", "episodes"), [("pssvf", 4, 4), ("pavf", 10, 2)])
-def test_path_and_points(
-    ran: tuple[Path, dict[str, dict[str, Any]]], name: str, rounds: int, episodes: int
-) -> None:
+def test_path_and_points(ran: Ran, name: str, rounds: int, episodes: int) -> None:
     run = ran[1][name]["runs"][0]
     path, points = from_lines(run["path"]), from_lines(run["points"])
     assert path.shape == (rounds + 1, 2)
@@ -206,9 +205,7 @@ def test_path_and_points(
         assert np.allclose(stage["theta"], path[at], rtol=1e-4)
 
 
-def test_stages_compare_predictions_with_the_truth(
-    ran: tuple[Path, dict[str, dict[str, Any]]],
-) -> None:
+def test_stages_compare_predictions_with_the_truth(ran: Ran) -> None:
     from scipy.stats import spearmanr
 
     theta = grid_policies(9)
@@ -245,7 +242,7 @@ def test_stages_compare_predictions_with_the_truth(
             assert stage["grid"]["rank_correlation"] == pytest.approx(rank, abs=1e-9)
 
 
-def test_critics_and_seeds_differ(ran: tuple[Path, dict[str, dict[str, Any]]]) -> None:
+def test_critics_and_seeds_differ(ran: Ran) -> None:
     out, results = ran
     for result in results.values():
         assert result["runs"][0]["points"] != result["runs"][1]["points"]
@@ -258,9 +255,7 @@ def test_critics_and_seeds_differ(ran: tuple[Path, dict[str, dict[str, Any]]]) -
     ]
 
 
-def test_summary_has_a_row_for_each_seed_and_medians(
-    ran: tuple[Path, dict[str, dict[str, Any]]],
-) -> None:
+def test_summary_has_a_row_for_each_seed_and_medians(ran: Ran) -> None:
     rows = summary(ran[1])
     assert [(row["critic"], row["seed"]) for row in rows] == [
         (name, seed) for name in SMALL.looks for seed in ("0", "1", "median")
@@ -289,9 +284,7 @@ def test_in_medians_a_constant_prediction_is_no_correlation() -> None:
     assert [row["seed"] for row in summary({"psvf": {"runs": {3: runs[0]}}})] == ["3"]
 
 
-def test_it_resumes_and_refuses_other_settings(
-    ran: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_it_resumes_and_refuses_other_settings(ran: Ran, tmp_path: Path) -> None:
     out, results = ran
     notes: list[str] = []
     again = run_lqr(SMALL, [0, 1], out, notes.append, kinds=tuple(SMALL.looks))
@@ -306,7 +299,7 @@ def test_it_resumes_and_refuses_other_settings(
         run_lqr(SMALL, [0], out, notes.append, kinds=["pavf", "ppo"])
 
 
-def test_figures(ran: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path) -> None:
+def test_figures(ran: Ran, tmp_path: Path) -> None:
     results = {"psvf-relu": ran[1]["psvf-relu"]}
     figures = draw_lqr(results, tmp_path)
     assert [path.name for path in figures] == [

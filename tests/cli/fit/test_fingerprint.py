@@ -19,19 +19,16 @@ GROW = ("--steps", 4, "--restarts", 2, "--seed", 0, "-q", "--json")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two datasets of linear policies, each with a critic of parameters and one of actions."""
-    return make(
-        tmp_path_factory.mktemp("made"),
-        *(
-            line
-            for env in ("ToyPair", "ToyDiscrete")
-            for data in (f"lab/{env.lower()}-v0",)
-            for line in (
-                f"collect toyenv:{env}-v0 --dataset {data} --episodes 12 --seed 0",
-                f"fit-critic {data} {FIT} --out {env}-theta",
-                f"fit-critic {data} {FIT} --out {env}-actions --fingerprint 6",
-            )
-        ),
-    )
+    folder = tmp_path_factory.mktemp("made")
+    for env in ("ToyPair", "ToyDiscrete"):
+        data = f"lab/{env.lower()}-v0"
+        make(
+            folder,
+            f"collect toyenv:{env}-v0 --dataset {data} --episodes 12 --seed 0",
+            f"fit-critic {data} {FIT} --out {env}-theta",
+            f"fit-critic {data} {FIT} --out {env}-actions --fingerprint 6",
+        )
+    return folder
 
 
 @pytest.fixture(autouse=True)
