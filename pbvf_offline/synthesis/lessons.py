@@ -38,6 +38,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.world import Played
 
 _STEPS = 128  # of a policy that are told; n-step sums are over all of its steps
+_NUMBERS = 2**14  # of observations that they start from: fewer steps where those are wide
 _CPU = torch.device("cpu")
 
 
@@ -135,7 +136,8 @@ class StepLessons(Lessons):
     """For a critic that learns from steps: some of each policy's, with lowered rewards.
 
     The n-step target of each is over all steps that follow it. The first step of every episode
-    is told, and others up to 128 are drawn without replacement.
+    is told, and others are drawn without replacement: up to 128, or fewer where observations
+    have more than 128 dimensions, so that what is told of a policy keeps its size.
 
     Told values v with bootstrap factor d become ``(v - shift (1 - d)) / unit``. If V solves
     ``V(s) = v + d V(s')``, then ``(V - shift) / unit`` solves that.
@@ -189,11 +191,11 @@ def _some_steps(data: Trajectories, rng: np.random.Generator) -> NDArray[np.int6
     """Return steps, of each policy the first of its episodes and others, in order."""
     is_first = np.zeros(len(data), bool)
     is_first[data.start[:-1]] = True
-    chosen = []
+    chosen, most = [], min(_STEPS, _NUMBERS // data.policies.spec.obs_dim)
     for policy in range(len(data.policies)):
         own = np.flatnonzero(data.policy == policy)
         first, others = own[is_first[own]], own[~is_first[own]]
-        drawn = rng.permutation(others)[: max(0, _STEPS - len(first))]
+        drawn = rng.permutation(others)[: max(0, most - len(first))]
         chosen += [first, drawn]
     return np.sort(np.concatenate(chosen))
 

@@ -13,7 +13,10 @@ from model_tools import SETTINGS, held_out, played
 from pbvf_offline.critics import TrainingSet
 from pbvf_offline.fit.loop import start_fit, training_set
 from pbvf_offline.models.choice import train
+from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import Imagined, imagine
+from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.trajectories import imagined_trajectories
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.lessons import Scale, StepLessons, lessons_for, lowered
@@ -185,6 +188,24 @@ def test_fewer_policies_at_a_time_tell_the_same_values(
     assert len(apart) == len(together)
     np.testing.assert_array_equal(apart.policy, together.policy)
     np.testing.assert_allclose(apart.theta, together.theta)
+
+
+def test_fewer_steps_are_told_where_observations_are_wide() -> None:
+    spec = box_spec(400)
+    ensemble = Ensemble(spec, wide_scales(), ModelSettings(0, 2, (4,)))
+    place = World(ensemble, np.zeros((3, 400)), 60, 1.0)
+    fit = start_fit(make_data(spec), fit_settings("psvf"), CPU)
+    lessons = lessons_for(fit, ensemble, np.random.default_rng(1))
+    place.play(
+        make_policies(spec, 2), place.initial, np.random.default_rng(0), record=True,
+        after_block=lessons.add,
+    )  # fmt: skip
+    assert len(lessons.training_set(ASIS)) == 2 * 40  # 2^14 numbers are 40 observations
+
+
+def wide_scales() -> Scales:
+    data = make_data(box_spec(400))
+    return dataclasses.replace(Scales.of(data, np.arange(len(data))), ends=False)
 
 
 def test_values_in_a_scale_solve_the_same_equation(world: World) -> None:
