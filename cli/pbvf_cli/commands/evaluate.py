@@ -89,9 +89,11 @@ def evaluate(
     if critic is None:
         devices.runs_on_cpu(device, sink)
     else:
+        torch_device = devices.torch_device(device)
+
         from pbvf_offline.fit.critic_file import load_critic
 
-        judge = load_critic(critic, devices.torch_device(device))
+        judge = load_critic(critic, torch_device)
         refuse_unread(judge, loaded.policies.spec, policies)
         references.append((judge.context.environment, critic))
     config = environments.choose_environment(

@@ -93,11 +93,12 @@ def fit_critic(
         without=[*search.options(), *(["--force"] if force else [])],
     )
 
+    torch_device = devices.torch_device(device)
+
     from pbvf_offline.critics import CRITICS
     from pbvf_offline.fit.settings import fit_defaults
     from pbvf_offline.fit.to_file import fit_to_file, stored_seed
 
-    torch_device = devices.torch_device(device)
     table = SettingsTable()
     data = open_data(dataset, table, require_manifest=require_manifest)
     table.show("critic", critic)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.critics import load_oracle, refuse_unread
-from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
@@ -65,13 +64,14 @@ def predict(
     if out is not None:
         values.output_file(out, policies if overwrite else None)
 
-    with signals.held():  # an exception raised while torch loads would abort the process
-        from pbvf_offline.fit.critic_file import load_critic
-        from pbvf_offline.io.reading import file_digest
-        from pbvf_offline.synthesis.foresight import IMAGINED_UNIT
-        from pbvf_offline.synthesis.prediction import predict as predict_policies
+    torch_device = devices.torch_device(device)
 
-    judge = load_critic(critic, devices.torch_device(device))
+    from pbvf_offline.fit.critic_file import load_critic
+    from pbvf_offline.io.reading import file_digest
+    from pbvf_offline.synthesis.foresight import IMAGINED_UNIT
+    from pbvf_offline.synthesis.prediction import predict as predict_policies
+
+    judge = load_critic(critic, torch_device)
     given, environment, source = _policies(policies, require_manifest=require_manifest)
     refuse_unread(judge, given.spec, policies)
     table = SettingsTable()

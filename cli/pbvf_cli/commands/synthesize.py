@@ -91,6 +91,8 @@ def synthesize(
         named = [option for option, value in place.items() if value is not None]
         _refuse_measuring([*named, *protocol.options()])
 
+    torch_device = devices.torch_device(device)
+
     from pbvf_cli.shared import environments
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
@@ -98,7 +100,7 @@ def synthesize(
     from pbvf_offline.synthesis.to_file import stored_seed, synthesize_to_file
 
     environments.silence_gymnasium()
-    file = load_critic(critic, devices.torch_device(device))
+    file = load_critic(critic, torch_device)
     reference = file.context.environment
     env_id = None if reference is None else reference.id
     table = SettingsTable()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def torch_device(device: DeviceName) -> torch.device:
-    """Return the device to compute on; imports torch.
+    """Return the device to compute on; imports torch, before the modules that need it.
 
     Raises:
         UsageError: CUDA is asked for and not there.
