@@ -33,7 +33,6 @@ from pbvf_offline.models.network import has_bfloat16
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import fit_model_to_file
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_offline.presets.offline import env_preset
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.targets import segment_starts
 from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
@@ -43,7 +42,7 @@ from pbvf_runs.settings import CollectSettings
 
 Note = Callable[[str], None]
 _MODEL = ModelRequest(seed=0)
-_ROUNDS = RoundSettings(seed=0, lr=1.0)
+_ROUNDS = RoundSettings(seed=0)
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,7 @@ class OfflineSettings:
         recipes: Which critics to fit: ``default``, ``paper`` and ``model``.
         model_updates: Gradient steps of the learned environment.
         model: What else decides it; the seed is the dataset's.
-        rounds: What decides the critic of imagined returns; seed and learning rate are the
-            dataset's and the environment's.
+        rounds: What decides the critic of imagined returns; the seed is the dataset's.
         workers: Number of processes; does not change the results.
     """
 
@@ -81,7 +79,7 @@ class OfflineSettings:
     episodes: int = 2
     policies: int = 5
     recipes: tuple[str, ...] = ("default", "paper")
-    model_updates: int = 20_000
+    model_updates: int = 8_000
     model: ModelRequest = _MODEL
     rounds: RoundSettings = _ROUNDS
     workers: int = 1
@@ -260,8 +258,7 @@ class _Seed:
         """Return what grew through a PSSVF of imagined returns."""
         settings, seed = self._settings, self._seed
         request = dataclasses.replace(settings.model, seed=seed, bfloat16=has_bfloat16())
-        lr = env_preset(settings.env).synthesis_lr
-        rounds = dataclasses.replace(settings.rounds, seed=seed, lr=lr)
+        rounds = dataclasses.replace(settings.rounds, seed=seed)
         described = {
             "seed": seed,
             "data": settings.data_settings(),

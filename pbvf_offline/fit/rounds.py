@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pbvf_offline.critics import CRITICS
-from pbvf_offline.presets.offline import critic_sources, default_gamma, env_preset
+from pbvf_offline.presets.offline import critic_sources, default_gamma
 from pbvf_offline.records import Defaults, Record, setting, since
 from pbvf_offline.setting_types import MAX_PROBES, MAX_UPDATES, CriticHidden, Gamma, Seed, Width
 
@@ -49,7 +49,6 @@ class RoundSettings(Record):
     """
 
     seed: Seed
-    lr: Annotated[float, setting("Learning rate of a climb.", gt=0)]
     rounds: Annotated[
         int,
         setting("Rounds of ascent and imagination.", ge=1, le=10_000, default="30", panel=IMAGINED),
@@ -69,6 +68,7 @@ class RoundSettings(Record):
     known: Annotated[int, setting("Dataset policies played at first.", ge=0, le=100_000)] = 500
     starts: Annotated[int, setting("Start states of a policy.", ge=1, le=1_000)] = 4
     steps: Annotated[int, setting("Gradient steps of a climb.", ge=1)] = 100
+    lr: Annotated[float, setting("Learning rate of a climb.", gt=0)] = 0.05
     radius: Annotated[float, setting("Size of the trust region.", gt=0)] = 1.0
     updates: Annotated[int, setting("The critic's gradient steps in a round.", ge=1)] = 400
     hidden: CriticHidden = (256, 256)
@@ -125,12 +125,11 @@ def round_defaults(kind: str, env_id: str | None) -> Defaults[RoundSettings]:
 
     Args:
         kind: Which critic.
-        env_id: The environment's id, for the paper's discount and learning rate there.
+        env_id: The environment's id, for the paper's discount factor there.
     """
     known = CRITICS[kind]
     settings = RoundSettings(
         seed=0,
-        lr=env_preset(env_id).synthesis_lr,
         kind=kind,
         gamma=1.0 if known.monte_carlo else default_gamma(kind, env_id),
         n_step=1 if known.monte_carlo else known.offline.n_step,

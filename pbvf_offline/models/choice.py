@@ -27,7 +27,7 @@ from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories
 
 NOISES = (0.03, 0.0, 0.15)  # the first is the one at which features are compared
-UNROLLS = (1, 5)
+UNROLLS = (1, 10)
 
 
 @dataclass(frozen=True)

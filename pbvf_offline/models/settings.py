@@ -49,8 +49,8 @@ class ModelShape(Record):
     ] = 2e-3
     batch_size: Annotated[
         int,
-        setting("Steps that each network sees in an update.", ge=1, le=65_536, default="256"),
-    ] = 256
+        setting("Steps that each network sees in an update.", ge=1, le=65_536, default="512"),
+    ] = 512
     bfloat16: Annotated[
         bool,
         setting(

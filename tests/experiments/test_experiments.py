@@ -15,7 +15,7 @@ from pbvf_offline.critics import OfflinePreset, kinds
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
-from pbvf_offline.presets.offline import SynthesisPreset, env_preset
+from pbvf_offline.presets.offline import SynthesisPreset
 from pbvf_runs.seeds import parse_seeds
 
 PNG = b"\x89PNG"
@@ -97,13 +97,12 @@ def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
         recipes=("model",),
         model_updates=20,
         model=ModelRequest(seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2),
-        rounds=RoundSettings(seed=0, lr=1.0, rounds=2, fresh=4, known=2, steps=2, updates=3),
+        rounds=RoundSettings(seed=0, rounds=2, fresh=4, known=2, steps=2, updates=3),
     )
     notes: list[str] = []
     results = run_offline(settings, [3], tmp_path, notes.append)
     stored = json.loads((tmp_path / "raw" / "seed-003-model.json").read_text())
     assert stored["settings"]["rounds"]["seed"] == stored["settings"]["model"]["seed"] == 3
-    assert stored["settings"]["rounds"]["lr"] == env_preset(SMALL.env).synthesis_lr
     found = results[3]["model"]
     assert len(found["rounds"]) == 2
     assert found["kept"] in found["rounds"]

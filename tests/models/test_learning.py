@@ -114,7 +114,7 @@ def test_the_check_chooses_angles_where_an_observation_winds_and_no_noise_where_
     assert [(t.noise, t.angles) for t in trials[:2]] == [(0.03, False), (0.03, True)]
     best = min(trials, key=lambda trial: trial.check.score)
     assert best == Trial(chosen.noise, chosen.angles, chosen.unroll, best.check)
-    assert [t.unroll for t in trials] == [1, 1, 1, 1, 5]
+    assert [t.unroll for t in trials] == [1, 1, 1, 1, 10]
     assert chosen.members == SETTINGS.members
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pbvf_offline.models.choice import Trial
     from pbvf_offline.models.to_file import ModelResult
 
-_UPDATES = 20_000
+_UPDATES = 8_000
 _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage")
 
 

@@ -49,7 +49,7 @@ def test_json_holds_what_the_interface_promises(here):
         assert len(check[name]) == len(check["steps"])
     assert isinstance(result["fit_for"], list)
     assert len(result["trials"]) == 5
-    assert [trial["unroll"] for trial in result["trials"]] == [1, 1, 1, 1, 5]
+    assert [trial["unroll"] for trial in result["trials"]] == [1, 1, 1, 1, 10]
     best = min(result["trials"], key=lambda trial: trial["score"])
     assert result["unroll"] == best["unroll"]
     assert (best["noise"], best["angles"]) == (result["noise"], result["angles"])
