@@ -119,6 +119,17 @@ class ModelCheck(Record):
         return score
 
     @property
+    def error_at_all_horizons(self) -> float:
+        """What a choice of features minimises; infinite without any piece.
+
+        The geometric mean of the errors of sums and states at all horizons, in units of their
+        spreads. Errors below a hundredth count as a hundredth.
+        """
+        errors = [horizon.relative_error for horizon in self.horizons]
+        errors += [h.state_error for h in self.horizons if h.state_error is not None]
+        return float(np.exp(np.log(np.maximum(errors, 0.01)).mean())) if errors else float("inf")
+
+    @property
     def fit_for(self) -> tuple[str, ...]:
         """What the ensemble may be used for: sums over so many steps, and the search.
 

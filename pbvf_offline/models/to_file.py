@@ -18,7 +18,7 @@ from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import partial_path, writing
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.models.check import check_model, held_out_episodes
-from pbvf_offline.models.choice import NOISES, UNROLLS, Trial, choose_settings
+from pbvf_offline.models.choice import NOISES, TRIAL_VALIDATION, UNROLLS, Trial, choose_settings
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
 from pbvf_offline.models.scales import Scales
@@ -169,9 +169,10 @@ def _begin(
     hooks: Hooks,
 ) -> ModelFile:
     shape = {field.name: getattr(request, field.name) for field in fields(ModelShape)}
+    share = max(request.validation, TRIAL_VALIDATION)
     settings, trials = choose_settings(
         data,
-        held,
+        held_out_episodes(data.episodes, share, request.seed),
         ModelSettings(**shape),
         noises=NOISES if request.noise is None else (request.noise,),
         angles=(False, True) if request.angles is None else (request.angles,),

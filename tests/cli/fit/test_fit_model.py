@@ -50,9 +50,11 @@ def test_json_holds_what_the_interface_promises(here):
     assert isinstance(result["fit_for"], list)
     assert len(result["trials"]) == 5
     assert [trial["unroll"] for trial in result["trials"]] == [1, 1, 1, 1, 10]
-    best = min(result["trials"], key=lambda trial: trial["score"])
-    assert result["unroll"] == best["unroll"]
-    assert (best["noise"], best["angles"]) == (result["noise"], result["angles"])
+    steps = [t for t in result["trials"][:4] if t["angles"] == result["angles"]]
+    single = min(steps, key=lambda trial: trial["score"])
+    assert result["noise"] == single["noise"]
+    far = result["trials"][4]["score"] <= 1.25 * single["score"]
+    assert result["unroll"] == (10 if far else 1)
     again = fit(*SMALL, *argv)
     assert again["already_complete"]
     assert again["check"] == check
