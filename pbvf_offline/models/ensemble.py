@@ -1,8 +1,4 @@
-"""An ensemble of dynamics networks, and its training: resumable at any update.
-
-What update u draws is a pure function of the seed and u, and the state of a training is
-its weights, Adam's moments and the number of updates.
-"""
+"""An ensemble of dynamics networks, and the steps that it learns from."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """The better of two critics stands: that of imagined episodes, or that of the default recipe.
 
 Both are climbed by fresh policies, and the learned environment plays where they arrive, from
-starts and with noise that no search has seen. The critic whose policies have the higher mean
-cautious return stands. The estimate favours imagined episodes, which were sought in that very
-environment: where it prefers the default recipe all the same, nothing speaks for them.
+starts spread over the data's and with action noise that no search has seen. The critic
+whose policies have the higher mean cautious return stands. The estimate favours imagined episodes,
+which were sought in that very environment: where it prefers the default recipe all the same,
+nothing speaks for them.
 """
 
 from __future__ import annotations

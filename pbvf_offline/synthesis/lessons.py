@@ -44,7 +44,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Scale:
-    """Critics learn values of unit spread: ``(V - shift) / unit``.
+    """Critics learn values of about unit spread: ``(V - shift) / unit``.
 
     Attributes:
         shift: Mean of the values that are told first.
@@ -59,7 +59,8 @@ class Scale:
         """Return the scale of the values of policies.
 
         Discounted, a policy is worth what an episode would be worth that earned as much at every
-        step: ``C (1 - gamma^L) / ((1 - gamma) L)``.
+        step: ``C (1 - gamma^L) / ((1 - gamma) L)``. What a truncated episode is still worth beyond
+        its time limit is left out.
         """
         worth = played.cautious
         if gamma < 1:
@@ -136,8 +137,8 @@ class StepLessons(Lessons):
     """For a critic that learns from steps: some of each policy's, with lowered rewards.
 
     The n-step target of each is over all steps that follow it. The first step of every episode
-    is told, and others are drawn without replacement: up to 128, or fewer where observations
-    have more than 128 dimensions, so that what is told of a policy keeps its size.
+    is told, and others are drawn without replacement: up to 128 with those, or fewer where
+    observations have more than 128 dimensions, so that what is told of a policy keeps its size.
 
     Told values v with bootstrap factor d become ``(v - shift (1 - d)) / unit``. If V solves
     ``V(s) = v + d V(s')``, then ``(V - shift) / unit`` solves that.
