@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import decode, read_tensor_file
+from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_runs.folder import SHARD_NAME, own_entries
 from pbvf_runs.records import (
@@ -30,6 +32,31 @@ from pbvf_runs.records import (
 )
 
 BRING_BACK: Final = "bring it back, or start over with --overwrite"
+
+
+@dataclass(frozen=True)
+class KeptEpisodes(Record):
+    """What a checkpoint says of the episodes on disk.
+
+    Attributes:
+        shards: Names of the shards, in order.
+        pending: Digest of the file of waiting episodes; None where there are none.
+    """
+
+    shards: tuple[str, ...]
+    pending: str | None
+
+    @classmethod
+    def of(cls, extra: object, where: Path) -> KeptEpisodes:
+        """Read it from what a run adds to its checkpoint.
+
+        Raises:
+            DamagedError: It is not there, or malformed.
+        """
+        if not isinstance(extra, dict):
+            raise DamagedError("says nothing of the run's episodes", where=where)
+        named = ("shards", "pending")
+        return cls.from_dict({name: extra[name] for name in named if name in extra}, where)
 
 
 class RunEpisodes:
@@ -138,18 +165,26 @@ def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
         raise DamagedError("is not a run's result", where=path, remedy="remove it and run again")
     path = folder / CHECKPOINT_FILE
     if path.exists():
-        extra = decode(KIND, read_tensor_file(path), str(path))[0]["extra"]
-        for name in extra["shards"]:
+        content = decode(KIND, read_tensor_file(path), str(path))[0]
+        kept = KeptEpisodes.of(content.get("extra"), path)
+        for name in kept.shards:
             if re.fullmatch(SHARD_NAME, name) is None:
                 raise DamagedError("names a shard that no run writes", where=path)
             digest = name.removesuffix(".safetensors").rpartition("-")[2]
             yield folder / EPISODES_FOLDER / name, digest, "checkpoint"
-        if extra["pending"] is not None:
-            yield folder / PENDING_FILE, extra["pending"], "checkpoint"
+        if kept.pending is not None:
+            yield folder / PENDING_FILE, _digest(kept.pending, path), "checkpoint"
     elif result.get("episodes"):
         raise missing_file(path)
     if result.get("tail") is not None:
-        yield folder / TAIL_FILE, result["tail"], "result"
+        yield folder / TAIL_FILE, _digest(result["tail"], folder / RESULT_FILE), "result"
+
+
+def _digest(text: object, where: Path) -> str:
+    """Return the whole digest of a file, which a beginning of one is not."""
+    if not isinstance(text, str) or re.fullmatch("[0-9a-f]{64}", text) is None:
+        raise DamagedError("names a file of episodes without its digest", where=where)
+    return text
 
 
 def missing_file(path: Path) -> DamagedError:

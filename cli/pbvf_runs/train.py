@@ -35,7 +35,7 @@ from pbvf_offline.io.tensor_file import read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_runs.episodes import RunEpisodes
+from pbvf_runs.episodes import KeptEpisodes, RunEpisodes
 from pbvf_runs.folder import (
     claim,
     clear,
@@ -277,7 +277,8 @@ class _Runner:
                 )
             return None
         self.returns = [(int(s), float(r)) for s, r in extra["training_returns"]]
-        self.kept.resume(extra["shards"], extra["pending"])
+        kept = KeptEpisodes.of(extra, path)
+        self.kept.resume(kept.shards, kept.pending)
         self.last = image
         return training
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,15 +183,56 @@ def test_a_tail_with_malformed_episodes_is_damage(tmp_path: Path) -> None:
         load_run(folder)
 
 
+def rewrite_extra(folder: Path, change: Callable[[Any], Any]) -> None:
+    """Change what a checkpoint says beside the training; its digest stays right."""
+    path = folder / "checkpoint.safetensors"
+    header, tensors = tensor_file.decode("checkpoint", path.read_bytes(), str(path))
+    header["extra"] = change(header["extra"])
+    # The content's record is private: no public function writes such a checkpoint.
+    path.write_bytes(tensor_file.encode(KIND, _Content.from_dict(header, "x"), tensors))
+
+
 def test_a_checkpoint_names_no_file_outside_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train_run(CONFIG, folder, STEPS)
-    path = folder / "checkpoint.safetensors"
     name = next(iter(sorted((folder / "episodes").iterdir()))).name
-    assert name.encode() in path.read_bytes()
-    header, tensors = tensor_file.decode("checkpoint", path.read_bytes(), str(path))
-    header["extra"]["shards"] = ["../../" + name]
-    # The content's record is private: no public function writes such a checkpoint.
-    path.write_bytes(tensor_file.encode(KIND, _Content.from_dict(header, "x"), tensors))
+    assert name.encode() in (folder / "checkpoint.safetensors").read_bytes()
+    rewrite_extra(folder, lambda extra: extra | {"shards": ["../../" + name]})
     with pytest.raises(DamagedError, match="names a shard that no run writes"):
+        load_run(folder)
+
+
+def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda extra: {key: value for key, value in extra.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without("shards"), "field 'shards' is missing"),
+        (without("pending"), "field 'pending' is missing"),
+        (lambda extra: extra | {"shards": 3}, "shards"),
+        (lambda extra: extra | {"shards": [3]}, "shards"),
+        (lambda extra: extra | {"pending": 5}, "pending"),
+        (lambda extra: extra | {"pending": ""}, "without its digest"),
+        (lambda extra: extra | {"pending": extra["pending"][:8]}, "without its digest"),
+    ],
+)
+def test_a_checkpoint_that_says_otherwise_of_its_episodes_is_damage(
+    change: Callable[[Any], Any], words: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    train_run(CONFIG, folder, STEPS)
+    rewrite_extra(folder, change)
+    with pytest.raises(DamagedError, match=words):
+        load_run(folder)
+
+
+def test_a_result_names_its_tail_by_the_whole_digest(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run(CONFIG, folder, STEPS)
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps(result | {"tail": result["tail"][:6]}))
+    with pytest.raises(DamagedError, match="without its digest"):
         load_run(folder)

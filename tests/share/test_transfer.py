@@ -25,6 +25,7 @@ from pbvf_datasets.share.arrival import Arrival
 from pbvf_datasets.share.privacy import Machine, find_private
 from pbvf_datasets.share.remote import BrokenError
 from pbvf_datasets.share.remotes import fsspec as fsspec_remote
+from pbvf_datasets.share.remotes import remote_at
 from pbvf_datasets.share.remotes import web as web_remote
 from pbvf_datasets.share.remotes.fsspec import FsspecRemote
 from pbvf_datasets.share.transfer import SignatureWarning, pull, push
@@ -767,6 +768,17 @@ def test_the_log_of_the_packages_under_fsspec_is_not_printed(monkeypatch, capsys
     for name in ("gcsfs", "gcsfs.retry", "s3fs"):
         logging.getLogger(name).error("after")
     assert capsys.readouterr().err == "before\n"
+
+
+def test_a_file_address_is_a_path_or_refused(made, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert remote_at(f"file://localhost{tmp_path}/x").shown == f"{tmp_path}/x"
+    for address in (f"file:{tmp_path}/x", f"file::{tmp_path}/x", "FILE:x"):
+        with pytest.raises(UsageError, match="is no address; write the path, or file:///PATH"):
+            push(made, address)
+    with pytest.raises(UsageError, match="fsspec knows"):
+        pull("reference://", NAME)
+    assert list(tmp_path.glob("file*")) == []
 
 
 def test_places_that_fsspec_does_not_reach(made, root):

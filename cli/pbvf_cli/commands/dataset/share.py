@@ -195,8 +195,8 @@ def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, mo
     own = _own_id(arrived.path)
     if own != arrived.dataset:  # its files stay as they were sent, so that their digests fit
         sink.note(
-            f"note: its files call it {own}; stock Minari loads it as {arrived.dataset}, but lists "
-            "it only under its own id"
+            f"note: its files call it {own}; stock Minari loads it as {arrived.dataset}, but its "
+            "list leaves it out, with a warning"
         )
     sink.result(payload, rows)
 

@@ -45,6 +45,6 @@ def remote_at(address: str) -> Remote:
         raise UsageError(f"{address!r} is neither a folder nor an address")
     match = _SCHEME.match(address)
     scheme = "folder" if match is None else match[1].lower()
-    if scheme in ("file", "local") and not address.startswith("//", len(scheme) + 1):
-        scheme = "fsspec"  # file::…, a chain of fsspec's
+    if re.match("(file|local):(?!//)", address, re.IGNORECASE):  # file:/… and file::…
+        raise UsageError(f"{address!r} is no address", remedy="write the path, or file:///PATH")
     return REMOTES[scheme if scheme in REMOTES else "fsspec"](address)

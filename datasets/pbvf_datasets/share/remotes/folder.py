@@ -32,7 +32,7 @@ class FolderRemote:
     pauses: tuple[float, ...] = ()
 
     def __init__(self, address: str | os.PathLike[str]) -> None:
-        path = re.sub("^[a-zA-Z]+://", "", os.fspath(address)) or "/"
+        path = re.sub("^[a-zA-Z]+://(localhost(?=/))?", "", os.fspath(address)) or "/"
         self.folder = Path(path).expanduser()
         self.shown = str(self.folder)
 

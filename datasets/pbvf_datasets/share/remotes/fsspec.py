@@ -170,7 +170,7 @@ class FsspecRemote:
             ) from None
         except Exception as error:
             # Each package under fsspec has errors of its own, with no base in common.
-            if not name and isinstance(error, ValueError):
+            if not name and isinstance(error, ValueError | TypeError):
                 raise UsageError(
                     f"is nothing that fsspec knows ({error_text(error, self._address)})",
                     where=self.shown,
