@@ -11,10 +11,12 @@ import os
 
 def exception_text(error: BaseException) -> str:
     """Return ``TypeName: message`` of somebody else's exception, whatever it does when asked."""
+    name = type(error).__name__
     try:
-        return f"{type(error).__name__}: {error}"
+        text = str(error)
     except Exception:
-        return type(error).__name__
+        return name
+    return f"{name}: {text}" if text else name
 
 
 def printable(name: str) -> str:
@@ -49,8 +51,10 @@ class PbvfError(Exception):
         super().__init__(str(self))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments are lost in default pickling between worker processes.
-        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+        # Keyword-only arguments are lost in default pickling between worker processes. Notes
+        # hold the traceback of the process that raised it.
+        notes = {"__notes__": self.__notes__} if hasattr(self, "__notes__") else None
+        return (_rebuild, (type(self), self.what, self.where, self.remedy), notes)
 
     def __str__(self) -> str:
         """One line: ``where: what; remedy``."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pbvf_offline.errors import UsageError, exception_text
+from pbvf_offline.foreign import failure
 
 T = TypeVar("T")
 
@@ -99,7 +100,8 @@ class Registry(Mapping[str, T], Generic[T]):
             member: T = point.load()
         except Exception as error:
             package = _package(point)
-            raise UsageError(
+            raise failure(
+                error,
                 f"the {self.kind} {point.name!r} of the package {package} cannot be imported: "
                 f"{exception_text(error)}",
                 remedy=f"mend or uninstall {package}",

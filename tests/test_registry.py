@@ -55,8 +55,9 @@ def test_a_package_that_cannot_be_imported_is_named(
     monkeypatch.delitem(sys.modules, "added", raising=False)
     registry: Registry[object] = Registry("thing", "pbvf_offline.tests", OWN)
     message = (
-        "the thing 'mine' of the package added cannot be imported: RuntimeError: no; "
-        "mend or uninstall added"
+        "the thing 'mine' of the package added cannot be imported: RuntimeError: no, "
+        f"at {tmp_path}/added.py:1 (in <module>); mend or uninstall added; "
+        "--debug shows the traceback"
     )
     with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         registry.choose("mine")

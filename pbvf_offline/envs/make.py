@@ -18,11 +18,13 @@ from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.envs.wrappers import WRAPPERS, wrap
 from pbvf_offline.errors import (
     DamagedError,
+    PbvfError,
     UnsafeError,
     UsageError,
     exception_text,
     printable,
 )
+from pbvf_offline.foreign import failure, place_of
 
 LQR_ID = "LQR-v0"
 _ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
@@ -46,7 +48,9 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
 
     Raises:
         UsageError: Unknown id, missing module, bad arguments; the paper's v2/v3 MuJoCo
-            names point to their v5 successors.
+            names point to their v5 successors. Or the environment's own code failed: file and
+            line are named.
+        ResourceError: Memory, disk or open files ran out while it was built.
     """
     register_environments()
     module, _, env_id = config.name.rpartition(":")
@@ -67,27 +71,76 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             # Gymnasium warns of every older version; whether one may be used is the user's choice.
             warnings.simplefilter("ignore", DeprecationWarning)
             env = gym.make(env_id, disable_env_checker=True, **kwargs)
-    except gym.error.DependencyNotInstalled as error:
-        raise UsageError(
-            f"a dependency is missing: {error}", where=config.name, remedy="install it with pip"
-        ) from error
-    except gym.error.Error as error:
-        what = str(error).rstrip(".")
-        raise UsageError(what, where=config.name, remedy=_successor(env_id)) from error
-    except ImportError as error:
-        # Gymnasium answers the old MuJoCo ids (v2, v3) with an ImportError.
-        raise UsageError(
-            "this environment cannot be imported: " + str(error).split("\n", maxsplit=1)[0],
-            where=config.name,
-            remedy=_successor(env_id),
-        ) from error
+    except PbvfError:
+        raise
     except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"the environment refused its arguments {dict(config.kwargs)}: {exception_text(error)}",
-            where=config.name,
+        raise _not_built(error, config, env_id) from error
+    env = wrap(env, config.wrappers)
+    _check_has_spaces(env, config.name)
+    return env
+
+
+def _not_built(error: BaseException, config: EnvConfig, env_id: str) -> PbvfError:
+    """Return the error that says why an environment could not be built, and whose fault it is."""
+    name, arguments = config.name, dict(config.kwargs)
+    cause = error.__cause__
+    refused = isinstance(error, TypeError) and type(cause) is TypeError
+    if refused and cause is not None:
+        error = cause  # Gymnasium raised it again, in its own words
+    text = exception_text(error)
+    if isinstance(error, gym.error.DependencyNotInstalled):
+        return UsageError(
+            f"a dependency is missing: {error}", where=name, remedy="install it with pip"
+        )
+    if place_of(error) is not None:
+        given = f" with the arguments {arguments}" if arguments else ""
+        return failure(
+            error,
+            f"the environment raised {text} while it was built{given}",
+            where=name,
+            remedy=_mend(error) + (", or check --env-kwargs" if arguments else ""),
+        )
+    if isinstance(error, gym.error.Error):
+        return UsageError(str(error).rstrip("."), where=name, remedy=_successor(env_id))
+    if isinstance(error, ImportError):
+        # Gymnasium answers the old MuJoCo ids (v2, v3) with an ImportError.
+        line = str(error).split("\n", maxsplit=1)[0]
+        missing = isinstance(error, ModuleNotFoundError)
+        return UsageError(
+            f"this environment cannot be imported: {line}",
+            where=name,
+            remedy=_mend(error) if missing else _successor(env_id),
+        )
+    if arguments or refused:
+        return failure(
+            error,
+            f"the environment refused its arguments {arguments}: {text}",
+            where=name,
             remedy="check --env-kwargs",
-        ) from error
-    return wrap(env, config.wrappers)
+        )
+    return failure(
+        error, f"the environment cannot be built: {text}", where=name, remedy=_mend(error)
+    )
+
+
+def _mend(error: BaseException) -> str:
+    """Say what to do about a failure in the environment's own code."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name}, or mend the environment"
+    return "mend the environment"
+
+
+def _check_has_spaces(env: Env, name: str) -> None:
+    for which in ("observation_space", "action_space"):
+        try:
+            getattr(env, which)
+        except (Exception, SystemExit) as error:
+            raise failure(
+                error,
+                f"the environment raised {exception_text(error)} when asked for its {which}",
+                where=name,
+                remedy=_mend(error),
+            ) from error
 
 
 def make_trusted_env(reference: EnvReference, where: str) -> Env:
@@ -174,13 +227,15 @@ def _import_for_user(module: str, name: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
+        place = place_of(error)
         raise UsageError(
-            f"module {error.name!r} was not found",
+            f"module {error.name!r} was not found" + (f", at {place}" if place else ""),
             where=name,
             remedy="run from the folder that holds it, or install it",
         ) from error
     except (Exception, SystemExit) as error:
-        raise UsageError(
+        raise failure(
+            error,
             f"module {module!r} cannot be imported: {exception_text(error)}",
             where=name,
             remedy="mend the module",

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pbvf_offline.envs.portable import is_portable
-from pbvf_offline.errors import PbvfError, UsageError, exception_text
+from pbvf_offline.errors import PbvfError, exception_text
+from pbvf_offline.foreign import failure
 from pbvf_offline.records import Record
 from pbvf_offline.registry import Member, Registry
 
@@ -83,10 +84,12 @@ def wrap(env: Env, wrappers: Iterable[Wrapper]) -> Env:
             env = make(env, **wrapper.kwargs)
         except PbvfError:
             raise
-        except Exception as error:
-            raise UsageError(
+        except (Exception, SystemExit) as error:
+            raise failure(
+                error,
                 f"{wrapper.name} refused {dict(wrapper.kwargs)}: {exception_text(error)}",
                 where=OPTION,
+                remedy="check its arguments, and that it goes with the environment",
             ) from error
     return env
 

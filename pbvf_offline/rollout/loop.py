@@ -10,16 +10,20 @@ import contextlib
 import itertools
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.envs.make import Env, env_name, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
+from pbvf_offline.foreign import failure, place_of
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.rollout.episodes import Episode
@@ -27,6 +31,8 @@ from pbvf_offline.rollout.schedules import Schedule, Segment
 from pbvf_offline.rollout.workers import Job, ordered_map
 
 _FIRST_CAPACITY = 1024
+_RESET_ANSWER = "observation, info"
+_STEP_ANSWER = "observation, reward, terminated, truncated, info"
 
 
 class EpisodeRun:
@@ -55,6 +61,7 @@ class EpisodeRun:
 
     Raises:
         UsageError: The environment could not be reset.
+        ResourceError: Memory, disk or open files ran out in the environment.
     """
 
     def __init__(
@@ -85,7 +92,7 @@ class EpisodeRun:
         self.steps = 0
         self.terminated = self.truncated = False
         self.reports_survive = False
-        with self._blame():
+        with self._blame(reset=True):
             obs, _ = env.reset(seed=self.seed)
             _check_shape(env, obs, self._shape)
             # Copied at once: some environments return the same array at every step.
@@ -155,19 +162,34 @@ class EpisodeRun:
         return self.ended
 
     @contextlib.contextmanager
-    def _blame(self) -> Iterator[None]:
-        """Turn what the environment raises into an error that names it."""
+    def _blame(self, *, reset: bool = False) -> Iterator[None]:
+        """Turn what the environment raises into an error that names it; ours stay as they are."""
         try:
             yield
         except PbvfError:
             raise
         except (Exception, SystemExit) as error:
+            called = _called_by_loop(error)
+            unfit = isinstance(error, ValueError | TypeError) and (
+                called is None or (place_of(error) is None and "unpack" in str(error))
+            )
+            if not unfit and (called is None or _is_ours(called)):
+                raise
             # An environment that checks its actions stumbles over what a NaN led to.
             self._check_finite(0)
-            raise UsageError(
-                f"the environment raised {exception_text(error)} in step {self.steps} "
-                f"of episode {self._index}",
-                where=env_name(self._env),
+            name, text = env_name(self._env), exception_text(error)
+            doing = "the reset" if reset else f"step {self.steps}"
+            if unfit:  # for us, or for one of Gymnasium's wrappers
+                wanted = _RESET_ANSWER if reset else _STEP_ANSWER
+                raise UsageError(
+                    f"the answer of {doing} in episode {self._index} is not ({wanted}): {text}",
+                    where=name,
+                    remedy="mend the environment",
+                ) from error
+            raise failure(
+                error,
+                f"the environment raised {text} in {doing} of episode {self._index}",
+                where=name,
                 remedy="mend the environment and run the same command again",
             ) from error
 
@@ -233,6 +255,19 @@ def run_episode(env: Env, schedule: Schedule, index: int, max_steps: int | None 
     run = EpisodeRun(env, schedule, index)
     run.advance(max_steps)
     return run.episode()
+
+
+def _called_by_loop(error: BaseException) -> FrameType | None:
+    """Return the frame of what this module had called when it failed; None where it failed here."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    here = max(k for k, frame in enumerate(frames) if frame.f_globals.get("__name__") == __name__)
+    return frames[here + 1] if here + 1 < len(frames) else None
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is of this project, and of no environment or wrapper in it."""
+    of_environment = isinstance(frame.f_locals.get("self"), gym.Env)
+    return str(frame.f_globals.get("__name__", "")).startswith("pbvf_") and not of_environment
 
 
 def _check_shape(env: Env, obs: Any, shape: tuple[int, ...]) -> None:

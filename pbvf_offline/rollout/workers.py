@@ -262,6 +262,8 @@ def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent
                     run = job.start()
                 answer = (position, True, run(item))
             except PbvfError as error:
+                # Tracebacks do not cross; --debug shows notes too.
+                error.add_note(f"In a worker process:\n{traceback.format_exc()}")
                 answer = (position, False, error)
             except Exception:
                 answer = (position, False, RuntimeError(traceback.format_exc()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 from pathlib import Path
 
@@ -207,6 +208,21 @@ def test_licence_authors_and_the_command_that_repeats_it_are_on_the_card(root):
     words = shlex.split(line)[1:]
     assert pbvf(*words, "--overwrite").code == 0
     assert digest(root, ID) == before
+
+
+@pytest.mark.usefixtures("forking")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_environment_that_fails_is_exit_2_with_file_and_line(workers):
+    argv = ("collect", "toyenv:ToyBroken-v0", "--dataset", ID, "--workers", workers, "-q")
+    ran = pbvf(*argv).refused(
+        2,
+        "ToyBroken-v0: the environment raised RuntimeError: the toy broke in step 1 of episode 0",
+        "; --debug shows the traceback",
+    )
+    assert re.search(r"toyenv\.py:\d+ \(in step\);", ran.error)
+    shown = pbvf(*argv, "--debug").err
+    assert 'raise RuntimeError("the toy broke")' in shown
+    assert shown.splitlines()[-1] == ran.error
 
 
 def test_nan_from_the_environment_exits_8():

@@ -374,6 +374,33 @@ def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(made, here, mon
     assert list(here.iterdir()) in ([], [here / "cache"])
 
 
+@pytest.mark.parametrize(
+    ("render", "words"),
+    [
+        (lambda self: {}["frame"], ("raised KeyError: 'frame' while it was rendered", ".py:")),
+        (lambda self: None, ("its image has shape () and dtype object",)),
+    ],
+)
+def test_a_render_that_is_wrong_is_not_the_machines_fault(made, here, monkeypatch, render, words):
+    import toyenv
+
+    monkeypatch.setattr(toyenv.ToyEnv, "render", render)
+    pbvf("evaluate", made / "toy", "--video", "film.gif", "-q").refused(2, "Toy-v0: ", *words)
+    assert list(here.iterdir()) in ([], [here / "cache"])
+
+
+def test_an_environment_that_fails_while_it_is_filmed_is_named(made, monkeypatch):
+    import toyenv
+
+    def fail(self, action):
+        raise ZeroDivisionError("in the user's code")
+
+    monkeypatch.setattr(toyenv.ToyEnv, "step", fail)
+    pbvf("evaluate", made / "toy", "--video", "film.gif", "-q").refused(
+        2, "Toy-v0: the environment raised ZeroDivisionError", "test_policies.py:", "(in fail)"
+    )
+
+
 def test_a_video_that_cannot_be_written_exits_6(made, here):
     (here / "file").write_text("")
     ran = pbvf("evaluate", made / "toy", "--video", "file/film.gif", "-q")

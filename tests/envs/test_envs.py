@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,17 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from pbvf_offline.envs.make import make_env, make_trusted_env, time_limit, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
+from pbvf_offline.errors import DamagedError, ResourceError, UnsafeError, UsageError
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.spaces import spec_for_env
+
+FAILURES = {
+    "key": KeyError,
+    "value": ValueError,
+    "gym": gym.error.InvalidAction,
+    "exit": SystemExit,
+    "memory": MemoryError,
+}
 
 
 class SpacesEnv(gym.Env[Any, Any]):
@@ -24,15 +34,47 @@ class SpacesEnv(gym.Env[Any, Any]):
     built: list[dict[str, Any]] = []  # noqa: RUF012
 
     def __init__(self, obs: Any = None, action: Any = None, fail: str = "", **kwargs: Any) -> None:
+        if fail == "type":
+            int("no", base="no")  # type: ignore[call-overload]
+        if fail == "import":
+            importlib.import_module("no_such_module")
         if fail:
-            raise {"key": KeyError, "assertion": AssertionError, "value": ValueError}[fail]("no")
+            raise FAILURES[fail]("no")
         SpacesEnv.built.append(kwargs)
         self.observation_space = Box(-1, 1, (2,)) if obs is None else obs
         self.action_space = Box(-1, 1, (1,)) if action is None else action
 
 
+class StrictEnv(SpacesEnv):
+    """Takes no other arguments."""
+
+    def __init__(self, obs: Any = None) -> None:
+        super().__init__(obs)
+
+
+class NeedyEnv(SpacesEnv):
+    def __init__(self, needed: int) -> None:
+        super().__init__()
+
+
+class BrokenEnv(SpacesEnv):
+    def __init__(self) -> None:
+        super().__init__(fail="key")
+
+
+class NoSpaceEnv(gym.Env[Any, Any]):
+    action_space = Discrete(2)
+
+
 if "Spaces-v0" not in registry:
     gym.register("Spaces-v0", entry_point=SpacesEnv)
+    gym.register("Strict-v0", entry_point=StrictEnv)
+    gym.register("Needy-v0", entry_point=NeedyEnv)
+    gym.register("Broken-v0", entry_point=BrokenEnv)
+    gym.register("NoSpace-v0", entry_point=NoSpaceEnv)
+    gym.register("NoEnv-v0", entry_point=object)  # type: ignore[arg-type]
+    gym.register("NoModule-v0", entry_point="no_such_module:Mine")
+    gym.register("NoClass-v0", entry_point=f"{__name__}:NoClass")
     gym.register("Family-v1", entry_point=SpacesEnv)
 
 
@@ -142,13 +184,53 @@ def test_a_module_that_breaks_is_the_users_error(
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "kwargs", [{"fail": "value"}, {"fail": "key"}, {"fail": "assertion"}, {"id": 1}]
-)
+@pytest.mark.parametrize("kwargs", [{"id": 1}, {"obs": 1, "oops": 2}])
 def test_refused_arguments(kwargs: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"refused its arguments .*; check --env-kwargs") as caught:
+        make_env(EnvConfig("Strict-v0", kwargs))
+    assert caught.value.where == "Strict-v0"
+
+
+def test_an_argument_that_is_missing_is_asked_for() -> None:
+    with pytest.raises(UsageError, match=r"missing 1 required.*'needed'; check --env-kwargs"):
+        make_env(EnvConfig("Needy-v0"))
+
+
+@pytest.mark.parametrize("fail", ["value", "key", "type", "import", "gym", "exit"])
+def test_an_environment_that_fails_while_it_is_built_is_not_its_arguments_fault(fail: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make_env(EnvConfig("Spaces-v0", kwargs))
+        make_env(EnvConfig("Spaces-v0", {"fail": fail}))
+    text = str(caught.value)
     assert caught.value.where == "Spaces-v0"
+    assert re.search(r"the environment raised \w+: .*no.*, at \S*test_envs\.py:\d+ \(in ", text)
+    assert "was raised from the environment creator" not in text
+    assert text.endswith("or check --env-kwargs; --debug shows the traceback")
+    assert ("install no_such_module" in text) == (fail == "import")
+    with pytest.raises(UsageError) as caught:
+        make_env(EnvConfig("Broken-v0"))
+    assert "arguments" not in str(caught.value)
+    assert "--env-kwargs" not in str(caught.value)
+
+
+def test_memory_that_runs_out_while_an_environment_is_built_is_exit_6() -> None:
+    with pytest.raises(ResourceError, match=r"MemoryError: no while it was built.*test_envs\.py"):
+        make_env(EnvConfig("Spaces-v0", {"fail": "memory"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NoSpace-v0", "no attribute 'observation_space' when asked for its observation_space"),
+        ("NoEnv-v0", "cannot be built: TypeError: The environment must inherit from the gymnas"),
+        ("NoModule-v0", "No module named 'no_such_module'; install no_such_module"),
+        ("NoClass-v0", "cannot be built: AttributeError: .* no attribute 'NoClass'; mend"),
+    ],
+)
+def test_what_is_no_environment_is_named(name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        make_env(EnvConfig(name))
+    assert caught.value.where == name
+    assert "refused" not in str(caught.value)
 
 
 def test_time_limits() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -251,6 +252,63 @@ def test_an_exception_of_the_environment_names_it() -> None:
     ) as caught:
         played(probe(raises_at=5), schedule(), 1)
     assert caught.value.where == "RolloutProbeLimit-v0"
+    assert re.search(r", at \S*test_loop\.py:\d+ \(in step\); mend", str(caught.value))
+    assert "--debug" in str(caught.value)
+
+
+@pytest.mark.usefixtures("forking")
+def test_a_worker_names_the_place_too_and_brings_its_traceback() -> None:
+    job = EpisodeJob(probe(raises_at=5), schedule())
+    with pytest.raises(UsageError, match=r"test_loop\.py:\d+ \(in step\)") as caught:
+        list(run_episodes(job, range(4), workers=2))
+    (note,) = caught.value.__notes__
+    assert note.startswith("In a worker process:\nTraceback")
+    assert "raise KeyError" in note
+
+
+class AnswersEnv(ProbeEnv):
+    """Answers as it is told to."""
+
+    def __init__(self, reset: Any = None, step: Any = None) -> None:
+        super().__init__()
+        self.at_reset, self.at_step = reset, step
+
+    def reset(self, **kwargs: Any) -> Any:
+        answer = super().reset(**kwargs)
+        return answer if self.at_reset is None else self.at_reset(*answer)
+
+    def step(self, action: Any) -> Any:
+        answer = super().step(action)
+        return answer if self.at_step is None else self.at_step(*answer)
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (AnswersEnv(reset=lambda *_: None), r"answer of the reset in episode 3 .*\(observation, i"),
+        (AnswersEnv(reset=lambda obs, _: (obs, {}, 0)), "answer of the reset"),
+        (AnswersEnv(step=lambda *_: None), r"answer of step 0 in episode 3 is not \(obs.*, reward"),
+        (AnswersEnv(step=lambda o, r, d, _, i: (o, r, d, i)), "answer of step 0"),
+    ],
+)
+@pytest.mark.parametrize("limited", [False, True])
+def test_answers_of_another_form_are_named_as_such(env: Any, words: str, limited: bool) -> None:
+    # Gymnasium's own wrappers unpack the answers too.
+    env = gym.wrappers.TimeLimit(env, 50) if limited else env
+    with pytest.raises(UsageError, match=words) as caught:
+        run_episode(env, schedule(), 3)
+    assert "raised" not in str(caught.value)
+
+
+def test_a_mistake_of_ours_is_not_blamed_on_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise TypeError("ours")
+
+    monkeypatch.setattr("pbvf_offline.rollout.schedules.PerturbationSchedule.perturbed", fail)
+    with pytest.raises(TypeError, match="ours"):
+        played(probe(), schedule())
 
 
 @pytest.mark.parametrize("hidden", [(), (64, 64)])

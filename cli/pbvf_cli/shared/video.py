@@ -12,10 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from pbvf_offline.envs.make import Env, make_env
+from pbvf_offline.envs.make import Env, close_env, env_name, make_env
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, UsageError
+from pbvf_offline.errors import (
+    ConflictError,
+    PbvfError,
+    ResourceError,
+    UsageError,
+    exception_text,
+)
+from pbvf_offline.foreign import failure, place_of, raised_by_author
 from pbvf_offline.io.durable import resource_error
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.loop import run_episode
@@ -24,6 +32,16 @@ from pbvf_offline.rollout.schedules import GivenSchedule
 _RENDER_MODE = "rgb_array"
 _SUFFIXES = (".mp4", ".gif")
 _DEFAULT_FPS = 30
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that say more of the code that raised them than of the machine."""
 
 
 def check_video(path: Path, *, overwrite: bool) -> None:
@@ -73,8 +91,19 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
         try:
             frame = self.env.render()
         except Exception as error:
-            raise _cannot_render(error) from error
-        self._writer.append_data(frame)
+            raise _cannot_render(error, env_name(self.env)) from error
+        image = np.asarray(frame)
+        if image.dtype != np.uint8 or image.ndim not in (2, 3):
+            raise UsageError(
+                f"its image has shape {image.shape} and dtype {image.dtype}; (height, width, 3) "
+                "and uint8 are expected",
+                where=env_name(self.env),
+                remedy="mend its render()",
+            )
+        try:
+            self._writer.append_data(image)
+        except Exception as error:
+            raise _cannot_write(error) from error
         self.frames += 1
 
 
@@ -90,7 +119,7 @@ def film(config: EnvConfig, policies: Policies, path: Path, *, seed: int, episod
     """
     plain = make_env(config)
     modes, fps = plain.metadata.get("render_modes") or [], plain.metadata.get("render_fps")
-    plain.close()
+    close_env(plain)
     if _RENDER_MODE not in modes:
         raise UsageError(
             f"the environment has no render mode {_RENDER_MODE}, so it cannot be filmed",
@@ -138,7 +167,7 @@ def _rendering(config: EnvConfig) -> Iterator[Env]:
     except PbvfError:
         raise
     except Exception as error:
-        raise _cannot_render(error) from error
+        raise _cannot_render(error, config.name) from error
     try:
         yield env
     finally:
@@ -155,9 +184,27 @@ def _writer(path: Path, fps: float) -> Any:
     return imageio.get_writer(path, fps=fps, macro_block_size=2)
 
 
-def _cannot_render(error: Exception) -> ResourceError:
+def _cannot_render(error: Exception, name: str) -> PbvfError:
+    """Return whose fault it is that there is no image: the environment's code, or the machine."""
+    text = exception_text(error)
+    if isinstance(error, _MISTAKES) and raised_by_author(error):
+        return failure(
+            error,
+            f"the environment raised {text} while it was rendered",
+            where=name,
+            remedy="mend its render()",
+        )
+    place = place_of(error)
     return ResourceError(
-        f"this machine cannot render the environment: {type(error).__name__}: {error}",
+        f"this machine cannot render {name}: {text}" + (f", at {place}" if place else ""),
         where="--video",
         remedy="set MUJOCO_GL=egl (or osmesa) where there is no screen",
+    )
+
+
+def _cannot_write(error: Exception) -> ResourceError:
+    return ResourceError(
+        f"the video cannot be written: {exception_text(error)}",
+        where="--video",
+        remedy="choose another file or ending",
     )
