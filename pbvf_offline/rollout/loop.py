@@ -26,6 +26,7 @@ from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_
 from pbvf_offline.foreign import failure, place_of
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
+from pbvf_offline.rollout.answers import FLAGS, NUMBERS, Answers
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.schedules import Schedule, Segment
 from pbvf_offline.rollout.workers import Job, ordered_map
@@ -60,7 +61,7 @@ class EpisodeRun:
         reports_survive: Whether the environment reported a survival bonus.
 
     Raises:
-        UsageError: The environment could not be reset.
+        UsageError: The environment could not be reset, or its answer is not what it declared.
         ResourceError: Memory, disk or open files ran out in the environment.
     """
 
@@ -78,13 +79,13 @@ class EpisodeRun:
         dtype = spec.actions.dtype if isinstance(spec.actions, BoxActions) else "int64"
         self._capacity = _FIRST_CAPACITY
         rows = self._capacity + 1
-        self.observations = np.zeros((rows, spec.obs_dim), env.observation_space.dtype)
+        self._answers = Answers(env, spec.obs_dim, index)
+        self.observations = np.zeros((rows, spec.obs_dim), self._answers.dtype)
         self.actions = np.zeros((rows, *width), dtype)
         self.rewards, self.survive = np.zeros(rows), np.zeros(rows)
         self.pre_actions = np.zeros((rows, spec.actions.dim))
         self._rng = schedule.action_rng(index) if spec.stochastic else None
         self._keep_pre = spec.stochastic and not discrete
-        self._shape = (spec.obs_dim,)
         self._segments: list[Segment] = []
         self._act: Callable[..., tuple[Any, NDArray[np.float64] | None]] | None = None
         self._next_change = 0
@@ -94,9 +95,8 @@ class EpisodeRun:
         self.reports_survive = False
         with self._blame(reset=True):
             obs, _ = env.reset(seed=self.seed)
-            _check_shape(env, obs, self._shape)
             # Copied at once: some environments return the same array at every step.
-            self.observations[0] = obs
+            self.observations[0] = self._answers.observation(obs, 0)
         if observe is not None:
             observe(self.observations[0])
 
@@ -119,10 +119,13 @@ class EpisodeRun:
 
         Raises:
             DivergedError: NaN or infinite observations or rewards.
-            UsageError: The environment itself raised an exception.
+            UsageError: The environment itself raised an exception, or its answer is not what it
+                declared.
+            ResourceError: Memory, disk or open files ran out in the environment.
         """
         env, schedule, observe = self._env, self._schedule, self._observe
-        spec, every, rng, shape = schedule.spec, schedule.perturb_every, self._rng, self._shape
+        spec, every, rng, answers = schedule.spec, schedule.perturb_every, self._rng, self._answers
+        dtype, shape = answers.dtype, answers.shape
         observations, actions, rewards = self.observations, self.actions, self.rewards
         first = t = self.steps
         stop = math.inf if steps is None else t + steps
@@ -144,16 +147,25 @@ class EpisodeRun:
                 if self._keep_pre:
                     self.pre_actions[t] = pre
                 obs, reward, terminated, truncated, info = env.step(action)
-                if t == 0:
-                    _check_answer(env, reward, terminated, truncated)
+                # Numpy casts on assignment whatever is lost, so types are looked at.
+                if (
+                    type(reward) not in NUMBERS
+                    or type(terminated) not in FLAGS
+                    or type(truncated) not in FLAGS
+                ):
+                    answers.scalars(t, reward, terminated, truncated)
                 rewards[t] = reward
                 self.steps = t = t + 1
-                if getattr(obs, "shape", None) != shape:  # numpy would spread it over the row
-                    _check_shape(env, obs, shape)
+                if type(obs) is not np.ndarray or obs.dtype is not dtype or obs.shape != shape:
+                    obs = answers.observation(obs, t)
                 observations[t] = obs
+                if type(info) is not dict:
+                    answers.info(info, t - 1)
                 if "reward_survive" in info:
                     self.reports_survive = True
-                    self.survive[t] = info["reward_survive"]
+                    bonus = info["reward_survive"]
+                    answers.number("reward_survive", bonus, t - 1)
+                    self.survive[t] = bonus
                 if observe is not None:
                     observe(observations[t])
         self._act, self._next_change = act, next_change
@@ -250,7 +262,9 @@ def run_episode(env: Env, schedule: Schedule, index: int, max_steps: int | None 
 
     Raises:
         DivergedError: NaN or infinite observations or rewards.
-        UsageError: The environment itself raised an exception.
+        UsageError: The environment itself raised an exception, or its answer is not what it
+            declared.
+        ResourceError: Memory, disk or open files ran out in the environment.
     """
     run = EpisodeRun(env, schedule, index)
     run.advance(max_steps)
@@ -268,25 +282,6 @@ def _is_ours(frame: FrameType) -> bool:
     """Whether a frame is of this project, and of no environment or wrapper in it."""
     of_environment = isinstance(frame.f_locals.get("self"), gym.Env)
     return str(frame.f_globals.get("__name__", "")).startswith("pbvf_") and not of_environment
-
-
-def _check_shape(env: Env, obs: Any, shape: tuple[int, ...]) -> None:
-    if np.shape(obs) != shape:
-        raise UsageError(
-            f"its observation has shape {np.shape(obs)}, its space says {shape}",
-            where=env_name(env),
-            remedy="mend the environment",
-        )
-
-
-def _check_answer(env: Env, reward: Any, terminated: Any, truncated: Any) -> None:
-    """Refuse answers that numpy would turn into numbers they are not."""
-    name = env_name(env)
-    if np.ndim(reward) != 0 or np.asarray(reward).dtype.kind not in "fiub":
-        raise UsageError(f"its reward is {reward!r}, not a number", where=name)
-    for which, value in (("terminated", terminated), ("truncated", truncated)):
-        if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biu":
-            raise UsageError(f"{which} is {value!r}, not true or false", where=name)
 
 
 @dataclass(frozen=True)

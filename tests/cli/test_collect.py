@@ -225,6 +225,21 @@ def test_an_environment_that_fails_is_exit_2_with_file_and_line(workers):
     assert shown.splitlines()[-1] == ran.error
 
 
+@pytest.mark.usefixtures("forking")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_observation_that_does_not_fit_its_space_exits_2(monkeypatch, workers):
+    import toyenv
+
+    observe = toyenv.ToyEnv._observe
+    monkeypatch.setattr(
+        toyenv.ToyEnv, "_observe", lambda self: observe(self) + (1j if self._t == 3 else 0)
+    )
+    pbvf("collect", *TOY, "--steps", 50, "--workers", workers, "-q").refused(
+        2,
+        "Toy-v0: its observation has dtype complex128, its space says float64, in step 3 of ep",
+    )
+
+
 def test_nan_from_the_environment_exits_8():
     pbvf("collect", "toyenv:ToyNaN-v0", "--dataset", ID, "--steps", 10).refused(
         8, "observation in step 3 of episode 0"

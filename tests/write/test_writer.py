@@ -241,6 +241,13 @@ OUTSIDE[5] = 2.5
         ({"cut": "half"}, UsageError, "half"),
         ({"seed": -1}, UsageError, "seed"),
         ({"rewards": None}, UsageError, "rewards: the array is missing"),
+        (
+            {"rewards": np.ma.array(GOOD.rewards, mask=GOOD.rewards == GOOD.rewards[2])},
+            UsageError,
+            "rewards: is a masked array that lacks values",
+        ),
+        ({"rewards": GOOD.rewards.astype(str)}, UsageError, "rewards: .*<U"),
+        ({"rewards": GOOD.rewards + 1j}, UsageError, "rewards: .*complex128"),
     ],
 )
 def test_bad_episodes(root, changes, error, words):
@@ -251,6 +258,18 @@ def test_bad_episodes(root, changes, error, words):
         assert "lab/toy-v0 episode 1" in str(caught.value)
         assert w.episodes_done == 1
         w.finish()
+
+
+def test_plain_arrays_lose_no_mask(root):
+    masked = np.ma.array(GOOD.observations, mask=GOOD.observations == GOOD.observations[1, 1])
+    with writer(root) as w, pytest.raises(UsageError, match="observations: is a masked array"):
+        w.add_arrays(
+            observations=masked,
+            actions=GOOD.actions,
+            rewards=GOOD.rewards,
+            terminated=True,
+            theta=GOOD.theta[0],
+        )
 
 
 def test_lossless_casts_are_taken(root):

@@ -62,18 +62,24 @@ class IncomingEpisodes:
         raw = RawEpisode(
             index=0,
             where=lambda name: where + _ATTRIBUTES.get(name, ""),
-            arrays=self._arrays(episode),
+            arrays=self._arrays(episode, where),
             total_steps=int(np.size(episode.rewards)),
             seed=episode.seed,
         )
         (checked,) = checked_episodes([raw], self._checker)
         return checked.episode
 
-    def _arrays(self, episode: Episode) -> dict[str, ArraySource]:
+    def _arrays(self, episode: Episode, where: str) -> dict[str, ArraySource]:
         arrays: dict[str, ArraySource] = {}
         for field, target in self._targets.items():
             value = getattr(episode, field.attribute)
             if value is not None:
+                if np.ma.is_masked(value):
+                    raise UsageError(
+                        "is a masked array that lacks values",
+                        where=f"{where} {field.attribute}",
+                        remedy="leave such episodes out, or fill the values in",
+                    )
                 array = np.asarray(value)
                 arrays[field.name] = MemoryArray(_cast(array, target or self._obs_dtype(array)))
         tag = self._tags.get(episode.cut)

@@ -347,9 +347,9 @@ class DatasetWriter:
         last = np.arange(steps) == steps - 1
         self.add(
             Episode(
-                observations=np.asarray(observations),
-                actions=np.asarray(actions),
-                rewards=np.asarray(rewards),
+                observations=np.asanyarray(observations),  # a mask must not be lost unseen
+                actions=np.asanyarray(actions),
+                rewards=np.asanyarray(rewards),
                 terminated=last & terminated,
                 truncated=last & (not terminated),
                 theta=rows,
