@@ -7,6 +7,7 @@ from typing import Any
 
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.synthesis.foresight import Oracle
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 
@@ -19,6 +20,8 @@ def grow(
     episodes: int,
     every: int,
     workers: int = 1,
+    oracle: Oracle | None = None,
+    oracle_digest: str | None = None,
 ) -> dict[str, Any]:
     """Return what a cell keeps of policies grown through a critic; their file is beside it.
 
@@ -30,6 +33,8 @@ def grow(
         every: Gradient steps between measurements of plain ascent; the other is measured at
             its ends.
         workers: Number of processes; does not change the result.
+        oracle: A learned environment that says whether the policies are above the data's.
+        oracle_digest: Digest of the model's file.
     """
     steps = synthesis.steps if synthesis.trust_region else every
     name = "region" if synthesis.trust_region else "plain"
@@ -39,11 +44,20 @@ def grow(
         synthesis,
         critic.with_name(f"{critic.stem}-{name}-policies.safetensors"),
         evaluation=EvaluationSettings(EnvConfig(env), episodes, steps, synthesis.seed, workers),
+        oracle=oracle,
+        oracle_digest=oracle_digest,
     )
-    return {
+    result: dict[str, Any] = {
         "returns": grown.returns,
         "predicted": grown.predicted,
         "chosen_step": grown.chosen_step,
         "closest": grown.closest,
         "curve": grown.curve,
     }
+    if oracle is not None:
+        result |= {
+            "cautious": grown.cautious,
+            "above_data": grown.above_data,
+            "data_cautious": grown.data_cautious,
+        }
+    return result

@@ -69,7 +69,8 @@ class Reproduction:
 
 
 def _offline(request: Request) -> Reproduction:
-    from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
+    from pbvf_experiments.offline import run_offline, summary
+    from pbvf_experiments.offline_settings import OfflineSettings, parse_recipes
 
     settings = OfflineSettings(workers=request.workers, recipes=parse_recipes(request.cells))
     seeds = list(range(10)) if request.seeds is None else list(request.seeds)

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pbvf_cli.__main__ import main
 from pbvf_experiments.cells import cell
-from pbvf_experiments.offline import OfflineSettings, parse_recipes, run_offline, summary
+from pbvf_experiments.offline import run_offline, summary
+from pbvf_experiments.offline_settings import IMAGINED, OfflineSettings, parse_recipes
 from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
@@ -31,8 +34,9 @@ def test_seeds() -> None:
 def test_recipes() -> None:
     assert parse_recipes(None) == ("default", "paper")
     assert parse_recipes("paper,model") == ("paper", "model")
-    with pytest.raises(UsageError, match="cells"):
-        parse_recipes("best")
+    for wrong in ("best", "model,", "model*"):
+        with pytest.raises(UsageError, match="choose among default, paper, model"):
+            parse_recipes(wrong)
 
 
 def test_a_cell_runs_once_and_refuses_other_settings(tmp_path: Path) -> None:
@@ -91,28 +95,75 @@ def test_offline_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(notes) == before  # every cell was read back
 
 
+def test_stored_results_are_read_back(tmp_path: Path) -> None:
+    """The published files are those of today's settings, so that nothing is run again."""
+    raw = Path(__file__).parents[2] / "docs" / "results" / "fig-offline" / "raw"
+    shutil.copytree(raw, tmp_path / "raw")
+    notes: list[str] = []
+    results = run_offline(OfflineSettings(), [0, 4], tmp_path, notes.append)
+    assert set(results[4]) > {"default", "paper", "best_policy"}
+    assert not notes
+
+
+IMAGINING = dataclasses.replace(
+    SMALL,
+    model_updates=20,
+    model=ModelRequest(
+        seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2, noise=0.0, unroll=1
+    ),
+    rounds=RoundSettings(seed=0, rounds=2, fresh=4, known=2, steps=2, updates=3),
+)
+
+
 def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
-    settings = dataclasses.replace(
-        SMALL,
-        recipes=("model",),
-        model_updates=20,
-        model=ModelRequest(seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2),
-        rounds=RoundSettings(seed=0, rounds=2, fresh=4, known=2, steps=2, updates=3),
-    )
+    settings = dataclasses.replace(IMAGINING, recipes=tuple(IMAGINED))
     notes: list[str] = []
     results = run_offline(settings, [3], tmp_path, notes.append)
-    stored = json.loads((tmp_path / "raw" / "seed-003-model.json").read_text())
-    assert stored["settings"]["rounds"]["seed"] == stored["settings"]["model"]["seed"] == 3
-    found = results[3]["model"]
-    assert len(found["rounds"]) == 2
-    assert found["kept"] in found["rounds"]
+    # One environment of each dataset, whatever the number of critics of its episodes.
+    assert sum("learning the environment" in note for note in notes) == 2
+    assert {path.name for path in (tmp_path / "work" / "seed-003").glob("model*.safetensors")} >= {
+        "model.safetensors",
+        "model-of-64x64.safetensors",
+    }
+    for name, recipe in IMAGINED.items():
+        stored = json.loads((tmp_path / "raw" / f"seed-003-{name}.json").read_text())
+        how, found = stored["settings"], results[3][name]
+        assert found == stored["result"]
+        assert how["rounds"]["seed"] == how["model"]["seed"] == 3
+        assert how["rounds"].get("kind", "pssvf") == recipe.kind
+        assert how["rounds"].get("policy") == how["synthesis"].get("hidden")
+        assert len(found["rounds"]) == 2
+        assert found["kept"] in found["rounds"]
+        grown = found["trust_region"]
+        best = grown["data_cautious"][0]
+        assert grown["above_data"] == [value > best for value in grown["cautious"]]
+    deep = results[3]["deep-64x64"]
+    assert deep["dataset"]["digest"] != results[3]["digest"]
     row = summary(results)[0]
-    assert row["model"] == pytest.approx(sum(found["trust_region"]["returns"]) / 2)
-    assert row["imagined"] == pytest.approx(sum(found["trust_region"]["predicted"]) / 2)
+    grown = results[3]["model"]["trust_region"]
+    assert row["model"] == pytest.approx(sum(grown["returns"]) / 2)
+    assert row["imagined"] == pytest.approx(sum(grown["predicted"]) / 2)
+    assert row["said above"] == sum(grown["above_data"]) / 2
+    assert row["deep-64x64"] == pytest.approx(sum(deep["trust_region"]["returns"]) / 2)
+    assert row["deep best policy"] == deep["dataset"]["best_policy"]
     assert "region" not in row
     before = len(notes)
     assert run_offline(settings, [3], tmp_path, notes.append) == results
     assert len(notes) == before
+
+
+def test_a_learned_environment_is_found_by_the_next_recipe(tmp_path: Path) -> None:
+    def run(out: Path, *recipes: str) -> dict[str, Any]:
+        settings = dataclasses.replace(IMAGINING, recipes=recipes)
+        return run_offline(settings, [3], out, lambda _: None)[3]
+
+    alone = run(tmp_path / "alone", "model-psvf")
+    after = tmp_path / "after"
+    run(after, "model")
+    kept = after / "work" / "seed-003" / "model.safetensors"
+    written = kept.stat().st_mtime_ns
+    assert run(after, "model-psvf") == alone
+    assert kept.stat().st_mtime_ns == written
 
 
 @pytest.mark.slow

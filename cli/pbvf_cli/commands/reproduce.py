@@ -10,6 +10,7 @@ from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
+from pbvf_experiments.offline_settings import RECIPES
 from pbvf_offline.errors import ConflictError
 
 _OF_RESULTS = {"raw", "work", "table.md"}
@@ -60,7 +61,7 @@ def reproduce(
         option(
             "--cells",
             "Which cells, by name, separated by commas; * stands for anything. "
-            "fig-offline: default, paper, model. fig-lqr: pssvf, psvf, pavf.",
+            f"fig-offline: {', '.join(RECIPES)}. fig-lqr: pssvf, psvf, pavf.",
             "NAMES",
             default="those of the results page; all of the ablations and the grid",
         ),

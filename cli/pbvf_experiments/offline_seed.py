@@ -1,0 +1,250 @@
+"""The cells of one dataset seed of section 4.4.
+
+Cells share what is costly: datasets, and the environments learned from them, are kept in the
+seed's work folder and found there by the cell that needs them next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbvf_datasets.read.dataset import Dataset
+from pbvf_experiments.cells import cell
+from pbvf_experiments.growing import grow
+from pbvf_experiments.offline_data import collect_fragments, describe, mean_return
+from pbvf_experiments.offline_settings import IMAGINED, ImaginedRecipe, OfflineSettings
+from pbvf_offline.critics import CRITICS
+from pbvf_offline.envs.make import close_env, make_env
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
+from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
+from pbvf_offline.io.reading import file_digest
+from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.network import has_bfloat16
+from pbvf_offline.models.settings import ModelRequest
+from pbvf_offline.models.to_file import fit_model_to_file
+from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
+
+Note = Callable[[str], None]
+
+
+class OneSeed:
+    """The cells of one dataset seed, from which every random number comes.
+
+    Args:
+        settings: What is run.
+        seed: The seed.
+        out: Folder of results; datasets, models, critics and policies go to its ``work`` folder.
+        note: Told of each stage.
+    """
+
+    def __init__(self, settings: OfflineSettings, seed: int, out: Path, note: Note) -> None:
+        self._settings, self._seed = settings, seed
+        self._raw = out / "raw"
+        self._work = out / "work" / f"seed-{seed:03d}"
+        self._tell = note
+        self._datasets: dict[tuple[int, ...], Dataset] = {}
+        self._models: dict[tuple[int, ...], tuple[Path, ModelFile]] = {}
+
+    def dataset(self) -> dict[str, Any]:
+        """Return what the dataset holds, and what its policies do in whole episodes."""
+        described = {"data": self._settings.data_settings()}
+        return self._cell("dataset", described, lambda: self._describe(()))
+
+    def recipe(self, name: str) -> dict[str, Any]:
+        """Return the result of one of :data:`pbvf_experiments.offline_settings.RECIPES`."""
+        if name in IMAGINED:
+            return self._imagined(name, IMAGINED[name])
+        return self._fit(name)
+
+    def _cell(
+        self, name: str, described: dict[str, Any], run: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        path = self._raw / f"seed-{self._seed:03d}-{name}.json"
+        return cell(path, {"seed": self._seed, **described}, run)
+
+    def _note(self, text: str) -> None:
+        self._tell(f"seed {self._seed}: {text}")
+
+    def _data(self, hidden: tuple[int, ...]) -> Dataset:
+        """Return the dataset of linear policies or of such with hidden layers."""
+        if hidden not in self._datasets:
+            of = f" of {','.join(map(str, hidden))} policies" if hidden else ""
+            self._note(f"collecting {self._settings.steps:,} transitions{of}")
+            found = collect_fragments(self._settings, hidden, self._seed, self._work)
+            self._datasets[hidden] = found
+        return self._datasets[hidden]
+
+    def _describe(self, hidden: tuple[int, ...]) -> dict[str, Any]:
+        data = self._data(hidden)
+        self._note(f"measuring all {len(data.policies)} dataset policies")
+        return describe(self._settings, data, self._seed)
+
+    def _source(self, data: Dataset) -> dict[str, Any]:
+        """Return what files say of the data that they were made from."""
+        return {
+            "environment": EnvReference.from_dict(data.environment, str(data.path)),
+            "dataset": data.digest,
+        }
+
+    # Critics of the data themselves.
+
+    def _fit(self, name: str) -> dict[str, Any]:
+        settings, seed = self._settings, self._seed
+        fit_settings, updates, snapshots = _fit_recipe(settings, seed, name)
+        described = {
+            "data": settings.data_settings(),
+            "fit": fit_settings.to_dict() | {"updates": updates, "snapshots": list(snapshots)},
+            "synthesis": settings.synthesis(seed, trust_region=True).to_dict(),
+            "plain": settings.synthesis(seed, trust_region=False).to_dict(),
+            "evaluate_every": settings.evaluate_every,
+            "episodes": settings.episodes,
+        }
+        return self._cell(
+            name, described, lambda: self._run_fit(name, fit_settings, updates, snapshots)
+        )
+
+    def _run_fit(
+        self, name: str, fit_settings: FitSettings, updates: int, snapshots: tuple[int, ...]
+    ) -> dict[str, Any]:
+        data = self._data(())
+        self._note(f"fitting the {name} critic, {updates:,} updates")
+        path = self._work / f"{name}.safetensors"
+        fitted = fit_to_file(
+            data.trajectories,
+            fit_settings,
+            path,
+            updates=updates,
+            snapshots=snapshots,
+            **self._source(data),
+        )
+        ranked = np.argsort(-_predictions(fitted.file, data), kind="stable")[:5]
+        self._note(f"growing policies through the {name} critic")
+        result: dict[str, Any] = {
+            "loss": fitted.file.fit.record,
+            "top_ranked": mean_return(self._settings, data, ranked, self._seed),
+            "trust_region": self._grow(path, trust_region=True),
+        }
+        for update in snapshots or (updates,):
+            at = snapshot_path(path, update) if snapshots else path
+            result[f"plain_{update}"] = self._grow(at, trust_region=False)
+        return result
+
+    def _grow(self, critic: Path, *, trust_region: bool) -> dict[str, Any]:
+        settings = self._settings
+        return grow(
+            critic,
+            settings.synthesis(self._seed, trust_region=trust_region),
+            settings.env,
+            episodes=settings.episodes,
+            every=settings.evaluate_every,
+            workers=settings.workers,
+        )
+
+    # Critics of imagined episodes.
+
+    def _imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
+        settings, seed = self._settings, self._seed
+        grown = settings.synthesis(seed, trust_region=True, hidden=recipe.policy)
+        described = {
+            "data": settings.data_settings(recipe.data),
+            "model": self._request().to_dict() | {"updates": settings.model_updates},
+            "rounds": settings.rounds_of(recipe, seed).to_dict(),
+            "synthesis": grown.to_dict(),
+            "episodes": settings.episodes,
+        }
+        return self._cell(name, described, lambda: self._run_imagined(name, recipe))
+
+    def _request(self) -> ModelRequest:
+        return dataclasses.replace(self._settings.model, seed=self._seed, bfloat16=has_bfloat16())
+
+    def _learn(self, hidden: tuple[int, ...]) -> tuple[Path, ModelFile]:
+        """Return the environment learned from the dataset of such policies, and its file."""
+        if hidden in self._models:
+            return self._models[hidden]
+        data = self._data(hidden)
+        name = "model" if not hidden else f"model-of-{'x'.join(map(str, hidden))}"
+        path = self._work / f"{name}.safetensors"
+        self._note(f"learning the environment, {self._settings.model_updates:,} updates")
+        learned = fit_model_to_file(
+            data.trajectories,
+            self._request(),
+            path,
+            updates=self._settings.model_updates,
+            **self._source(data),
+        )
+        self._models[hidden] = path, learned.file
+        return path, learned.file
+
+    def _critic(self, name: str, recipe: ImaginedRecipe) -> tuple[Path, CriticFile]:
+        """Return a critic of imagined episodes and its file."""
+        data = self._data(recipe.data)
+        path, model = self._learn(recipe.data)
+        self._note(f"fitting the {name} critic to imagined episodes")
+        critic = self._work / f"{name}-critic.safetensors"
+        fitted = rounds_to_file(
+            data.trajectories,
+            model,
+            self._settings.rounds_of(recipe, self._seed),
+            critic,
+            model_digest=file_digest(path),
+            **self._source(data),
+        )
+        return critic, fitted.file
+
+    def _run_imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
+        path, model = self._learn(recipe.data)
+        critic, fitted = self._critic(name, recipe)
+        imagined, check = fitted.imagined, model.check
+        if imagined is None or check is None:
+            raise TypeError("a finished model has a check, and its critic says how it was fitted")
+        settings = self._settings
+        self._note(f"growing policies through the {name} critic")
+        result = {
+            "noise": model.ensemble.settings.noise,
+            "angles": model.ensemble.settings.angles,
+            "unroll": model.ensemble.settings.unroll,
+            "check": check.to_dict(),
+            "fit_for": list(check.fit_for),
+            "kept": imagined.kept.to_dict(),
+            "rounds": [done.to_dict() for done in imagined.rounds],
+            "trust_region": grow(
+                critic,
+                settings.synthesis(self._seed, trust_region=True, hidden=recipe.policy),
+                settings.env,
+                episodes=settings.episodes,
+                every=settings.evaluate_every,
+                workers=settings.workers,
+                oracle=Oracle(model, imagined.horizon),
+                oracle_digest=file_digest(path),
+            ),
+        }
+        # The other recipes' dataset has a cell of its own.
+        return result | {"dataset": self._describe(recipe.data)} if recipe.data else result
+
+
+def _fit_recipe(
+    settings: OfflineSettings, seed: int, name: str
+) -> tuple[FitSettings, int, tuple[int, ...]]:
+    """Return a recipe's fit settings, updates and snapshots."""
+    env = make_env(EnvConfig(settings.env))
+    spec = spec_for_env(env, ())
+    close_env(env)
+    default = default_fit_settings("psvf", settings.env, spec, seed=seed)
+    if name == "default":
+        return default, CRITICS["psvf"].offline.updates, ()
+    return paper_fit_settings(default), max(settings.snapshots), settings.snapshots
+
+
+def _predictions(critic: CriticFile, data: Dataset) -> NDArray[np.float64]:
+    theta = data.policies.in_normaliser(critic.normaliser.mean, critic.normaliser.std)
+    return critic.predict(theta)
