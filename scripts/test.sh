@@ -3,6 +3,7 @@
 # Usage: scripts/test.sh [--all] [PYTEST ARGUMENT…]
 # --all: also the slow tests, which interrupt commands at every file operation, attack them
 # with hostile files and train; as in continuous integration.
+# Tests run in two processes; --numprocesses 0 runs them in one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 chosen=(-m "not slow")
@@ -19,4 +20,4 @@ pages=(README.md CHANGELOG.md docs/*.md docs/results/README.md docs/results/fig-
 "$bin/mdformat" --check "${pages[@]}"
 "$bin/mypy"
 "$bin/lint-imports"
-"$bin/python" -m pytest "${chosen[@]}" "$@"
+"$bin/python" -m pytest --numprocesses 2 --dist loadfile "${chosen[@]}" "$@"

@@ -150,11 +150,12 @@ def test_bar_on_a_terminal_needs_no_thread_and_lets_warnings_pass(monkeypatch):
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     clock = Clock()
+    before = threading.active_count()
     with Bar("fitting", "updates", sink=Sink(json_only=True, quiet=False), clock=clock) as bar:
         for done in (1, 2, 3):
             clock.now += 1
             bar.update(done, 3)
-        assert threading.active_count() == 1
+        assert threading.active_count() == before
         note_line("warning: [b]bold[/b]")
     text = stream.getvalue()
     assert "3/3 updates" in text

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from libtools import box_spec, make_policies
 from pbvf_offline.models.check import held_out_episodes
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 
 SETTINGS = ModelSettings(seed=0, members=2, hidden=(32, 32), batch_size=64)
+TARGET_HORIZON = 30
 Step = Callable[[NDArray[np.float64], NDArray[Any], np.random.Generator], tuple[Any, float, bool]]
 
 
@@ -62,3 +65,18 @@ def played(
 def held_out(data: Trajectories) -> NDArray[np.bool_]:
     """A fifth of the episodes."""
     return held_out_episodes(data.episodes, 0.2, 0)
+
+
+def to_target(
+    obs: NDArray[np.float64], action: NDArray[Any], rng: np.random.Generator
+) -> tuple[NDArray[np.float64], float, bool]:
+    """Push a point that drifts; it should stand at 1."""
+    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
+    return ahead, -float((ahead[0] - 1.0) ** 2), False
+
+
+@cache
+def target_data() -> Trajectories:
+    """An episode each of 60 linear policies that push a point to a target."""
+    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    return played(make_policies(box_spec(1), 60), to_target, starts, TARGET_HORIZON)

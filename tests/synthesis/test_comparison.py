@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from libtools import box_spec, make_file, make_policies
-from model_tools import SETTINGS, held_out, played
+from libtools import make_file
+from model_tools import SETTINGS, TARGET_HORIZON, held_out, target_data
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.rounds import Comparison, ImaginedFit, Round, RoundSettings, round_defaults
 from pbvf_offline.fit.to_file import fit_to_file
@@ -24,34 +24,23 @@ from pbvf_offline.synthesis.foresight import Oracle
 from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 
-HORIZON = 30
 DIGEST = "0" * 64
 POOR = RoundSettings(
     seed=0, rounds=1, fresh=4, known=4, starts=1, steps=2, lr=0.1, updates=1, hidden=(4,)
 )
 
 
-def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
-    """Push a point that drifts; it should stand at 1."""
-    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
-    return ahead, -float((ahead[0] - 1.0) ** 2), False
-
-
-@cache
-def data() -> Trajectories:
-    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
-    return played(make_policies(box_spec(1), 60), to_target, starts, HORIZON)
-
-
 @cache
 def model() -> ModelFile:
-    learned = train(data(), held_out(data()), SETTINGS, 600)
-    return ModelFile(start_training(learned, 600), {}, None, "d" * 64, data().initial_observations)
+    learned = train(target_data(), held_out(target_data()), SETTINGS, 600)
+    return ModelFile(
+        start_training(learned, 600), {}, None, "d" * 64, target_data().initial_observations
+    )
 
 
 def fitted(out: Path, settings: RoundSettings, of: Trajectories | None = None) -> CriticFile:
     return rounds_to_file(
-        of or data(), model(), settings, out, model_digest="1" * 64, environment=None,
+        of or target_data(), model(), settings, out, model_digest="1" * 64, environment=None,
         dataset=DIGEST,
     ).file  # fmt: skip
 
@@ -72,15 +61,15 @@ def test_the_default_recipe_stands_where_it_is_better(tmp_path: Path) -> None:
     assert found.unit == "undiscounted return"
     # What stands is what fit-critic makes without a model.
     plain = fit_to_file(
-        data(), default_recipe(data(), settings, None), tmp_path / "plain", updates=60,
-        environment=None, dataset=DIGEST,
+        target_data(), default_recipe(target_data(), settings, None), tmp_path / "plain",
+        updates=60, environment=None, dataset=DIGEST,
     ).file  # fmt: skip
     assert dataclasses.replace(found, imagined=None).encode() == plain.encode()
     assert load_critic(tmp_path / "c").encode() == (tmp_path / "c").read_bytes()
     # The rounds are told of all the same, and the same call finds it complete.
     assert len(story(found).rounds) == 1
     again = rounds_to_file(
-        data(), model(), settings, tmp_path / "c", model_digest="1" * 64, environment=None,
+        target_data(), model(), settings, tmp_path / "c", model_digest="1" * 64, environment=None,
         dataset=DIGEST,
     )  # fmt: skip
     assert again.already_complete
@@ -114,13 +103,13 @@ def test_what_is_compared_is_what_policies_of_both_come_to(tmp_path: Path) -> No
     for critic, value in ((alone, said.imagined), (recipe, said.recipe)):
         if critic is not None:
             grown = synthesize(critic, dataclasses.replace(climb, states=256)).policies
-            members = Oracle(model(), HORIZON).foresee(grown).members
+            members = Oracle(model(), TARGET_HORIZON).foresee(grown).members
             expected = (members.mean(axis=1) - 1.5 * members.std(axis=1)).mean()
             assert value == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_the_recipe_is_the_critics_own_kind_where_the_data_can_serve_it() -> None:
-    pieces = dataclasses.replace(data(), policy=np.repeat(np.arange(60, dtype=np.int32), 30))
+    pieces = dataclasses.replace(target_data(), policy=np.repeat(np.arange(60, dtype=np.int32), 30))
     fragments = dataclasses.replace(pieces, policy=(np.arange(1800) // 15 % 60).astype(np.int32))
     for kind, some, expected in (
         ("pssvf", pieces, "pssvf"),
@@ -143,8 +132,8 @@ def test_the_command_compares_and_the_record_does_not() -> None:
 def test_only_critics_of_imagined_episodes_are_compared() -> None:
     with pytest.raises(ValueError, match="no imagined episodes"):
         the_better(
-            make_file("pssvf", 1, data()), data(), Oracle(model(), HORIZON), POOR,
-            environment=None, dataset=DIGEST,
+            make_file("pssvf", 1, target_data()), target_data(), Oracle(model(), TARGET_HORIZON),
+            POOR, environment=None, dataset=DIGEST,
         )  # fmt: skip
 
 

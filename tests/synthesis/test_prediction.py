@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from libtools import box_spec, make_data, make_file, make_policies
-from model_tools import SETTINGS, held_out, played
+from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
@@ -22,7 +22,6 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.foresight import (
@@ -35,26 +34,14 @@ from pbvf_offline.synthesis.foresight import (
 from pbvf_offline.synthesis.prediction import held_out_errors, predict
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
-HORIZON = 30
-
-
-def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
-    """Push a point that drifts; it should stand at 1."""
-    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
-    return ahead, -float((ahead[0] - 1.0) ** 2), False
-
-
-@cache
-def data() -> Trajectories:
-    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
-    return played(make_policies(box_spec(1), 60), to_target, starts, HORIZON)
-
 
 @cache
 def oracle() -> Oracle:
-    learned = train(data(), held_out(data()), SETTINGS, 1_000)
-    starts = data().initial_observations
-    return Oracle(ModelFile(start_training(learned, 1_000), {}, None, "d" * 64, starts), HORIZON)
+    learned = train(target_data(), held_out(target_data()), SETTINGS, 1_000)
+    starts = target_data().initial_observations
+    return Oracle(
+        ModelFile(start_training(learned, 1_000), {}, None, "d" * 64, starts), TARGET_HORIZON
+    )
 
 
 def test_policies_on_the_border_of_the_region_are_inside() -> None:
@@ -186,7 +173,7 @@ def test_foreseen_returns_are_those_of_the_environment() -> None:
         total = 0.0
         for start in first:
             obs = start
-            for _ in range(HORIZON):
+            for _ in range(TARGET_HORIZON):
                 obs, reward, _ = to_target(obs, policies.actor(k).act(obs, None)[0], None)
                 total += reward
         true[k] = total / 16
@@ -204,7 +191,7 @@ def test_a_policy_is_foreseen_alike_alone_and_among_others() -> None:
     ensemble, mean = oracle().model.ensemble, oracle().model.ensemble.scales.normaliser
     first = oracle().model.initial_observations[np.linspace(0, 59, 16).astype(int)]
     theta = policies.in_normaliser(mean.mean, mean.std)[66:67]
-    members = imagine(ensemble, policies.spec, theta, first, HORIZON).member_values()[0]
+    members = imagine(ensemble, policies.spec, theta, first, TARGET_HORIZON).member_values()[0]
     assert alone.members[0] == pytest.approx(members)
 
 
@@ -223,24 +210,24 @@ def test_action_noise_is_drawn_anew_and_counts_as_spread() -> None:
     """A model of equal networks: what the members disagree by is the noise alone."""
     spec = box_spec(1, stochastic=True)
     starts = np.zeros((30, 1))
-    some = played(make_policies(spec, 30), to_target, starts, HORIZON)
+    some = played(make_policies(spec, 30), to_target, starts, TARGET_HORIZON)
     learned = train(some, held_out(some), SETTINGS, 20)
     with torch.no_grad():
         for parameter in learned.parameters():
             parameter.copy_(parameter[:1].expand_as(parameter))
     model = dataclasses.replace(oracle().model, fit=start_training(learned, 20))
     policies = make_policies(spec, 3, seed=5)
-    foreseen = Oracle(model, HORIZON).foresee(policies)
+    foreseen = Oracle(model, TARGET_HORIZON).foresee(policies)
     assert np.all(np.ptp(foreseen.members, axis=1) > 1e-3)
-    assert np.array_equal(foreseen.members, Oracle(model, HORIZON).foresee(policies).members)
+    assert np.array_equal(foreseen.members, Oracle(model, TARGET_HORIZON).foresee(policies).members)
     # The first round of a search with the model's own seed has other noise.
     first = model.initial_observations[np.linspace(0, 59, 16).astype(int)]
     normaliser = learned.scales.normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
     for place in ((), (0, 0), (0, 1)):
         rng = generator(SETTINGS.seed, Stream.IMAGINED_ACTION, *place)
-        noise = action_noise(spec, rng, HORIZON, 2, 16)
-        seen = imagine(learned, spec, theta, first, HORIZON, noise=noise).member_values()
+        noise = action_noise(spec, rng, TARGET_HORIZON, 2, 16)
+        seen = imagine(learned, spec, theta, first, TARGET_HORIZON, noise=noise).member_values()
         assert not np.allclose(seen, foreseen.members, rtol=1e-3)
 
 
@@ -248,10 +235,12 @@ def test_one_network_has_an_imagined_return_and_no_interval() -> None:
     alone = Foresight(np.array([[3.0], [5.0]]))
     assert alone.cautious.tolist() == [3.0, 5.0]
     assert alone.interval is None
-    learned = train(data(), held_out(data()), dataclasses.replace(SETTINGS, members=1), 20)
+    learned = train(
+        target_data(), held_out(target_data()), dataclasses.replace(SETTINGS, members=1), 20
+    )
     model = dataclasses.replace(oracle().model, fit=start_training(learned, 20))
-    file = make_file("pssvf", 20, data(), fingerprint=4)
-    said = predict(file, make_policies(box_spec(1), 3), Oracle(model, HORIZON))
+    file = make_file("pssvf", 20, target_data(), fingerprint=4)
+    said = predict(file, make_policies(box_spec(1), 3), Oracle(model, TARGET_HORIZON))
     assert said.imagined is not None
     assert said.interval_of is None
     assert np.all(np.isnan(said.low))
@@ -259,7 +248,7 @@ def test_one_network_has_an_imagined_return_and_no_interval() -> None:
 
 
 def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
-    file = make_file("pssvf", 20, data(), fingerprint=4)
+    file = make_file("pssvf", 20, target_data(), fingerprint=4)
     policies = make_policies(box_spec(1), 5, seed=9)
     said = predict(file, policies, oracle())
     foreseen = oracle().foresee(policies)
@@ -305,7 +294,7 @@ def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
 
 
 def test_the_best_policies_of_the_data_are_found() -> None:
-    file = make_file("pssvf", 5, data())
+    file = make_file("pssvf", 5, target_data())
     best = best_of_the_data(file, oracle())
     every = oracle().foresee(file.policies(file.context.theta)).cautious
     # Those that one start does not show among the first 20 of 60 may be missing; not the best.

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from libtools import box_spec, discrete_spec, make_policies
-from model_tools import SETTINGS, held_out, played
+from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
@@ -28,7 +28,6 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis import world
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.foresight import refuse_unfit
@@ -49,33 +48,20 @@ SMALL = RoundSettings(
     updates=100,
     hidden=(32,),
 )
-HORIZON = 30
-
-
-def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
-    """Push a point that drifts; it should stand at 1."""
-    ahead = 0.95 * obs + 0.2 * np.asarray(action, float)
-    return ahead, -float((ahead[0] - 1.0) ** 2), False
-
-
-@cache
-def data() -> Trajectories:
-    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
-    return played(make_policies(box_spec(1), 60), to_target, starts, HORIZON)
 
 
 @cache
 def ensemble() -> Ensemble:
-    return train(data(), held_out(data()), SETTINGS, 1_000)
+    return train(target_data(), held_out(target_data()), SETTINGS, 1_000)
 
 
 def search(settings: RoundSettings = SMALL) -> CriticFile:
     return imagined_rounds(
-        data(),
+        target_data(),
         ensemble(),
         settings,
         model="1" * 64,
-        horizon=HORIZON,
+        horizon=TARGET_HORIZON,
         environment=None,
         dataset="0" * 64,
     )
@@ -91,7 +77,7 @@ def story(file: CriticFile) -> ImaginedFit:
 
 def true_returns(policies: Policies) -> np.ndarray:  # type: ignore[type-arg]
     starts = np.zeros((len(policies), 1))
-    return played(policies, to_target, starts, HORIZON).returns()
+    return played(policies, to_target, starts, TARGET_HORIZON).returns()
 
 
 def test_fresh_policies_end_above_the_datasets_best_and_as_was_imagined() -> None:
@@ -99,9 +85,11 @@ def test_fresh_policies_end_above_the_datasets_best_and_as_was_imagined() -> Non
     climb = SynthesisSettings(count=3, steps=60, lr=0.1, seed=7, radius=1.2, restarts=8)
     grown = synthesize(found, climb)
     reached = true_returns(grown.policies)
-    assert reached.min() > true_returns(data().policies).max()
+    assert reached.min() > true_returns(target_data().policies).max()
     # The critic's values are undiscounted returns, cautious ones.
-    np.testing.assert_allclose(grown.predicted, reached, atol=0.15 * np.ptp(data().returns()))
+    np.testing.assert_allclose(
+        grown.predicted, reached, atol=0.15 * np.ptp(target_data().returns())
+    )
 
 
 @pytest.mark.parametrize("kind", ["psvf", "pavf"])
@@ -113,11 +101,13 @@ def test_critics_of_steps_learn_from_imagined_steps(kind: str) -> None:
     climb = SynthesisSettings(count=3, steps=60, lr=0.1, seed=7, radius=1.2, restarts=8)
     grown = synthesize(found, climb)
     reached = true_returns(grown.policies)
-    assert reached.min() > true_returns(data().policies).max()
+    assert reached.min() > true_returns(target_data().policies).max()
     # What it predicts is the discounted return of steps that pay what these do.
-    rewards = played(grown.policies, to_target, np.zeros((3, 1)), HORIZON).rewards
-    discounted = rewards.reshape(3, HORIZON) @ 0.95 ** np.arange(HORIZON)
-    np.testing.assert_allclose(grown.predicted, discounted, atol=0.2 * np.ptp(data().returns()))
+    rewards = played(grown.policies, to_target, np.zeros((3, 1)), TARGET_HORIZON).rewards
+    discounted = rewards.reshape(3, TARGET_HORIZON) @ 0.95 ** np.arange(TARGET_HORIZON)
+    np.testing.assert_allclose(
+        grown.predicted, discounted, atol=0.2 * np.ptp(target_data().returns())
+    )
 
 
 def test_the_ascent_of_a_critic_of_states_is_from_where_episodes_begin() -> None:
@@ -133,13 +123,15 @@ def test_policies_of_any_architecture_climb_a_critic_of_what_they_do(
     settings = dataclasses.replace(SMALL, fingerprint=8, policy=policy, steps=40, rounds=8)
     found = search(dataclasses.replace(settings, lr=0.05))
     assert found.critic.config.fingerprint == 8
-    assert found.spec == data().policies.spec  # the file's is that of the data
+    assert found.spec == target_data().policies.spec  # the file's is that of the data
     climb = SynthesisSettings(count=3, steps=60, lr=0.05, seed=7, radius=1.2, restarts=8)
     grown = synthesize(found, dataclasses.replace(climb, hidden=policy))
     assert grown.policies.spec.hidden == (policy or ())
     reached = true_returns(grown.policies)
-    assert reached.min() > np.quantile(true_returns(data().policies), 0.8)
-    np.testing.assert_allclose(grown.predicted, reached, atol=0.25 * np.ptp(data().returns()))
+    assert reached.min() > np.quantile(true_returns(target_data().policies), 0.8)
+    np.testing.assert_allclose(
+        grown.predicted, reached, atol=0.25 * np.ptp(target_data().returns())
+    )
 
 
 def test_a_critic_of_parameters_is_not_climbed_by_another_architecture() -> None:
@@ -169,7 +161,7 @@ def test_any_kind_of_action_is_searched(kind: str, discrete: bool, stochastic: b
         return to_target(obs, (float(action) - 1.0) if discrete else action, rng)
 
     starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
-    some = played(make_policies(spec, 60), step, starts, HORIZON)
+    some = played(make_policies(spec, 60), step, starts, TARGET_HORIZON)
     settings = dataclasses.replace(SMALL, rounds=3, kind=kind, **({} if kind == "pssvf" else TD))
     if kind == "pavf":
         settings = dataclasses.replace(settings, fingerprint=8, policy=(4,))
@@ -178,20 +170,22 @@ def test_any_kind_of_action_is_searched(kind: str, discrete: bool, stochastic: b
         train(some, held_out(some), SETTINGS, 600),
         settings,
         model="1" * 64,
-        horizon=HORIZON,
+        horizon=TARGET_HORIZON,
         environment=None,
         dataset="0" * 64,
     )
     climb = SynthesisSettings(count=2, steps=30, lr=0.1, seed=7, radius=1.2, restarts=4)
     grown = synthesize(found, dataclasses.replace(climb, hidden=settings.policy))
-    reached = played(grown.policies, step, np.zeros((2, 1)), HORIZON).returns()
-    assert reached.mean() > np.median(played(some.policies, step, starts * 0, HORIZON).returns())
+    reached = played(grown.policies, step, np.zeros((2, 1)), TARGET_HORIZON).returns()
+    assert reached.mean() > np.median(
+        played(some.policies, step, starts * 0, TARGET_HORIZON).returns()
+    )
 
 
 def test_no_two_rounds_see_the_same_action_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search over ``log_std`` would climb the luck of one path."""
     spec = box_spec(1, stochastic=True)
-    some = played(make_policies(spec, 30), to_target, np.zeros((30, 1)), HORIZON)
+    some = played(make_policies(spec, 30), to_target, np.zeros((30, 1)), TARGET_HORIZON)
     drawn: list[bytes] = []
 
     def noting(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -207,7 +201,7 @@ def test_no_two_rounds_see_the_same_action_noise(monkeypatch: pytest.MonkeyPatch
         learned = train(some, held_out(some), SETTINGS, 20)
         return story(
             imagined_rounds(
-                some, learned, settings, model="1" * 64, horizon=HORIZON, environment=None,
+                some, learned, settings, model="1" * 64, horizon=TARGET_HORIZON, environment=None,
                 dataset="0" * 64,
             )
         )  # fmt: skip
@@ -223,13 +217,13 @@ def test_caution_counts_the_luck_of_action_noise() -> None:
     """Equal networks agree on a deterministic policy, and not on what noise does to another."""
     for stochastic in (False, True):
         spec = box_spec(1, stochastic=stochastic)
-        some = played(make_policies(spec, 30), to_target, np.zeros((30, 1)), HORIZON)
+        some = played(make_policies(spec, 30), to_target, np.zeros((30, 1)), TARGET_HORIZON)
         learned = train(some, held_out(some), SETTINGS, 20)
         with torch.no_grad():
             for parameter in learned.parameters():
                 parameter.copy_(parameter[:1].expand_as(parameter))
         starts = np.zeros((2, 1))
-        place = world.World(learned, starts, HORIZON, 2.0)
+        place = world.World(learned, starts, TARGET_HORIZON, 2.0)
         policies, rng = some.policies.select(range(8)), np.random.default_rng(0)
         said = place.play(policies, starts, rng)
         assert np.all(said.cautious < said.mean - 1e-3) == stochastic
@@ -240,7 +234,7 @@ def test_caution_counts_the_luck_of_action_noise() -> None:
 def test_the_best_round_is_kept_and_not_the_last() -> None:
     found = story(search())
     assert found.kept == max(found.rounds, key=lambda done: done.cautious)
-    assert (found.model, found.horizon, found.settings) == ("1" * 64, HORIZON, SMALL)
+    assert (found.model, found.horizon, found.settings) == ("1" * 64, TARGET_HORIZON, SMALL)
     assert [done.number for done in found.rounds] == [1, 2, 3, 4]
     assert all(done.highest >= done.cautious for done in found.rounds)
 
@@ -268,7 +262,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(kind: str) -
 def test_a_policy_that_exploits_a_hole_in_one_member_loses_to_one_good_in_all() -> None:
     """Member 0 pays 5 for each unit of action, member 1 takes 1: on average 2."""
     spec = box_spec(1)
-    few = data()
+    few = target_data()
     settings = ModelSettings(seed=0, members=2, hidden=(8,))
     scales = dataclasses.replace(
         Scales.of(few, np.arange(len(few))),
@@ -308,30 +302,32 @@ def test_an_ordinary_fit_does_not_take_a_critic_of_imagined_returns_for_its_own(
     read = load_critic(out)
     assert read.imagined == found.imagined
     assert read.encode() == out.read_bytes()
-    theta = data().policies.theta[:3]
+    theta = target_data().policies.theta[:3]
     np.testing.assert_array_equal(read.predict(theta), found.predict(theta))
     with pytest.raises(ConflictError, match=r'settings: model is "1+" there and'):
-        fit_to_file(data(), read.fit.settings, out, updates=5, environment=None, dataset="0" * 64)
+        fit_to_file(
+            target_data(), read.fit.settings, out, updates=5, environment=None, dataset="0" * 64
+        )
 
 
 def test_the_time_limit_is_that_of_an_episode_that_one_ended() -> None:
-    assert episode_limit(data(), None) == HORIZON
-    ending = dataclasses.replace(data(), truncated=np.zeros(len(data()), bool))
-    assert episode_limit(ending, None) == HORIZON  # the longest
+    assert episode_limit(target_data(), None) == TARGET_HORIZON
+    ending = dataclasses.replace(target_data(), truncated=np.zeros(len(target_data()), bool))
+    assert episode_limit(ending, None) == TARGET_HORIZON  # the longest
     assert episode_limit(ending, EnvReference("CartPole-v1")) == 500
     assert episode_limit(ending, EnvReference("CartPole-v1", kwargs={"max_episode_steps": 7})) == 7
-    assert episode_limit(ending, EnvReference("Unknown-v0")) == HORIZON
-    cut = dataclasses.replace(data(), cut=np.ones(data().episodes, bool))
+    assert episode_limit(ending, EnvReference("Unknown-v0")) == TARGET_HORIZON
+    cut = dataclasses.replace(target_data(), cut=np.ones(target_data().episodes, bool))
     assert episode_limit(cut, EnvReference("CartPole-v1")) == 500
 
 
 def test_an_ordinary_critic_is_not_taken_for_one_of_imagined_returns(tmp_path: Path) -> None:
     out = tmp_path / "c.safetensors"
-    settings = fit_defaults("pssvf", None, data().policies.spec).settings
-    fit_to_file(data(), settings, out, updates=1, environment=None, dataset="0" * 64)
+    settings = fit_defaults("pssvf", None, target_data().policies.spec).settings
+    fit_to_file(target_data(), settings, out, updates=1, environment=None, dataset="0" * 64)
     with pytest.raises(ConflictError, match="settings: model is null there and"):
         rounds_to_file(
-            data(),
+            target_data(),
             a_model(),
             SMALL,
             out,
@@ -347,7 +343,7 @@ def a_model() -> ModelFile:
         asked={},
         environment=None,
         dataset="0" * 64,
-        initial_observations=data().initial_observations,
+        initial_observations=target_data().initial_observations,
     )
 
 
