@@ -12,6 +12,12 @@ from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSetting
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 
 
+def grown_policies(critic: Path, synthesis: SynthesisSettings) -> Path:
+    """Return where :func:`grow` keeps the policies grown through a critic."""
+    name = "region" if synthesis.trust_region else "plain"
+    return critic.with_name(f"{critic.stem}-{name}-policies.safetensors")
+
+
 def grow(
     critic: Path,
     synthesis: SynthesisSettings,
@@ -37,12 +43,11 @@ def grow(
         oracle_digest: Digest of the model's file.
     """
     steps = synthesis.steps if synthesis.trust_region else every
-    name = "region" if synthesis.trust_region else "plain"
     grown = synthesize_to_file(
         critic,
         load_critic(critic),
         synthesis,
-        critic.with_name(f"{critic.stem}-{name}-policies.safetensors"),
+        grown_policies(critic, synthesis),
         evaluation=EvaluationSettings(EnvConfig(env), episodes, steps, synthesis.seed, workers),
         oracle=oracle,
         oracle_digest=oracle_digest,

@@ -158,6 +158,48 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
     save_figure(figure, path)
 
 
+def draw_zero_shot_model(results: Mapping[int, Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw what grew through critics of imagined returns, a column of dots a seed.
+
+    On the left their true returns, beside the run's learned policy, its best perturbed one, and
+    what grew through its own critic; on the right imagined against true return, with the 90 %
+    intervals of the models' members.
+    """
+    seeds = sorted(results)
+    grown = [results[seed]["imagined"]["grown"] for seed in seeds]
+    ends = [results[seed]["snapshots"][-1] for seed in seeds]
+    figure = new_figure(10, 4)
+    figure.suptitle(title, fontsize=10)
+    left, right = figure.subplots(1, 2)
+    places = np.arange(len(seeds))
+    for k in range(len(grown[0]["returns"])):
+        label = "grown, imagined returns" if k == 0 else None
+        left.scatter(places, [g["returns"][k] for g in grown], color=BLUE, alpha=0.6, label=label)
+    online = [np.mean(end["region"]["returns"]) for end in ends]
+    left.scatter(places, online, color=GREEN, marker="x", label="grown, the run's critic (mean)")
+    for name, label, color in (
+        ("learned", "learned policy", "black"),
+        ("best_noisy", "best perturbed", ORANGE),
+    ):
+        left.scatter(places, [end[name] for end in ends], color=color, marker="_", label=label)
+    left.set_xticks(places, [str(seed) for seed in seeds])
+    left.set_xlabel("seed")
+    left.set_ylabel("return")
+    left.legend(fontsize=7)
+    true = np.concatenate([g["returns"] for g in grown])
+    imagined = np.concatenate([g["imagined"] for g in grown])
+    errors = None
+    if all(g["interval"] is not None for g in grown):
+        low, high = np.concatenate([g["interval"] for g in grown], axis=1)
+        errors = np.stack([imagined - low, high - imagined])
+    right.errorbar(imagined, true, xerr=errors, fmt="o", color=BLUE, alpha=0.6, linewidth=0.6)
+    ends_of = [float(min(true.min(), imagined.min())), float(max(true.max(), imagined.max()))]
+    right.plot(ends_of, ends_of, color="grey", linestyle=":", linewidth=1)
+    right.set_xlabel("imagined return")
+    right.set_ylabel("true return")
+    save_figure(figure, path)
+
+
 def _latest(points: Sequence[Mapping[str, float]], steps: Sequence[int]) -> list[float]:
     """Return the value of the last point at or before each step; NaN before the first."""
     at = np.searchsorted([p["step"] for p in points], steps, side="right") - 1

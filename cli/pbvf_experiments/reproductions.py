@@ -15,7 +15,12 @@ from pbvf_experiments.online_cells import (
     stochastic_cells,
     table_cells,
 )
-from pbvf_experiments.online_plots import draw_curves, draw_sensitivity, draw_zero_shot
+from pbvf_experiments.online_plots import (
+    draw_curves,
+    draw_sensitivity,
+    draw_zero_shot,
+    draw_zero_shot_model,
+)
 from pbvf_experiments.online_tables import Row, agreement, as_markdown, table_rows
 from pbvf_experiments.online_variants import (
     Panels,
@@ -107,8 +112,10 @@ def _zero_shot(request: Request) -> Reproduction:
         )
         rows += [{"cell": cell.name, **row} for row in zero_shot_rows(results)]
         figures.append(request.out / f"{cell.name}.png")
-        draw_zero_shot(results, figures[-1], cell.name)
-    return Reproduction(rows, tuple(figures))
+        draw = draw_zero_shot_model if cell.model else draw_zero_shot
+        draw(results, figures[-1], cell.name)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Reproduction([{name: row.get(name) for name in names} for row in rows], tuple(figures))
 
 
 def _table(request: Request) -> Reproduction:

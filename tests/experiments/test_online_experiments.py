@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pbvf_cli.__main__ import main
-from pbvf_experiments import online_cells
+from pbvf_experiments import online_cells, zero_shot
 from pbvf_experiments.cells import choose_cells
 from pbvf_experiments.online_cells import (
     OnlineCell,
@@ -19,7 +19,13 @@ from pbvf_experiments.online_cells import (
     stored_runs,
     table_cells,
 )
-from pbvf_experiments.online_plots import curves, draw_curves, draw_sensitivity, draw_zero_shot
+from pbvf_experiments.online_plots import (
+    curves,
+    draw_curves,
+    draw_sensitivity,
+    draw_zero_shot,
+    draw_zero_shot_model,
+)
 from pbvf_experiments.online_tables import agreement, table_rows
 from pbvf_experiments.online_variants import (
     ablation_panels,
@@ -35,9 +41,13 @@ from pbvf_experiments.zero_shot import (
     zero_shot_cells,
     zero_shot_rows,
 )
+from pbvf_experiments.zero_shot_model import ImaginingSettings
 from pbvf_offline.errors import ConflictError, UsageError
+from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.models.settings import ModelRequest
 
 PNG = b"\x89PNG"
+RESULTS = Path(__file__).parents[2] / "docs/results/fig-zero-shot/raw"
 CART = OnlineCell("pssvf", "CartPole-v1", steps=300)
 
 
@@ -207,12 +217,17 @@ def test_figures_show_what_is_finished(tmp_path: Path) -> None:
 SMALL = ZeroShotSettings(policies=2, plain_steps=4, evaluate_every=2, episodes=1, evaluations=2)
 
 
-def test_zero_shot_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_ascents(monkeypatch: pytest.MonkeyPatch) -> None:
     from pbvf_offline.presets.offline import SynthesisPreset
     from pbvf_offline.synthesis import settings as synthesis
 
     short = SynthesisPreset(steps=2, radius=1.0, states=10, restarts=1)
     monkeypatch.setattr(synthesis, "SYNTHESIS", short)
+
+
+@pytest.mark.usefixtures("short_ascents")
+def test_zero_shot_runs_and_resumes(tmp_path: Path) -> None:
     cell = ZeroShotCell("psvf", "CartPole-v1", "linear", 0.05, (200, 400))
     notes: list[str] = []
     result = run_zero_shot(cell, 1, tmp_path, SMALL, note=notes.append)
@@ -233,11 +248,98 @@ def test_zero_shot_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
 
 
+TINY = ImaginingSettings(
+    model_updates=20,
+    model=ModelRequest(seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2),
+    rounds=RoundSettings(seed=0, rounds=2, fresh=4, known=2, steps=2, updates=3, compare=2),
+)
+
+
+@pytest.mark.usefixtures("short_ascents")
+def test_zero_shot_through_a_model_of_what_the_run_has_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ZeroShotCell("pssvf", "CartPole-v1", "linear", 0.05, (400,))
+    cell = ZeroShotCell("pssvf", "CartPole-v1", "linear", 0.05, (400,), model=True)
+    beside = run_zero_shot(plain, 1, tmp_path, SMALL)
+    notes: list[str] = []
+    result = run_zero_shot(cell, 1, tmp_path, SMALL, TINY, note=notes.append)
+    assert len(notes) == 5
+    assert [p.name for p in (tmp_path / "work").iterdir() if (p / "config.json").exists()] == [
+        f"{plain.name}-seed1"  # one run for both
+    ]
+    assert result["snapshots"][0]["region"] == beside["snapshots"][0]["region"]
+    assert result["best_noisy"] == beside["best_noisy"]
+    stored = json.loads((tmp_path / "raw" / f"{cell.name}-seed1.json").read_text())["settings"]
+    assert stored["imagining"]["rounds"]["seed"] == stored["imagining"]["model"]["seed"] == 1
+    assert stored["imagining"]["model"]["updates"] == 20
+    found = result["imagined"]
+    assert found["data"]["steps"] == 400
+    assert len(found["critic"]["rounds"]) == 2
+    assert found["critic"]["kept"] in found["critic"]["rounds"]
+    grown = found["grown"]
+    assert len(grown["returns"]) == len(grown["imagined"]) == len(grown["above_data"]) == 2
+    low, high = grown["interval"]
+    assert all(a < b < c for a, b, c in zip(low, grown["imagined"], high, strict=True))
+    assert run_zero_shot(cell, 1, tmp_path, SMALL, TINY, note=notes.append) == result
+    assert len(notes) == 5
+    more = ImaginingSettings(21, TINY.model, TINY.rounds)
+    with pytest.raises(ConflictError, match="another imagining"):
+        run_zero_shot(cell, 1, tmp_path, SMALL, more)
+    draw_zero_shot_model({1: result, 2: result}, tmp_path / "figure.png", "title")
+    assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
+
+    rows = zero_shot_rows({1: result, 2: result})
+    assert rows[0]["model"] == pytest.approx(sum(grown["returns"]) / 2)
+    assert rows[0]["imagined"] == pytest.approx(sum(grown["imagined"]) / 2)
+    assert rows[0]["check"] == ("failed" if found["model"]["refusal"] else "passed")
+    assert rows[2]["check"] == f"2 {rows[0]['check']}"
+    assert rows[2]["critic"] == f"2 {found['critic']['stands']}"
+    assert "peak" not in rows[0]
+
+    monkeypatch.setattr(zero_shot, "zero_shot_cells", lambda: [plain, cell])
+    monkeypatch.setattr(zero_shot, "ZeroShotSettings", lambda: SMALL)
+    monkeypatch.setattr(zero_shot, "ImaginingSettings", lambda: TINY)
+    command = ["reproduce", "fig-zero-shot", "--cells", "*", "--seeds", "1", "--json"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    table = json.loads(capsys.readouterr().out)["table"]
+    assert [row["cell"] for row in table] == [plain.name] * 2 + [cell.name] * 2
+    assert [row["peak"] is None for row in table] == [False, False, True, True]
+    assert [row["model"] is None for row in table] == [True, True, False, False]
+
+
+def test_defaults_of_a_cell_with_a_model_are_those_of_the_commands() -> None:
+    from pbvf_cli.commands import fit_model
+    from pbvf_offline.fit.rounds import round_defaults
+
+    told = ImaginingSettings().described("pssvf", "Swimmer-v5", 3)
+    assert told["model"]["updates"] == fit_model._UPDATES
+    own = ModelRequest(seed=3).to_dict()
+    assert {k: v for k, v in told["model"].items() if k != "updates"} == {
+        k: v for k, v in own.items() if k != "bfloat16"
+    }
+    assert told["rounds"] == round_defaults("pssvf", "Swimmer-v5").settings.to_dict() | {"seed": 3}
+
+
+def test_results_from_before_cells_had_models_are_read_back(tmp_path: Path) -> None:
+    cell = zero_shot_cells()[1]
+    stored = RESULTS / f"{cell.name}-seed0.json"
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / stored.name).write_bytes(stored.read_bytes())
+    assert run_zero_shot(cell, 0, tmp_path) == json.loads(stored.read_text())["result"]
+
+
+def test_a_model_has_one_snapshot() -> None:
+    with pytest.raises(ValueError, match="one snapshot"):
+        ZeroShotCell(model=True)
+
+
 def test_zero_shot_cells() -> None:
     assert choose_zero_shot(None)[0].name == "pssvf-linear-Swimmer-v5-lr=0.02"
     names = [c.name for c in zero_shot_cells()]
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 21
     assert names[1] == "pssvf-linear-Swimmer-v5-lr=0.02-at=100000"
+    assert names[-1] == f"{names[1]}-model"
     assert len(choose_zero_shot("*-64x64-*")) == 9
     with pytest.raises(UsageError, match="no cell"):
         choose_zero_shot("ars-*")
