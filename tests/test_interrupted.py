@@ -125,6 +125,14 @@ def train(
     train_run(config, folder / "run", steps, snapshots=snapshots, overwrite=overwrite)
 
 
+def train_kept_often(folder: Path, overwrite: bool) -> None:
+    """As with episodes that take a minute each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "CHECKPOINT_SECONDS", -math.inf)
+        patch.setattr(runs, "_CHECKPOINT_SHARE", math.inf)
+        train(folder, overwrite)
+
+
 def jobs(given: Given) -> dict[str, Job]:
     def grow(folder: Path, overwrite: bool, seed: int = 0) -> None:
         settings = SynthesisSettings(count=2, steps=2, lr=0.05, seed=seed)
@@ -176,6 +184,7 @@ def jobs(given: Given) -> dict[str, Job]:
         "synthesize": Job(grow, "p.safetensors"),
         "synthesize over": Job(grow, "p.safetensors", lambda f: grow(f, False, seed=9), True),
         "train": Job(train, "run", at_once=False),
+        "train kept often": Job(train_kept_often, "run", at_once=False),
         "train more": Job(train, "run", lambda folder: train(folder, False, 48), at_once=False),
         "train a little more": Job(
             lambda folder, _: train(folder, False, 12),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -53,17 +54,21 @@ def _open_standard_streams() -> None:
 
 def _stop_at_once(number: int, _: FrameType | None) -> None:
     """End before there is anything to keep, or after all was said."""
-    os.write(2, b"interrupted\n")
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        os.write(2, b"interrupted\n")
     os._exit(128 + number)
 
 
 def run() -> None:
     """Run the command as a process: an environment's leftover threads do not keep it alive."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP"):
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             signal.signal(number, _stop_at_once)
     code = main()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         signal.signal(number, signal.SIG_IGN)  # the outcome stands; only the process has to end
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if any(not t.daemon for t in others):

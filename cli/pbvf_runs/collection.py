@@ -148,6 +148,7 @@ def collect(
     overwrite: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
+    warming: Callable[[int, int], None] | None = None,
 ) -> CollectResult:
     """Collect a dataset, or continue one, or find it complete.
 
@@ -159,6 +160,7 @@ def collect(
         overwrite: Start over whatever is there.
         workers: Number of processes; does not change the result.
         progress: Called with steps done, steps wanted (None: unknown) and episodes done.
+        warming: Called with warm-up episodes done and wanted.
 
     Raises:
         UsageError: Unknown environment, unsupported spaces, an environment without an end, or
@@ -201,7 +203,7 @@ def collect(
     ) as writer:
         if writer.manifest is not None:
             return _result(settings, writer.manifest, writer.path, 0.0, None)
-        schedule = _schedule(settings, given, spec, writer, workers, endless=endless)
+        schedule = _schedule(settings, given, spec, writer, workers, warming, endless=endless)
         started, before = time.perf_counter(), writer.steps_done
         limit = settings.steps if endless else None
         _run(settings, EpisodeJob(settings.env, schedule, limit), writer, workers, progress)
@@ -264,6 +266,7 @@ def _schedule(
     spec: PolicySpec,
     writer: DatasetWriter,
     workers: int,
+    warming: Callable[[int, int], None] | None,
     *,
     endless: bool,
 ) -> Schedule:
@@ -291,6 +294,7 @@ def _schedule(
                 episodes=settings.warmup_episodes,
                 max_steps=_ENDLESS_WARMUP_STEPS if endless else None,
                 workers=workers,
+                progress=warming,
             )
         writer.set_state(
             {

@@ -11,8 +11,9 @@ A run's folder holds
 - ``result.json``: the evaluations of the finished run,
 - ``metrics.jsonl`` and ``tensorboard/``, derived and never read back.
 
-Shards and checkpoints are written at steps that the run alone decides, so a run that was
-killed ends with the bytes of an undisturbed one.
+Shards, and the checkpoints of a finished run, are written at steps that the run alone decides;
+a checkpoint in between, after a minute, leaves no trace in it. So a run that was killed ends with
+the bytes of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
     from pbvf_offline.online.training import Training
 
 SHARD_STEPS: Final = 20_000
+CHECKPOINT_SECONDS: Final = 60.0
+"""A checkpoint is written after so long too: a kill costs no more work of a slow simulator."""
+_CHECKPOINT_SHARE: Final = 0.05  # of the time, where a checkpoint takes long to write
 
 
 def train_run(
@@ -200,6 +204,7 @@ class _Runner:
         self.last: bytes | None = None
         self.log: RunLog | None = None
         self.last_return: float | None = None
+        self.next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
 
     def close(self) -> None:
         if self.log is not None:
@@ -350,21 +355,40 @@ class _Runner:
             self.kept.waiting.append(episode)
         if training.steps // SHARD_STEPS > (training.steps - record.steps) // SHARD_STEPS:
             self._shard(training)
-        elif self.steps - training.steps < self.limit:
-            # Perhaps the last finished episode: what an extension continues from.
-            self.last = self._checkpoint_image(training)
+        else:
+            if self.steps - training.steps < self.limit:
+                # Perhaps the last finished episode: what an extension continues from.
+                self.last = self._checkpoint_image(training)
+            if time.monotonic() >= self.next_checkpoint:
+                self._keep(training)
         if self.stop_soon is not None:
             try:
                 self.stop_soon()
             except BaseException:
-                self.kept.write_checkpoint(self._checkpoint_image(training))
+                self._keep(training)
                 raise
+
+    def _keep(self, training: Training) -> None:
+        """Write the state between two shards, with the episodes that wait for the next one.
+
+        Nothing of a finished run depends on when that was.
+        """
+        started = time.monotonic()
+        self.kept.write_checkpoint(self._checkpoint_image(training))
+        self._schedule_checkpoint(time.monotonic() - started)
+
+    def _schedule_checkpoint(self, seconds: float) -> None:
+        """Choose the time of the next checkpoint after one that took so long to write."""
+        pause = max(CHECKPOINT_SECONDS, seconds / _CHECKPOINT_SHARE)
+        self.next_checkpoint = time.monotonic() + pause
 
     def _shard(self, training: Training) -> None:
         """Put the waiting episodes on disk as one immutable shard, then the state after them."""
+        started = time.monotonic()
         self.kept.write_shard()
         self.last = self._checkpoint_image(training)
         self.kept.write_checkpoint(self.last)
+        self._schedule_checkpoint(time.monotonic() - started)
         if self.log is not None:
             self.log.flush()
 

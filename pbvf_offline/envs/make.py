@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import registry
 
+from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.envs.wrappers import WRAPPERS, wrap
@@ -39,7 +40,7 @@ def register_environments() -> None:
 
 
 def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
-    """Build an environment that a user asked for.
+    """Build an environment that a user asked for; signal handlers stay as they were.
 
     Args:
         config: What the user named. A ``module:`` prefix is imported, also from the
@@ -52,6 +53,11 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             line are named.
         ResourceError: Memory, disk or open files ran out while it was built.
     """
+    with handlers_kept():
+        return _make(config, render_mode)
+
+
+def _make(config: EnvConfig, render_mode: str | None) -> Env:
     register_environments()
     module, _, env_id = config.name.rpartition(":")
     if not _ENV_ID.match(env_id) or (module and not _MODULE.match(module)):

@@ -119,6 +119,7 @@ def warm_up(
     episodes: int,
     max_steps: int | None = None,
     workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Normaliser, int]:
     """Run a schedule's warm-up and freeze the statistics of the observations acted on.
 
@@ -128,12 +129,15 @@ def warm_up(
         episodes: Number of warm-up episodes.
         max_steps: Step limit of each.
         workers: Number of processes.
+        progress: Called with episodes done and wanted.
 
     Returns:
         The normaliser and the number of steps it cost.
     """
     statistics = RunningStatistics(schedule.spec.obs_dim)
     job = EpisodeJob(config, schedule, max_steps, observations_acted_on)
-    for observations in run_episodes(job, range(episodes), workers=workers):
+    for k, observations in enumerate(run_episodes(job, range(episodes), workers=workers)):
         statistics.update(observations)
+        if progress is not None:
+            progress(k + 1, episodes)
     return statistics.freeze(), statistics.count

@@ -20,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.make import Env, env_name, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
@@ -177,7 +178,8 @@ class EpisodeRun:
     def _blame(self, *, reset: bool = False) -> Iterator[None]:
         """Turn what the environment raises into an error that names it; ours stay as they are."""
         try:
-            yield
+            with handlers_kept():
+                yield
         except PbvfError:
             raise
         except (Exception, SystemExit) as error:

@@ -244,6 +244,8 @@ def _end_with(parent: int) -> None:
 def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent: int) -> None:
     """Answer items until the parent closes the pipe or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the group; the parent decides
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # so does the end of the terminal
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # An item may take hours: the loop below would notice a killed parent only after it.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -61,6 +61,7 @@ def rounds_to_file(
     environment: EnvReference | None,
     dataset: str,
     overwrite: bool = False,
+    begun: Callable[[], None] | None = None,
     after_round: Callable[[Round], None] | None = None,
     after_update: Callable[[Fit], None] | None = None,
 ) -> RoundsResult:
@@ -81,6 +82,7 @@ def rounds_to_file(
         environment: The dataset's environment.
         dataset: The dataset's digest.
         overwrite: Start over whatever is there; it stays until the new one is finished.
+        begun: Called when there is something to do, before the first round.
         after_round: Called after each round, for progress; what it raises stops them.
         after_update: The same after each update of the default recipe.
 
@@ -97,6 +99,8 @@ def rounds_to_file(
             return RoundsResult(done, 0.0, already_complete=True)
         if refusal is not None:
             raise refusal
+        if begun is not None:
+            begun()
         started = time.perf_counter()
         horizon = episode_limit(data, environment)
         file = imagined_rounds(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cli_tools import content, digest, pbvf
+from pbvf_cli.shared import progress
 from pbvf_datasets import load_dataset
 
 ID = "lab/toy-v0"
@@ -50,6 +51,17 @@ def test_settings_go_to_stderr_and_the_table_to_stdout(root):
     assert "drawn" in table["seed"]
     assert str(root / ID) in ran.out
     assert "sigma" not in ran.out
+
+
+def test_the_warm_up_shows_settings_and_progress(monkeypatch):
+    """Ten episodes of a slow environment take minutes, before the first that is stored."""
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    ran = pbvf("collect", *TOY, "--steps", 10, "--warmup-episodes", 3).ok()
+    lines = [line.partition(" episodes")[0].strip() for line in ran.err.splitlines()]
+    shown = [k for k, line in enumerate(lines) if line.startswith("warming up")]
+    assert [lines[k] for k in shown] == [f"warming up: {k}/3" for k in (1, 2, 3)]
+    assert ran.err.index("warmup-episodes") < ran.err.index("warming up")
+    assert ran.err.index("warming up: 3/3") < ran.err.index("collecting")
 
 
 def test_defaults_come_from_the_paper():

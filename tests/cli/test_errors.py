@@ -107,11 +107,20 @@ def test_handlers_and_hooks_are_put_back():
     assert seen[0] not in before
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_unwind_through_finally(capsys, number, code):
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "hung up"),
+    ],
+)
+def test_signals_unwind_through_finally(capsys, number, code, word, continues):
     saved = []
 
     def run() -> None:
+        errors.signals.continues = continues
         try:
             os.kill(os.getpid(), number)
             signal.pause()
@@ -120,9 +129,19 @@ def test_signals_unwind_through_finally(capsys, number, code):
 
     assert guarded(run, []) == code
     assert saved == [True]
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "continues" in err
+    how = "what was finished is safe, the same command continues"
+    assert capsys.readouterr().err == (
+        f"{word}; {how if continues else 'the same command starts over'}\n"
+    )
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(capsys):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert guarded(lambda: os.kill(os.getpid(), signal.SIGHUP), []) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert capsys.readouterr().err == ""
 
 
 def test_held_signal_stops_at_the_next_check():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -56,7 +57,8 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
 )
 @pytest.mark.slow
 def test_case_14_stopped_in_the_middle_the_same_command_continues(here, undisturbed, number, code):
@@ -80,17 +82,114 @@ def test_case_14_stopped_in_the_middle_the_same_command_continues(here, undistur
         assert len(log.read_text().splitlines()) - before < 70
 
 
-def test_interrupting_a_group_of_workers_leaves_no_process_behind(here):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_stopping_a_group_of_workers_leaves_no_process_behind(here, number, code):
     log = here / "log.txt"
     argv = [*SLOW, "--steps", 2000, "--workers", 2, "--warmup-episodes", 0]
     argv += ["--env-kwargs", f'{{"log": "{log}"}}']
     process = start(*argv, start_new_session=True)
     wait_for(log, 10, process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(process.pid, number)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert len(err.splitlines()) == 1
+    wait_for_group(process)
+
+
+def test_nohup_goes_on_without_its_terminal(here):
+    log = here / "log.txt"
+    argv = [*SLOW, "--steps", 60, "--workers", 2, "--warmup-episodes", 0]
+    argv += ["--env-kwargs", f'{{"log": "{log}"}}']
+    code = (
+        "import signal, runpy, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "sys.argv[0] = 'pbvf'; runpy.run_module('pbvf_cli', run_name='__main__')"
+    )
+    process = start(*argv, code=code, start_new_session=True)
+    wait_for(log, 10, process)
+    os.killpg(process.pid, signal.SIGHUP)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "60" in out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pseudo-terminals")
+def test_a_terminal_that_goes_away_costs_no_finished_episode(here):
+    """A dropped ssh: the terminal is gone, bar and all, when the signal arrives."""
+    import fcntl
+    import pty
+    import termios
+
+    log = here / "log.txt"
+    argv = [*SLOW[:-1], "--steps", 2000, "--warmup-episodes", 0]  # with a progress bar
+    argv += ["--env-kwargs", f'{{"log": "{log}"}}']
+    parent, child = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(child, termios.TIOCSCTTY, 0)
+
+    streams = {"stdin": child, "stdout": child, "stderr": child}
+    process = start(*argv, env={"TERM": "xterm"}, preexec_fn=take_terminal, **streams)
+    os.close(child)
+    wait_for(log, 40, process)
+    os.close(parent)
+    assert process.wait(timeout=60) == 129
+    assert list((here / "datasets/lab").glob(".slow-v0.collecting/shard-*"))
+
+
+GREEDY = """
+import signal
+import gymnasium as gym
+from toyenv import ToyEnv
+
+
+class Greedy(ToyEnv):
+    def __init__(self, where, **kwargs):
+        super().__init__(**kwargs)
+        self.where = where
+        self.take("made")
+
+    def reset(self, **kwargs):
+        self.take("reset")
+        return super().reset(**kwargs)
+
+    def take(self, where):
+        if where == self.where:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, lambda *_: None)
+
+
+gym.register("Greedy-v0", "greedy:Greedy", max_episode_steps=50)
+"""
+
+
+@pytest.mark.parametrize("where", ["made", "reset"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_environment_that_takes_the_signals_cannot_keep_them(here, where, number):
+    (here / "greedy.py").write_text(GREEDY)
+    log, kwargs = here / "log.txt", {"where": where, "delay": 0.02}
+    argv = ["collect", "greedy:Greedy-v0", "--dataset", "lab/g-v0", "--steps", 5000, "-q"]
+    argv += ["--env-kwargs", json.dumps({**kwargs, "log": str(log)})]
+    process = start(*argv)
+    wait_for(log, 10, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "continues" in err
+
+
+def test_what_starts_over_says_so(here, drift):
+    """An evaluation keeps nothing; nor does a search by rounds of imagination."""
+    shown = drift / "grown"
+    argv = ["evaluate", shown, "--env", "toyenv:ToyDrift-v0", "--episodes", 10_000, "--json"]
+    process = start(*argv)
+    for line in process.stderr:
+        if "evaluating" in line:
+            break
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Traceback" not in err
-    wait_for_group(process)
+    assert err.splitlines()[-1] == "interrupted; the same command starts over"
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from pbvf_offline.online.training import start_training
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs import export as run_export
+from pbvf_runs import train
 from pbvf_runs.export import export_dataset, stored_episodes
 from pbvf_runs.folder import stored_run_seed
 from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
@@ -330,6 +331,32 @@ def test_a_gentle_stop_in_an_extension(tmp_path: Path, finished: Any) -> None:
             train_run(config, tmp_path / "run", 120, stop_soon=StopSoon(1))
     train_run(config, tmp_path / "run", 120)
     assert content(tmp_path / "run") == finished(120, config)
+
+
+def test_a_kill_costs_a_minute_of_slow_episodes(
+    tmp_path: Path, starts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each episode takes 25 s here, so a checkpoint follows the fourth and every third after it."""
+    config, now = run_config(evaluations=3), [0.0]
+    monkeypatch.setattr(train, "SHARD_STEPS", 20_000)
+    train_run(config, tmp_path / "undisturbed", 120)
+    monkeypatch.setattr("pbvf_runs.train.time.monotonic", lambda: now[0])
+
+    def tick(step: int, last: float | None) -> None:
+        stop_at(stop)(step, last)  # as a kill: it asks for no checkpoint
+
+    def soon() -> None:
+        now[0] += 25
+
+    for stop in (70, 110):
+        with pytest.raises(Stop):
+            train_run(config, tmp_path / "run", 120, tick=tick, stop_soon=soon)
+    train_run(config, tmp_path / "run", 120)
+    episodes = [done for _, done in starts]
+    assert episodes[0] == episodes[1] == 0
+    assert 0 < episodes[2] < episodes[3]
+    assert episodes[2] % 3 == (episodes[3] - episodes[2]) % 3 == 1
+    assert content(tmp_path / "run") == content(tmp_path / "undisturbed")
 
 
 def test_leftovers_of_a_kill_do_not_stay(tmp_path: Path, finished: Any) -> None:

@@ -521,6 +521,27 @@ def test_a_damaged_plan_is_named(root):
         assert w.episodes_done == 0
 
 
+def test_a_kill_costs_half_a_minute_of_slow_episodes(root, reference, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pbvf_datasets.write.writer.time.monotonic", lambda: now[0])
+    w = writer(root)
+    safe = []
+    w.set_state({"mean": [0.1, 1 / 3], "warmup_steps": 40})
+    for k, seconds in enumerate([40, 1, 1]):
+        now[0] += seconds
+        w.add(EPISODES[k])
+        safe.append(w.episodes_safe)
+    assert safe == [1, 1, 3]  # by time, not yet, and by steps
+    now[0] += 29
+    w.add(EPISODES[3])
+    assert w.episodes_safe == 3
+    now[0] += 2
+    w.add(EPISODES[4])
+    assert w.episodes_safe == 5
+    w.finish()
+    assert content(root) == reference
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "foreign"])
 def test_a_damaged_shard_and_what_follows_are_made_again(root, reference, damage):
     with writer(root) as w:

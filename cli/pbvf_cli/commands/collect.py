@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     "pbvf collect Swimmer-v5 --dataset lab/swimmer-v0 --steps 100000 --perturb-every 200",
     "pbvf collect mymodule:Mine-v0 --dataset lab/mine-v0 --episodes 500 --policy 64,64 --workers 4",
     "pbvf collect Swimmer-v5 --dataset lab/best-v0 --policies policies.safetensors --episodes 50",
+    continues=True,
 )
 def collect(
     env: options.Environment,
@@ -88,9 +89,14 @@ def collect(
     command_text = collect_command(settings, base=base, policies=policies)
     settings = replace(settings, command=command_text)
     sink.settings("pbvf collect", table.settings)
-    with Bar("collecting", "steps" if settings.episodes is None else "episodes", sink=sink) as bar:
+    unit = "steps" if settings.episodes is None else "episodes"
+    with (
+        Bar("warming up", "episodes", sink=sink) as warm,
+        Bar("collecting", unit, sink=sink) as bar,
+    ):
 
         def told(steps_done: int, steps_wanted: int | None, episodes_done: int) -> None:
+            warm.close()
             if settings.episodes is None:
                 bar.update(steps_done, steps_wanted, f"{episodes_done:,} episodes")
             else:
@@ -103,6 +109,7 @@ def collect(
             overwrite=overwrite,
             workers=workers,
             progress=told,
+            warming=warm.update,
         )
     _print(sink, result)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors --fingerprint 64 "
     "--policy 64,64 --out critic.safetensors",
     "pbvf fit-critic runs/swimmer --critic psvf --out critic.safetensors",
+    continues=True,
 )
 def fit_critic(
     dataset: options.DatasetOrRun,

@@ -99,6 +99,7 @@ def fit_imagined(
         from pbvf_offline.synthesis.foresight import refuse_unfit
         from pbvf_offline.synthesis.rounds_to_file import rounds_to_file, stored_rounds_seed
 
+    signals.continues = False  # rounds have no file of their progress
     devices.runs_on_cpu(device, sink)
     file = load_model(model)
     refuse_unfit(file, force=force)
@@ -125,18 +126,15 @@ def fit_imagined(
     with (
         Bar("imagining", "rounds", sink=sink) as bar,
         Bar("comparing", "updates", sink=sink) as other,
-        signals.held(),
     ):
 
         def told(last: Round) -> None:
             nonlocal done
-            signals.check()
             done += 1
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
             bar.update(done, total, f"the critic says {believed}, the model {imagined}")
 
         def compared(fit: Fit) -> None:
-            signals.check()
             other.update(fit.updates, settings.compare)
 
         result = rounds_to_file(
@@ -148,6 +146,7 @@ def fit_imagined(
             environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
+            begun=sink.begin,  # the first round may take a minute
             after_round=told,
             after_update=compared,
         )

@@ -30,6 +30,7 @@ _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverag
     "pbvf fit-model lab/swimmer-v0 --members 8 --updates 40000 --out model.safetensors",
     "pbvf fit-model lab/swimmer-v0 --noise 0 --no-angles --out model.safetensors",
     "pbvf fit-model runs/swimmer --out model.safetensors",
+    continues=True,
 )
 def fit_model(
     dataset: options.DatasetOrRun,

@@ -20,7 +20,7 @@ _UNITS = {
 }
 
 
-@command("pbvf quickstart", "pbvf quickstart --out swimmer --seed 3 --workers 4")
+@command("pbvf quickstart", "pbvf quickstart --out swimmer --seed 3 --workers 4", continues=True)
 def quickstart(
     *,
     out: Annotated[
@@ -69,7 +69,7 @@ def quickstart(
     def told(stage: str, done: int, total: int | None) -> None:
         if stage not in bars:
             for bar in bars.values():
-                bar.__exit__(None, None, None)
+                bar.close()
             bars[stage] = Bar(*_UNITS[stage], sink=sink)
         bars[stage].update(done, total)
 
@@ -85,7 +85,7 @@ def quickstart(
         )
     finally:
         for bar in bars.values():
-            bar.__exit__(None, None, None)
+            bar.close()
     mean = sum(result.returns) / len(result.returns)
     sink.result(
         {

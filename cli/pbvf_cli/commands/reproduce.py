@@ -34,6 +34,7 @@ class Name(StrEnum):
     "pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 "
     "--out docs/results/table",
     "pbvf reproduce table --no-run --out docs/results/table",
+    continues=True,
 )
 def reproduce(
     name: Annotated[Name, argument("NAME", f"One of {', '.join(n.value for n in Name)}.")],

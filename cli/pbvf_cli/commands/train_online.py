@@ -44,6 +44,7 @@ class Rights(TypedDict):
     "pbvf train-online InvertedPendulum-v5 --critic pavf --seeds 0-4 --workers 2 "
     "--run runs/pendulum",
     "pbvf train-online Swimmer-v5 --critic pssvf --run runs/tagged --export-dataset lab/swimmer-v0",
+    continues=True,
 )
 def train_online(
     env: options.Environment,

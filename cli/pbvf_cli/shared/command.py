@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 import typer
 
 from pbvf_cli.shared import options
+from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.output import Sink
 from pbvf_offline.records import Field, Record, fields
 
@@ -59,20 +60,28 @@ class Given(Generic[R]):
         ]
 
 
-def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    *examples: str, continues: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command of typer, with the examples below its help.
 
     A parameter ``Given[Record]`` becomes the options of that record;
     ``Annotated[Given[Record], "name", …]`` those of the fields named. A parameter ``Sink``
     becomes ``--json``, ``--quiet`` and ``--debug``.
+
+    Args:
+        examples: Command lines.
+        continues: Whether the same command goes on where an interrupted one stopped.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function, eval_str=True).parameters.values()
+        anew = any(p.annotation == options.Overwrite for p in own)
         groups = {p.name: _expand(p) for p in own}
 
         @functools.wraps(function)
         def run(**values: Any) -> None:
+            signals.continues, signals.starts_anew = continues, anew and values["overwrite"]
             function(**{p.name: _collect(p, values) for p in own})
 
         signature = inspect.Signature([p for group in groups.values() for p in group])

@@ -45,21 +45,45 @@ _REPEAT_SECONDS = 1.0
 _MEMORY_TEXTS = ("can't allocate memory", "out of memory", "not enough memory")
 
 
+_WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """Return the signals that stop a command: not SIGHUP where ``nohup`` has it ignored."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        found.append(hangup)
+    return found
+
+
 class Stopped(BaseException):
-    """SIGINT or SIGTERM arrived; unwinds through ``finally``, so that work is saved.
+    """SIGINT, SIGTERM or SIGHUP arrived; unwinds through ``finally``, so that work is saved.
 
     Not an Exception: nothing that handles errors may take it for one.
+
+    Attributes:
+        exit_code: 128 and the signal's number.
+        word: What happened, in a word or two.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
+        self.word = _WORDS.get(signal.Signals(number).name, "stopped")
 
 
 class Signals:
-    """Turns SIGINT and SIGTERM into :class:`Stopped` while its ``with`` block runs."""
+    """Turns SIGINT, SIGTERM and SIGHUP into :class:`Stopped` while its ``with`` block runs.
+
+    Attributes:
+        continues: Whether the command that runs keeps what it has finished, so that the same
+            command goes on from there; it says so.
+        starts_anew: Whether it was given ``--overwrite``, without which it goes on.
+    """
 
     def __init__(self) -> None:
+        self.continues = self.starts_anew = False
         self._owner = 0
         self._first = -math.inf
         self._pending: int | None = None
@@ -70,7 +94,7 @@ class Signals:
         """Install the handlers; only a main thread can, elsewhere this does nothing."""
         self._owner, self._first, self._pending = os.getpid(), -math.inf, None
         with contextlib.suppress(ValueError):
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stopping_signals():
                 self._before[number] = signal.signal(number, self._arrive)
         return self
 
@@ -82,8 +106,9 @@ class Signals:
 
     def _arrive(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._owner:
-            # A fresh worker before it set its own handlers: the parent decides on Ctrl-C.
-            if number != signal.SIGINT:
+            # A fresh worker before it set its own handlers: the parent decides on Ctrl-C, and
+            # when the terminal is gone.
+            if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
         now = time.monotonic()
@@ -132,6 +157,7 @@ def guarded(run: Callable[[], int | None], argv: Sequence[str]) -> int:
         argv: Its arguments. ``--debug`` among them adds tracebacks.
     """
     debug = "--debug" in argv
+    signals.continues = signals.starts_anew = False
     unraisable = sys.unraisablehook
     if not debug:
         # A renderer or file that failed half-way may fail again when it is swept up.
@@ -161,10 +187,9 @@ def text_and_code(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, PbvfError):
         return str(error), error.exit_code
     if isinstance(error, Stopped):
-        how = "interrupted" if error.exit_code == 130 else "terminated"
-        return f"{how}; what was finished is safe, the same command continues", error.exit_code
+        return f"{error.word}; {_how_to_go_on()}", error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return "interrupted; what was finished is safe, the same command continues", 130
+        return f"interrupted; {_how_to_go_on()}", 130
     if isinstance(error, typer.TyperException):
         message = error.format_message().rstrip(".")
         # Without arguments the help was printed already, and there is nothing to add.
@@ -174,6 +199,13 @@ def text_and_code(error: BaseException) -> tuple[str | None, int]:
         left = isinstance(error.__context__, BrokenPipeError)  # a reader of the help
         return None, 0 if left else code
     return _of_machine(error)
+
+
+def _how_to_go_on() -> str:
+    if not signals.continues:
+        return "the same command starts over"
+    without = " without --overwrite" if signals.starts_anew else ""
+    return f"what was finished is safe, the same command{without} continues"
 
 
 def _of_machine(error: BaseException) -> tuple[str, int]:

@@ -41,7 +41,8 @@ def say(text: str) -> None:
 def note_line(text: str) -> None:
     """Write one line to stderr, above a progress bar if one is on screen."""
     if _live:
-        _live[-1].print(text, markup=False, highlight=False, soft_wrap=True)
+        with contextlib.suppress(OSError):
+            _live[-1].print(text, markup=False, highlight=False, soft_wrap=True)
     else:
         say(text)
 

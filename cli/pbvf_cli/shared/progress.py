@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -56,10 +57,14 @@ class Bar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Remove the bar from the screen."""
         if self._bar is not None:
             output.drop_live(self._bar.console)
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._bar.stop()
             self._bar = None
 
     def update(self, done: int, total: int | None, detail: str = "") -> None:
@@ -84,7 +89,8 @@ class Bar:
         self._shown = now
         text = self._text(now, done, total, detail)
         if terminal:
-            self._draw(text, done, total)
+            with contextlib.suppress(OSError):  # a terminal that is gone stops no work
+                self._draw(text, done, total)
         else:
             output.say(f"{self._what}: {text}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 DEFAULT_SHARD_STEPS: Final = 20_000
 MAX_SHARD_BYTES: Final = 64 * 2**20
 """A shard is also closed at this size: wide policies fill memory before 20,000 steps do."""
+MAX_SHARD_SECONDS: Final = 30.0
+"""So is one that began so long ago: a kill costs no more work of a slow simulator than that."""
 
 
 @dataclass
@@ -128,7 +131,8 @@ class DatasetWriter:
             settings must mean equal sources.
         root: Folder of datasets; default ``MINARI_DATASETS_PATH``, else Minari's own.
         overwrite: Start over.
-        shard_steps: Steps after which finished episodes are put on disk.
+        shard_steps: Steps after which finished episodes are put on disk; they are after half a
+            minute too.
         expected_bytes: Rough size of the dataset, to find a full disk before the first step.
 
     Attributes:
@@ -202,6 +206,7 @@ class DatasetWriter:
         self._fresh = False
         self._plan: dict[str, Any] = {}
         self._entries: list[_Entry] = []
+        self._flushed = time.monotonic()
         plan = plan_of(self._identity, command, overwrite=overwrite)
         if self._is_complete(overwrite):
             if not path_exists(self._work.plan) or self._is_planned():
@@ -290,6 +295,7 @@ class DatasetWriter:
         if (
             self._last.steps_so_far - safe.steps_so_far >= self._shard_steps
             or self._last.bytes_so_far - safe.bytes_so_far >= MAX_SHARD_BYTES
+            or time.monotonic() - self._flushed >= MAX_SHARD_SECONDS
         ):
             self.flush()
 
@@ -376,6 +382,7 @@ class DatasetWriter:
         self._check_open()
         with self._resources():
             self._shards.append([e.episode for e in waiting if e.episode is not None])
+        self._flushed = time.monotonic()
         for entry in waiting:
             entry.episode = None
 

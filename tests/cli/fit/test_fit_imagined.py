@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from cli_tools import make, pbvf
+from pbvf_cli.shared.errors import Stopped
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.policies.files import load_policies
 
@@ -23,6 +25,22 @@ def fit(drift, *argv: object, name: str = "good"):
         "fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors",
         "--model", drift / name, *SMALL, *argv,
     )  # fmt: skip
+
+
+def test_settings_are_shown_before_the_first_round_and_an_interrupt_starts_over(
+    here, drift, monkeypatch
+):
+    def stopped(*args: object, **kwargs: object) -> None:
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr("pbvf_offline.synthesis.rounds_to_file.imagined_rounds", stopped)
+    argv = ["fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors"]
+    ran = pbvf(*argv, "--model", drift / "good", "--seed", 3)
+    assert (ran.code, ran.out) == (130, "")
+    *table, last = ran.err.splitlines()
+    assert any(line.split() == ["seed", "3", "given"] for line in table)
+    assert last == "interrupted; the same command starts over"
+    assert not list(here.glob("*c.safetensors*"))
 
 
 def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @command(
     "pbvf dataset merge lab/a-v0 lab/b-v0 --dataset lab/all-v0",
     "pbvf dataset merge downloads/theirs lab/ours-v0 --dataset lab/all-v0 --license CC-BY-4.0",
+    continues=True,
 )
 def merge(
     datasets: Annotated[list[str], argument("DATASET", "Ids or folders, in order.")],
@@ -77,6 +78,7 @@ def merge(
 @command(
     "pbvf dataset filter lab/a-v0 --dataset lab/best-v0 --top 0.1",
     "pbvf dataset filter lab/a-v0 --dataset lab/first-v0 --episodes 0-99,200 --no-cut",
+    continues=True,
 )
 def filter_(
     source: options.Dataset,
@@ -130,6 +132,7 @@ def filter_(
     "pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.8,0.2 --seed 0",
     "pbvf dataset split lab/a-v0 --dataset lab/a-v0 --fractions 0.5,0.5 --names one,two "
     "--by policy",
+    continues=True,
 )
 def split(
     source: options.Dataset,

@@ -27,6 +27,7 @@ PublicKey = Annotated[
     "pbvf dataset push lab/swimmer-v0 /mnt/share/swimmer-v0",
     "pbvf dataset push lab/swimmer-v0 s3://bucket/datasets/swimmer-v0",
     "pbvf dataset push lab/swimmer-v0 hf://datasets/lab/swimmer-v0",
+    continues=True,
 )
 def push(
     dataset: options.Dataset,
@@ -77,6 +78,7 @@ def push(
 @command(
     "pbvf dataset pull https://example.org/data/swimmer-v0 lab/swimmer-v0",
     "pbvf dataset pull s3://bucket/datasets/swimmer-v0 lab/swimmer-v0 --public-key lab.pub",
+    continues=True,
 )
 def pull(
     remote: Annotated[
@@ -137,7 +139,7 @@ def pack(
     sink.result(payload, rows)
 
 
-@command("pbvf dataset unpack swimmer.tar lab/swimmer-v0")
+@command("pbvf dataset unpack swimmer.tar lab/swimmer-v0", continues=True)
 def unpack(
     file: Annotated[Path, argument("FILE.tar", "An archive made by pack.")],
     dataset: Annotated[
