@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pbvf_offline.envs.make import registered_limit
 from pbvf_offline.envs.reference import EnvReference
@@ -51,6 +51,24 @@ def episode_limit(data: Trajectories, environment: EnvReference | None) -> int:
     return int(data.lengths.max()) if known is None else known
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a search calls on its way, for progress; what is raised there stops it.
+
+    Attributes:
+        begun: Called when there is something to do, before the first round.
+        after_round: Called after each round.
+        after_update: Called after each update of the default recipe.
+    """
+
+    begun: Callable[[], None] | None = None
+    after_round: Callable[[Round], None] | None = None
+    after_update: Callable[[Fit], None] | None = None
+
+
+NOBODY: Final = Told()
+
+
 def rounds_to_file(
     data: Trajectories,
     model: ModelFile,
@@ -61,9 +79,7 @@ def rounds_to_file(
     environment: EnvReference | None,
     dataset: str,
     overwrite: bool = False,
-    begun: Callable[[], None] | None = None,
-    after_round: Callable[[Round], None] | None = None,
-    after_update: Callable[[Fit], None] | None = None,
+    told: Told = NOBODY,
 ) -> RoundsResult:
     """Fit a critic to imagined episodes, round after round, and write it to ``out``.
 
@@ -82,9 +98,7 @@ def rounds_to_file(
         environment: The dataset's environment.
         dataset: The dataset's digest.
         overwrite: Start over whatever is there; it stays until the new one is finished.
-        begun: Called when there is something to do, before the first round.
-        after_round: Called after each round, for progress; what it raises stops them.
-        after_update: The same after each update of the default recipe.
+        told: What is called on the way.
 
     Raises:
         IncompatibleError: The policies act in another environment than the model's.
@@ -99,8 +113,8 @@ def rounds_to_file(
             return RoundsResult(done, 0.0, already_complete=True)
         if refusal is not None:
             raise refusal
-        if begun is not None:
-            begun()
+        if told.begun is not None:
+            told.begun()
         started = time.perf_counter()
         horizon = episode_limit(data, environment)
         file = imagined_rounds(
@@ -111,7 +125,7 @@ def rounds_to_file(
             horizon=horizon,
             environment=environment,
             dataset=dataset,
-            after_round=after_round,
+            after_round=told.after_round,
         )
         if settings.compare > 0:
             file = the_better(
@@ -121,7 +135,7 @@ def rounds_to_file(
                 settings,
                 environment=environment,
                 dataset=dataset,
-                after_update=after_update,
+                after_update=told.after_update,
             )
         file.save(out)
     return RoundsResult(file, time.perf_counter() - started, already_complete=False)

@@ -342,15 +342,13 @@ def test_a_kill_costs_a_minute_of_slow_episodes(
     train_run(config, tmp_path / "undisturbed", 120)
     monkeypatch.setattr("pbvf_runs.train.time.monotonic", lambda: now[0])
 
-    def tick(step: int, last: float | None) -> None:
-        stop_at(stop)(step, last)  # as a kill: it asks for no checkpoint
-
     def soon() -> None:
         now[0] += 25
 
-    for stop in (70, 110):
+    for step in (70, 110):
         with pytest.raises(Stop):
-            train_run(config, tmp_path / "run", 120, tick=tick, stop_soon=soon)
+            # As a kill: it asks for no checkpoint.
+            train_run(config, tmp_path / "run", 120, tick=stop_at(step), stop_soon=soon)
     train_run(config, tmp_path / "run", 120)
     episodes = [done for _, done in starts]
     assert episodes[0] == episodes[1] == 0

@@ -97,7 +97,7 @@ def fit_imagined(
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.models.model_file import load_model
         from pbvf_offline.synthesis.foresight import refuse_unfit
-        from pbvf_offline.synthesis.rounds_to_file import rounds_to_file, stored_rounds_seed
+        from pbvf_offline.synthesis.rounds_to_file import Told, rounds_to_file, stored_rounds_seed
 
     signals.continues = False  # rounds have no file of their progress
     devices.runs_on_cpu(device, sink)
@@ -146,9 +146,7 @@ def fit_imagined(
             environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
-            begun=sink.begin,  # the first round may take a minute
-            after_round=told,
-            after_update=compared,
+            told=Told(sink.begin, told, compared),  # the first round may take a minute
         )
     _print(sink, out, result, data)
 
