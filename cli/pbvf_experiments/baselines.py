@@ -97,7 +97,7 @@ def run_baseline(
     try:
         spec = spec_for_env(env, hidden)
         protocol = _Protocol(config, steps, seed, evaluations, evaluation_episodes)
-        with _private_randomness():
+        with private_randomness():
             if isinstance(choice, DdpgChoice):
                 discount = default_gamma("psvf", env_id) if gamma is None else gamma
                 settings = _train_ddpg(env, spec, choice, discount, protocol)
@@ -141,7 +141,7 @@ class _Protocol:
 
 
 @contextlib.contextmanager
-def _private_randomness() -> Iterator[None]:
+def private_randomness() -> Iterator[None]:
     """Lend the libraries the global generators that they seed and draw from, and one thread.
 
     With one thread a seed repeats its run bit for bit.

@@ -2,7 +2,9 @@
 
 For each dataset seed: collect fragments, fit PSVFs, or learn the environment and fit critics to
 imagined episodes, grow five fresh policies through each critic, and measure them beside the
-dataset's best episode, its best policy, and two controls that need no synthesis.
+dataset's best episode, its best policy, and controls that need no synthesis: the policies that the
+critic ranks highest, those of the best fragments, cross-entropy search in the learned environment,
+and offline reinforcement learning.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pbvf_experiments.offline_seed import Note, OneSeed
-from pbvf_experiments.offline_settings import FITS, IMAGINED, OfflineSettings
+from pbvf_experiments.offline_settings import FITS, IMAGINED, OFFLINE_RL, SEARCH, OfflineSettings
 
 
 def run_offline(
@@ -24,8 +26,14 @@ def run_offline(
 
     A seed has a cell for its dataset and one for each recipe; every random number comes from it.
     Datasets, models, critics and policies go to the ``work`` folder of ``out``.
+
+    Raises:
+        UsageError: A recipe is to be run whose library is missing.
+        ConflictError: A file is there that was made with other settings.
     """
     results = {}
+    for seed in seeds:
+        OneSeed(settings, seed, out, note).check()
     for seed in seeds:
         run = OneSeed(settings, seed, out, note)
         results[seed] = {**run.dataset(), **{name: run.recipe(name) for name in settings.recipes}}
@@ -38,7 +46,8 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
     Each recipe of imagined episodes has a column by its name, the mean return of its policies.
     ``imagined`` is what the critic of ``model`` predicts of its policies, and ``said above`` the
     share of them that the learned environment takes to be above the data. ``deep best policy``
-    is the best policy of the dataset of ``deep-64x64``. ``region``: through the first other
+    is the best policy of the dataset of ``deep-64x64``. ``cem``, ``td3bc`` and ``iql``: mean
+    return of what cross-entropy search and the baselines found. ``region``: through the first other
     critic run, inside the trust region; all these at the chosen step. ``plain peak`` and
     ``plain last``: plain ascent through that other critic, mean over its policies.
     """
@@ -48,6 +57,9 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
         for name in IMAGINED:
             if name in result:
                 row |= _summary_of_imagined(name, result[name])
+        for name in (SEARCH, *OFFLINE_RL):
+            if name in result:
+                row[name] = float(np.mean(result[name]["returns"]))
         fit = next((name for name in FITS if name in result), None)
         if fit is not None:
             row |= _summary_of_fit(result[fit])

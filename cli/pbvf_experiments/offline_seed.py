@@ -16,9 +16,22 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset
 from pbvf_experiments.cells import cell
+from pbvf_experiments.cross_entropy import cross_entropy_search
 from pbvf_experiments.growing import grow
 from pbvf_experiments.offline_data import collect_fragments, describe, mean_return
-from pbvf_experiments.offline_settings import IMAGINED, ImaginedRecipe, OfflineSettings
+from pbvf_experiments.offline_rl import (
+    OfflineRlSettings,
+    offline_rl_settings,
+    require_d3rlpy,
+    train_offline_rl,
+)
+from pbvf_experiments.offline_settings import (
+    IMAGINED,
+    OFFLINE_RL,
+    SEARCH,
+    ImaginedRecipe,
+    OfflineSettings,
+)
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
@@ -30,9 +43,12 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.network import has_bfloat16
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import fit_model_to_file
+from pbvf_offline.policies.files import PoliciesFile
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.foresight import Oracle
-from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
+from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
 
 Note = Callable[[str], None]
 
@@ -64,13 +80,30 @@ class OneSeed:
         """Return the result of one of :data:`pbvf_experiments.offline_settings.RECIPES`."""
         if name in IMAGINED:
             return self._imagined(name, IMAGINED[name])
+        if name == SEARCH:
+            return self._search()
+        if name in OFFLINE_RL:
+            return self._offline_rl(name)
         return self._fit(name)
+
+    def check(self) -> None:
+        """Refuse recipes that are to be run and lack a library, before any work is done.
+
+        Raises:
+            UsageError: A package is missing.
+        """
+        if any(
+            name in OFFLINE_RL and not self._file(name).exists() for name in self._settings.recipes
+        ):
+            require_d3rlpy()
 
     def _cell(
         self, name: str, described: dict[str, Any], run: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        path = self._raw / f"seed-{self._seed:03d}-{name}.json"
-        return cell(path, {"seed": self._seed, **described}, run)
+        return cell(self._file(name), {"seed": self._seed, **described}, run)
+
+    def _file(self, name: str) -> Path:
+        return self._raw / f"seed-{self._seed:03d}-{name}.json"
 
     def _note(self, text: str) -> None:
         self._tell(f"seed {self._seed}: {text}")
@@ -230,6 +263,76 @@ class OneSeed:
         }
         # The other recipes' dataset has a cell of its own.
         return result | {"dataset": self._describe(recipe.data)} if recipe.data else result
+
+    # Controls and baselines.
+
+    def _search(self) -> dict[str, Any]:
+        settings = self._settings
+        described = {
+            "data": settings.data_settings(),
+            "model": self._request().to_dict() | {"updates": settings.model_updates},
+            "rounds": settings.rounds_of(ImaginedRecipe(), self._seed).to_dict(),
+            "policies": settings.policies,
+            "episodes": settings.episodes,
+        }
+        return self._cell(SEARCH, described, self._run_search)
+
+    def _run_search(self) -> dict[str, Any]:
+        settings, data = self._settings, self._data(())
+        _, model = self._learn(())
+        source = self._source(data)
+        self._note("searching the learned environment by cross-entropy")
+        found = cross_entropy_search(
+            data.trajectories,
+            model.ensemble,
+            settings.rounds_of(ImaginedRecipe(), self._seed),
+            horizon=episode_limit(data.trajectories, source["environment"]),
+            count=settings.policies,
+        )
+        return {
+            "returns": self._measure(SEARCH, data, found.policies, settings.episodes).tolist(),
+            "cautious": found.cautious.tolist(),
+            "mean": found.mean.tolist(),
+            "played": found.played,
+            "best": list(found.best),
+        }
+
+    def _offline_rl(self, name: str) -> dict[str, Any]:
+        settings = self._settings
+        learner = offline_rl_settings(
+            name, settings.env, seed=self._seed, updates=settings.rl_updates
+        )
+        described = {
+            "data": settings.data_settings(),
+            "learner": learner.to_dict(),
+            "episodes": settings.rl_episodes,
+        }
+        return self._cell(name, described, lambda: self._run_offline_rl(name, learner))
+
+    def _run_offline_rl(self, name: str, learner: OfflineRlSettings) -> dict[str, Any]:
+        data = self._data(())
+        self._note(f"training {OFFLINE_RL[name]}, {learner.updates:,} updates")
+        policies, libraries = train_offline_rl(data.trajectories, learner)
+        returns = self._measure(name, data, policies, self._settings.rl_episodes)
+        return {"returns": returns.tolist(), "libraries": libraries}
+
+    def _measure(
+        self, name: str, data: Dataset, policies: Policies, episodes: int
+    ) -> NDArray[np.float64]:
+        """Keep policies in the work folder and return the mean return of each."""
+        environment = self._source(data)["environment"]
+        origin = {"made_by": name, "dataset": data.digest, "seed": self._seed}
+        file = PoliciesFile(policies, environment, origin)
+        file.save(self._work / f"{name}-policies.safetensors")
+        returns, _ = evaluate_policies(
+            EnvConfig(self._settings.env),
+            policies,
+            episodes=episodes,
+            seed=self._seed,
+            workers=self._settings.workers,
+        )
+        means: NDArray[np.float64] = returns.mean(axis=1)
+        return means
 
 
 def _fit_recipe(

@@ -47,7 +47,11 @@ IMAGINED = {
     "deep-64x64": ImaginedRecipe(fingerprint=64, policy=_DEEP, data=_DEEP),
 }
 """Recipes of a critic of imagined episodes."""
-RECIPES = (*FITS, *IMAGINED)
+SEARCH = "cem"
+"""Control: cross-entropy search in the learned environment of the first of these."""
+OFFLINE_RL = {"td3bc": "TD3+BC", "iql": "IQL"}
+"""Baselines of d3rlpy on the same data, and what they are called."""
+RECIPES = (*FITS, *IMAGINED, SEARCH, *OFFLINE_RL)
 """What ``--cells`` can name."""
 
 
@@ -73,6 +77,8 @@ class OfflineSettings:
         model: What else decides it; the seed is the dataset's.
         rounds: What decides the critics of imagined episodes where their recipe does not; the
             seed is the dataset's.
+        rl_updates: Gradient steps of the baselines of :data:`OFFLINE_RL`.
+        rl_episodes: Test episodes of each.
         workers: Number of processes; does not change the results.
     """
 
@@ -89,6 +95,8 @@ class OfflineSettings:
     model_updates: int = 8_000
     model: ModelRequest = _MODEL
     rounds: RoundSettings = _ROUNDS
+    rl_updates: int = 16_000
+    rl_episodes: int = 10
     workers: int = 1
 
     def data_settings(self, hidden: tuple[int, ...] = ()) -> dict[str, Any]:

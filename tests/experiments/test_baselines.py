@@ -44,7 +44,7 @@ def _keep_generators() -> Iterator[None]:
 
     Private: the context in which the baselines themselves use the libraries.
     """
-    with baselines._private_randomness():
+    with baselines.private_randomness():
         yield
 
 

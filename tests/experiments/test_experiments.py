@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pbvf_cli.__main__ import main
+from pbvf_experiments import offline_seed
 from pbvf_experiments.cells import cell
 from pbvf_experiments.offline import run_offline, summary
 from pbvf_experiments.offline_settings import IMAGINED, OfflineSettings, parse_recipes
@@ -116,7 +117,7 @@ IMAGINING = dataclasses.replace(
 
 
 def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
-    settings = dataclasses.replace(IMAGINING, recipes=tuple(IMAGINED))
+    settings = dataclasses.replace(IMAGINING, recipes=(*IMAGINED, "cem"))
     notes: list[str] = []
     results = run_offline(settings, [3], tmp_path, notes.append)
     # One environment of each dataset, whatever the number of critics of its episodes.
@@ -139,7 +140,11 @@ def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
         assert grown["above_data"] == [value > best for value in grown["cautious"]]
     deep = results[3]["deep-64x64"]
     assert deep["dataset"]["digest"] != results[3]["digest"]
+    searched = results[3]["cem"]
+    assert searched["played"] == 2 + 4 + 2 * 4  # known, fresh, and two rounds
+    assert len(searched["returns"]) == len(searched["cautious"]) == 2
     row = summary(results)[0]
+    assert row["cem"] == pytest.approx(sum(searched["returns"]) / 2)
     grown = results[3]["model"]["trust_region"]
     assert row["model"] == pytest.approx(sum(grown["returns"]) / 2)
     assert row["imagined"] == pytest.approx(sum(grown["predicted"]) / 2)
@@ -164,6 +169,31 @@ def test_a_learned_environment_is_found_by_the_next_recipe(tmp_path: Path) -> No
     written = kept.stat().st_mtime_ns
     assert run(after, "model-psvf") == alone
     assert kept.stat().st_mtime_ns == written
+
+
+def test_offline_with_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def train(data: Any, settings: Any) -> Any:
+        asked.append(settings)
+        return data.policies.select([0]), {"d3rlpy": "1"}
+
+    monkeypatch.setattr(offline_seed, "train_offline_rl", train)
+    monkeypatch.setattr(offline_seed, "require_d3rlpy", lambda: None)
+    settings = dataclasses.replace(SMALL, recipes=("td3bc", "iql"), rl_updates=7, rl_episodes=2)
+    results = run_offline(settings, [3], tmp_path, lambda _: None)
+    assert [(s.algorithm, s.seed, s.updates) for s in asked] == [("td3bc", 3, 7), ("iql", 3, 7)]
+    assert results[3]["iql"] == results[3]["td3bc"]  # which both are the same policy here
+    assert results[3]["iql"]["libraries"] == {"d3rlpy": "1"}
+    assert summary(results)[0]["td3bc"] == pytest.approx(results[3]["td3bc"]["returns"][0])
+
+    def refuse() -> None:
+        raise UsageError("the library is missing")
+
+    monkeypatch.setattr(offline_seed, "require_d3rlpy", refuse)
+    assert run_offline(settings, [3], tmp_path, lambda _: None) == results  # finished: not needed
+    with pytest.raises(UsageError, match="missing"):
+        run_offline(settings, [3, 4], tmp_path, lambda _: None)
 
 
 @pytest.mark.slow
