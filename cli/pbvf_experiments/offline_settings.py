@@ -11,7 +11,7 @@ from typing import Any
 
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults
-from pbvf_offline.models.settings import ModelRequest
+from pbvf_offline.models.settings import MODEL_UPDATES, ModelRequest
 from pbvf_offline.synthesis.settings import SynthesisSettings, default_synthesis_settings
 
 _MODEL = ModelRequest(seed=0)
@@ -92,7 +92,7 @@ class OfflineSettings:
     episodes: int = 2
     policies: int = 5
     recipes: tuple[str, ...] = FITS
-    model_updates: int = 8_000
+    model_updates: int = MODEL_UPDATES
     model: ModelRequest = _MODEL
     rounds: RoundSettings = _ROUNDS
     rl_updates: int = 16_000

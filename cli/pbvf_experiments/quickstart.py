@@ -1,22 +1,30 @@
-"""The main job in one go: collect, fit, synthesize, evaluate on Swimmer-v5."""
+"""The main job in one go: collect, learn, fit, synthesize, evaluate on Swimmer-v5."""
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from pbvf_datasets.read.dataset import load_dataset
+from pbvf_datasets.read.dataset import Dataset, load_dataset
 from pbvf_experiments.plots import draw_synthesis
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.fit.rounds import round_defaults
 from pbvf_offline.fit.settings import default_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file
+from pbvf_offline.io.reading import file_digest
+from pbvf_offline.models.network import has_bfloat16
+from pbvf_offline.models.settings import ModelRequest
+from pbvf_offline.models.to_file import Hooks, fit_model_to_file
 from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.evaluation import evaluate_policies
+from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
 from pbvf_offline.synthesis.settings import EvaluationSettings, default_synthesis_settings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import collect
@@ -26,6 +34,11 @@ ENV = "Swimmer-v5"
 DATASET = "quickstart/swimmer-fragments-v0"
 FIGURE = "quickstart.png"
 _EVALUATED_POINTS = 20
+_CRITICS = {"model": "PSSVF", "default": "PSVF"}
+
+
+Recipe = Literal["model", "default"]
+Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -37,9 +50,10 @@ class QuickstartResult:
         mean_episode: Mean episode in the dataset.
         closest: Mean return of the dataset policies nearest to the grown ones.
         returns: (K,) mean return of each grown policy.
-        predicted: (K,) what the critic predicts of them, discounted.
+        predicted: (K,) what the critic predicts of them; the default recipe's is discounted.
         chosen_step: (K,) gradient step kept.
         figure: The figure's file.
+        recipe: Which critic they were grown through.
     """
 
     best_episode: float
@@ -49,56 +63,54 @@ class QuickstartResult:
     predicted: list[float]
     chosen_step: list[int]
     figure: Path
+    recipe: Recipe
 
 
 def run_quickstart(
     out: Path,
     *,
+    recipe: Recipe = "model",
     steps: int,
     updates: int,
     seed: int,
     workers: int,
     note: Callable[[str], None],
-    progress: Callable[[str, int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> QuickstartResult:
-    """Run the four stages into the folder ``out``; each continues what is there already.
+    """Run the stages into the folder ``out``; each continues what is there already.
 
-    ``note`` is told the command that would do each stage, ``progress`` its name, what is done and
-    the total.
+    Args:
+        out: The folder.
+        recipe: ``model``: learn the environment and fit a PSSVF to imagined episodes, where
+            the check of what was learned allows it; ``default``: fit a PSVF to the data alone.
+        steps: Transitions to collect.
+        updates: Gradient steps of the learned environment, or of the PSVF.
+        seed: Seed of every stage.
+        workers: Number of processes; does not change the result.
+        note: Told the command that would do each stage.
+        progress: Told a stage's name, what is done and the total.
     """
-
-    def report(stage: str) -> Any:
-        return None if progress is None else lambda done, total, *_: progress(stage, done, total)
-
-    critic_path, policies_path = out / "psvf.safetensors", out / "policies.safetensors"
+    report = _Report(progress)
+    policies_path = out / "policies.safetensors"
     note(
-        f"pbvf collect {ENV} --dataset {DATASET} --steps {steps} --perturb-every 200 "
-        f"--sigma 0.5 --workers {workers} --seed {seed}"
+        f"MINARI_DATASETS_PATH={_quoted(out)} pbvf collect {ENV} --dataset {DATASET} "
+        f"--steps {steps} --perturb-every 200 --sigma 0.5 --workers {workers} --seed {seed}"
     )
     collected = collect(
         CollectSettings(EnvConfig(ENV), DATASET, steps=steps, perturb_every=200, seed=seed),
         root=out,
         workers=workers,
-        progress=report("collect"),
+        progress=report.of("collect"),
     )
     data = load_dataset(collected.path, cache=False)
-    note(
-        f"pbvf fit-critic {collected.path} --critic psvf --updates {updates} "
-        f"--out {critic_path} --seed {seed}"
-    )
-    fit_to_file(
-        data.trajectories,
-        default_fit_settings("psvf", ENV, data.spec, seed=seed),
-        critic_path,
-        updates=updates,
-        environment=EnvReference.from_dict(data.environment, str(data.path)),
-        dataset=data.digest,
-        progress=report("fit"),
-    )
+    critic_path = _imagined(out, data, updates, seed, note, report) if recipe == "model" else None
+    if critic_path is None:
+        recipe = "default"
+        critic_path = _default(out, data, updates, seed, note, report)
     every = max(1, SYNTHESIS.steps // _EVALUATED_POINTS)
     note(
-        f"pbvf synthesize {critic_path} --from-scratch 5 --out {policies_path} --evaluate "
-        f"--evaluate-every {every} --episodes 2 --seed {seed}"
+        f"pbvf synthesize {_quoted(critic_path)} --from-scratch 5 --out {_quoted(policies_path)} "
+        f"--evaluate --evaluate-every {every} --episodes 2 --workers {workers} --seed {seed}"
     )
     grown = synthesize_to_file(
         critic_path,
@@ -108,14 +120,17 @@ def run_quickstart(
         evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed, workers),
         progress=progress,
     )
-    note(f"pbvf evaluate {policies_path} --critic {critic_path} --episodes 10 --seed {seed + 1}")
+    note(
+        f"pbvf evaluate {_quoted(policies_path)} --critic {_quoted(critic_path)} --episodes 10 "
+        f"--workers {workers} --seed {seed + 1}"
+    )
     returns, _ = evaluate_policies(
         EnvConfig(ENV),
         grown.file.policies,
         episodes=10,
         seed=seed + 1,
         workers=workers,
-        progress=report("evaluate"),
+        progress=report.of("evaluate"),
     )
     episodes = data.trajectories.whole_returns()
     figure = out / FIGURE
@@ -126,7 +141,7 @@ def run_quickstart(
         "closest": grown.closest,
         "best_episode": float(episodes.max()),
     }
-    draw_synthesis(drawn, figure, f"{ENV}: policies grown through a frozen PSVF")
+    draw_synthesis(drawn, figure, f"{ENV}: policies grown through a frozen {_CRITICS[recipe]}")
     return QuickstartResult(
         best_episode=float(episodes.max()),
         mean_episode=float(episodes.mean()),
@@ -135,4 +150,100 @@ def run_quickstart(
         predicted=grown.predicted,
         chosen_step=grown.chosen_step,
         figure=figure,
+        recipe=recipe,
     )
+
+
+@dataclass(frozen=True)
+class _Report:
+    """Tells a stage's progress to the caller, if anybody listens."""
+
+    progress: Progress | None
+
+    def of(self, stage: str) -> Any:
+        progress = self.progress
+        return None if progress is None else lambda done, total, *_: progress(stage, done, total)
+
+
+def _default(
+    out: Path, data: Dataset, updates: int, seed: int, note: Callable[[str], None], report: _Report
+) -> Path:
+    """Fit a PSVF to the data alone and return its file."""
+    path = out / "psvf.safetensors"
+    note(
+        f"pbvf fit-critic {_quoted(data.path)} --critic psvf --updates {updates} "
+        f"--out {_quoted(path)} --seed {seed}"
+    )
+    fit_to_file(
+        data.trajectories,
+        default_fit_settings("psvf", ENV, data.spec, seed=seed),
+        path,
+        updates=updates,
+        environment=EnvReference.from_dict(data.environment, str(data.path)),
+        dataset=data.digest,
+        progress=report.of("fit"),
+    )
+    return path
+
+
+def _imagined(
+    out: Path, data: Dataset, updates: int, seed: int, note: Callable[[str], None], report: _Report
+) -> Path | None:
+    """Learn the environment, fit a PSSVF to imagined episodes and return its file.
+
+    None where the check says that whole episodes cannot be imagined.
+    """
+    model, path = out / "model.safetensors", out / "pssvf.safetensors"
+    source: dict[str, Any] = {
+        "environment": EnvReference.from_dict(data.environment, str(data.path)),
+        "dataset": data.digest,
+    }
+    note(
+        f"pbvf fit-model {_quoted(data.path)} --updates {updates} --out {_quoted(model)} "
+        f"--seed {seed}"
+    )
+    trials, learning = report.of("trials"), report.of("learn")
+    tried = 0
+
+    def told(_: object) -> None:
+        nonlocal tried
+        tried += 1
+        if trials is not None:
+            trials(tried, None)
+
+    learned = fit_model_to_file(
+        data.trajectories,
+        ModelRequest(seed=seed, bfloat16=has_bfloat16()),
+        model,
+        updates=updates,
+        hooks=Hooks(trial=told, update=learning),
+        **source,
+    )
+    if learned.file.check is not None and (refusal := learned.file.check.refusal) is not None:
+        note(f"{refusal}; a PSVF is fitted to the data alone")
+        return None
+    note(
+        f"pbvf fit-critic {_quoted(data.path)} --critic pssvf --model {_quoted(model)} "
+        f"--out {_quoted(path)} --seed {seed}"
+    )
+    settings = dataclasses.replace(round_defaults("pssvf", ENV).settings, seed=seed)
+    imagining, comparing = report.of("imagine"), report.of("compare")
+    rounds_to_file(
+        data.trajectories,
+        learned.file,
+        settings,
+        path,
+        model_digest=file_digest(model),
+        after_round=None
+        if imagining is None
+        else lambda done: imagining(done.number, settings.rounds),
+        after_update=None
+        if comparing is None
+        else lambda fit: comparing(fit.updates, settings.compare),
+        **source,
+    )
+    return path
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

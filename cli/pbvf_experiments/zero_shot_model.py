@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults
-from pbvf_offline.models.settings import ModelRequest
+from pbvf_offline.models.settings import MODEL_UPDATES, ModelRequest
 
 if TYPE_CHECKING:
     from pbvf_offline.fit.rounds import ImaginedFit
@@ -33,7 +33,7 @@ class ImaginingSettings:
         rounds: What decides the critic; None: the defaults of its kind and environment.
     """
 
-    model_updates: int = 8_000
+    model_updates: int = MODEL_UPDATES
     model: ModelRequest = _MODEL
     rounds: RoundSettings | None = None
 

@@ -10,6 +10,9 @@ from msgspec import Meta
 from pbvf_offline.records import Record, setting
 from pbvf_offline.setting_types import Seed
 
+MODEL_UPDATES = 8_000
+"""Gradient steps of a learned environment, where nobody says how many."""
+
 _CHOSEN = "the held-out check chooses"
 _OWN = "What the model decides itself, where it is not given"
 

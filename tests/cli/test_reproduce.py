@@ -39,15 +39,19 @@ def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPat
     def at_once(out: Path, *, note: Any, progress: Any, **settings: Any) -> QuickstartResult:
         asked.append({"out": out, **settings})
         progress("collect", 1, 2)
-        return QuickstartResult(1.0, 0.5, 0.5, [2.0], [3.0], [4], out / "figure.png")
+        return QuickstartResult(1.0, 0.5, 0.5, [2.0], [3.0], [4], out / "figure.png", "model")
 
     # The work itself takes a minute, and has a test of its own.
     monkeypatch.setattr("pbvf_experiments.quickstart.run_quickstart", at_once)
     ran = pbvf("quickstart", "--steps", 100_000, "--workers", 3).ok()
     shown = rows(ran.err)
     assert (shown["steps"], shown["workers"]) == ("100000 given", "3 given")
-    assert (shown["out"], shown["updates"]) == ("quickstart-out default", "3000 default")
+    assert (shown["out"], shown["updates"]) == ("quickstart-out default", "8000 default")
+    assert shown["recipe"] == "model default"
     assert shown["seed"] == "0 default"
-    settings = {"steps": 100_000, "updates": 3000, "seed": 0, "workers": 3}
+    settings = {"recipe": "model", "steps": 100_000, "updates": 8000, "seed": 0, "workers": 3}
     assert asked == [{"out": Path("quickstart-out"), **settings}]
+    shown = rows(pbvf("quickstart", "--recipe", "default").ok().err)
+    assert (shown["recipe"], shown["updates"]) == ("default given", "3000 default")
+    assert asked[1]["recipe"] == "default"
     assert pbvf("quickstart", "--seed", -1).error.startswith("error: --seed: ")

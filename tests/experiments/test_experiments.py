@@ -1,28 +1,37 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli_tools import pbvf
 from pbvf_cli.__main__ import main
+from pbvf_cli.commands import fit_imagined
 from pbvf_experiments import offline_seed
 from pbvf_experiments.cells import cell
 from pbvf_experiments.offline import run_offline, summary
 from pbvf_experiments.offline_settings import IMAGINED, OfflineSettings, parse_recipes
 from pbvf_experiments.plots import draw_offline
-from pbvf_experiments.quickstart import run_quickstart
+from pbvf_experiments.quickstart import Recipe, run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.presets.offline import SynthesisPreset
+from pbvf_offline.records import Defaults
 from pbvf_runs.seeds import parse_seeds
 
 PNG = b"\x89PNG"
+SHORT = SynthesisPreset(steps=1, radius=1.0, states=10, restarts=1)
+ROUNDS = RoundSettings(
+    seed=0, rounds=1, fresh=4, known=4, starts=1, steps=2, updates=1, hidden=(4,), compare=1
+)
 
 
 def test_seeds() -> None:
@@ -197,29 +206,63 @@ def test_offline_with_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_quickstart_draws_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recipe", ["model", "default"])
+def test_the_quickstart_repeats_and_so_do_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Recipe
+) -> None:
     from pbvf_experiments import quickstart
+    from pbvf_offline.models.check import ModelCheck
     from pbvf_offline.synthesis import settings as synthesis
 
-    short = SynthesisPreset(steps=1, radius=1.0, states=10, restarts=1)
-    monkeypatch.setattr(quickstart, "SYNTHESIS", short)
-    monkeypatch.setattr(synthesis, "SYNTHESIS", short)
+    # Seconds and not minutes, for the quickstart and for the commands that it prints.
+    monkeypatch.setattr(quickstart, "SYNTHESIS", SHORT)
+    monkeypatch.setattr(synthesis, "SYNTHESIS", SHORT)
+    request = functools.partial(ModelRequest, hidden=(8,), noise=0.0, unroll=1, angles=False)
+    monkeypatch.setattr(quickstart, "ModelRequest", request)
+    monkeypatch.setattr("pbvf_cli.commands.fit_model.ModelRequest", request)
+    for place in (quickstart, fit_imagined):
+        monkeypatch.setattr(place, "round_defaults", lambda *_: Defaults(ROUNDS, {}))
+    monkeypatch.setattr(ModelCheck, "refusal", None)
     notes: list[str] = []
 
     def run() -> object:
         return run_quickstart(
-            tmp_path, steps=1_200, updates=3, seed=0, workers=1, note=notes.append
+            tmp_path, recipe=recipe, steps=1_200, updates=3, seed=0, workers=1, note=notes.append
         )
 
     result = run()
     assert (tmp_path / "quickstart.png").read_bytes().startswith(PNG)
-    assert [note.split()[1] for note in notes] == [
-        "collect",
-        "fit-critic",
-        "synthesize",
-        "evaluate",
-    ]
+    learned = {"model": ["fit-model", "fit-critic"], "default": ["fit-critic"]}[recipe]
+    commands = [note.split("pbvf ")[1] for note in notes]
+    assert [command.split()[0] for command in commands] == [
+        "collect", *learned, "synthesize", "evaluate",
+    ]  # fmt: skip
     assert run() == result
+    # Pasted, each finds its result finished.
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    for command in commands[:-1]:
+        assert pbvf(*shlex.split(command), "--json").ok().json["already_complete"], command
+    assert pbvf(*shlex.split(commands[-1]), "--json").ok()
+
+
+@pytest.mark.slow
+def test_the_quickstart_says_that_a_model_is_of_no_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pbvf_experiments import quickstart
+    from pbvf_offline.synthesis import settings as synthesis
+
+    request = functools.partial(ModelRequest, hidden=(8,), noise=0.0, unroll=1, angles=False)
+    monkeypatch.setattr(quickstart, "ModelRequest", request)
+    monkeypatch.setattr(synthesis, "SYNTHESIS", SHORT)
+    monkeypatch.setattr(quickstart, "SYNTHESIS", SHORT)
+    notes: list[str] = []
+    result = run_quickstart(tmp_path, steps=1_200, updates=3, seed=0, workers=1, note=notes.append)
+    assert result.recipe == "default"
+    assert notes[2].startswith("the model's own check says that it is fit for ")
+    assert notes[2].endswith("; a PSVF is fitted to the data alone")
+    assert "fit-critic" in notes[3]
+    assert "--critic psvf" in notes[3]
 
 
 def test_reproduce_refuses_bad_words(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

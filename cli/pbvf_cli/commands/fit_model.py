@@ -13,7 +13,7 @@ from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
-from pbvf_offline.models.settings import MODEL_SOURCES, ModelRequest
+from pbvf_offline.models.settings import MODEL_SOURCES, MODEL_UPDATES, ModelRequest
 from pbvf_offline.records import Defaults
 from pbvf_offline.setting_types import MAX_UPDATES
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pbvf_offline.models.choice import Trial
     from pbvf_offline.models.to_file import ModelResult
 
-_UPDATES = 8_000
 _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage")
 
 
@@ -42,7 +41,7 @@ def fit_model(
             "--updates",
             "Gradient steps in all; more of them extend a finished model.",
             most=MAX_UPDATES,
-            show_default=str(_UPDATES),
+            show_default=str(MODEL_UPDATES),
         ),
     ] = None,
     given: Given[ModelRequest],
@@ -66,7 +65,7 @@ def fit_model(
     table = SettingsTable()
     data = open_data(dataset, table, require_manifest=require_manifest)
     table.show("out", out)
-    updates = table.choose("updates", updates, _UPDATES)
+    updates = table.choose("updates", updates, MODEL_UPDATES)
     request = table.fill(
         given,
         Defaults(ModelRequest(seed=0, bfloat16=has_bfloat16()), MODEL_SOURCES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,24 +16,53 @@ from pbvf_cli.shared.settings import SettingsTable
 _UNITS = {
     "collect": ("collecting", "steps"),
     "fit": ("fitting", "updates"),
+    "trials": ("trying noise, features and steps in a row", "trials"),
+    "learn": ("learning the environment", "updates"),
+    "imagine": ("imagining", "rounds"),
+    "compare": ("comparing with the default recipe", "updates"),
     "synthesize": ("climbing", "steps"),
     "evaluate": ("measuring", "episodes"),
 }
 
 
-@command("pbvf quickstart", "pbvf quickstart --out swimmer --seed 3 --workers 4", continues=True)
+class Recipe(StrEnum):
+    """How the critic comes to know policies."""
+
+    MODEL = "model"
+    DEFAULT = "default"
+
+
+@command(
+    "pbvf quickstart",
+    "pbvf quickstart --recipe default --out swimmer --seed 3 --workers 4",
+    continues=True,
+)
 def quickstart(
     *,
     out: Annotated[
         Path | None,
         option("--out", "Folder of everything that is made.", "DIR", default="quickstart-out"),
     ] = None,
+    recipe: Annotated[
+        Recipe | None,
+        option(
+            "--recipe",
+            "model: learn the environment and fit a PSSVF to imagined episodes; default: fit a "
+            "PSVF to the data alone, in a sixth of the time.",
+            default="model",
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         options.counting("--steps", "Transitions to collect.", least=1_000, show_default="100000"),
     ] = None,
     updates: Annotated[
-        int | None, options.counting("--updates", "Gradient steps.", show_default="3000")
+        int | None,
+        options.counting(
+            "--updates",
+            "Gradient steps of the learned environment, or of the PSVF.",
+            show_default="8000, or 3000 of the PSVF",
+        ),
     ] = None,
     workers: Annotated[
         int | None,
@@ -47,7 +77,7 @@ def quickstart(
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
-    """Collect, fit a PSVF, synthesize and evaluate on Swimmer-v5, each stage resumable.
+    """Collect, learn, fit a critic, synthesize and evaluate on Swimmer-v5, each resumable.
 
     Prints the command of each stage, then a table, and draws a figure.
     """
@@ -55,12 +85,15 @@ def quickstart(
 
     from pbvf_experiments.quickstart import run_quickstart
     from pbvf_offline.critics import CRITICS
+    from pbvf_offline.models.settings import MODEL_UPDATES
     from pbvf_offline.seeding import check_seed
 
     table = SettingsTable()
     out = table.choose("out", out, Path("quickstart-out"))
     steps = table.choose("steps", steps, 100_000)
-    updates = table.choose("updates", updates, CRITICS["psvf"].offline.updates)
+    recipe = table.choose("recipe", recipe, Recipe.MODEL)
+    own = MODEL_UPDATES if recipe is Recipe.MODEL else CRITICS["psvf"].offline.updates
+    updates = table.choose("updates", updates, own)
     workers = table.choose("workers", workers, 2)
     chosen = check_seed(table.choose("seed", seed, 0))
     sink.settings("pbvf quickstart", table.settings)
@@ -76,6 +109,7 @@ def quickstart(
     try:
         result = run_quickstart(
             out,
+            recipe=recipe.value,
             steps=steps,
             updates=updates,
             seed=chosen,
@@ -96,6 +130,7 @@ def quickstart(
             "mean": mean,
             "predicted": result.predicted,
             "chosen_step": result.chosen_step,
+            "recipe": result.recipe,
             "figure": result.figure,
             "seed": chosen,
         },
