@@ -235,10 +235,10 @@ def _imagined(
         path,
         model_digest=file_digest(model),
         told=Told(
-            round=None
+            after_round=None
             if imagining is None
             else lambda done: imagining(done.number, settings.rounds),
-            update=None
+            after_update=None
             if comparing is None
             else lambda fit: comparing(fit.updates, settings.compare),
         ),
