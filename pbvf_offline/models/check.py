@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.models.calibration import Calibration, HeldOutSums, held_by_the_others
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import Imagined, imagine
 from pbvf_offline.models.members import interval_90
 from pbvf_offline.models.noise import action_noise, stored_noise
-from pbvf_offline.records import Record
+from pbvf_offline.records import Record, since
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import segment_starts
 from pbvf_offline.seeding import Stream, generator
@@ -21,6 +24,7 @@ from pbvf_offline.seeding import Stream, generator
 CHECK_STEPS = (10, 50, 200)
 MAX_PIECES = 500
 FEWEST_PIECES = 5
+_CALIBRATED = 2  # horizons, the longest ones, that intervals are calibrated on
 _CORRELATION, _ERROR, _SLOPE = 0.7, 0.75, (0.5, 2.0)
 
 
@@ -56,6 +60,9 @@ class HorizonCheck(Record):
             :func:`~pbvf_offline.models.members.interval_90`; None for one member.
         state_error: Root mean squared error of the members' mean observation after the
             last step, in units of the data's spread; None where all pieces terminated.
+        calibrated: Fraction of stored sums inside 90 % intervals calibrated on the other
+            pieces, see :class:`~pbvf_offline.models.calibration.Calibration`; None of a horizon
+            that is not calibrated on.
     """
 
     steps: int
@@ -66,6 +73,7 @@ class HorizonCheck(Record):
     spread: float
     coverage: float | None
     state_error: float | None
+    calibrated: Annotated[float | None, since(2)] = None
 
     @property
     def relative_error(self) -> float:
@@ -97,12 +105,16 @@ class ModelCheck(Record):
         length_error: Mean absolute error of the pieces' lengths, where the data hold ends.
         length_spread: Standard deviation of the pieces' lengths.
         episode_steps: Steps of the longest episode of the data.
+        calibration: How wide intervals of imagined returns are, by the two longest horizons;
+            None where nothing supports that, and of a model that was checked before there was
+            any.
     """
 
     horizons: tuple[HorizonCheck, ...]
     length_error: float | None
     length_spread: float | None
     episode_steps: int
+    calibration: Annotated[Calibration | None, since(2)] = None
 
     @property
     def score(self) -> float:
@@ -232,14 +244,30 @@ def check_model(
         noise=_noise(data, pieces, reach[-1], ensemble.members, seed),
         marks=tuple(reach[:-1]),
     )
-    horizons = tuple(_horizon(ensemble, data, pieces, imagined, mark) for mark in range(len(reach)))
+    sums = [_sums(data, pieces, imagined, mark) for mark in range(len(reach))]
+    horizons = [
+        _horizon(ensemble, data, pieces, imagined, mark, of) for mark, of in enumerate(sums)
+    ]
+    calibration = _calibrate(horizons, sums)
     if not ensemble.scales.ends:
-        return ModelCheck(horizons, None, None, longest)
+        return ModelCheck(tuple(horizons), None, None, longest, calibration)
     whole = (pieces.length >= reach[-1]) | pieces.ended
     stored = np.minimum(pieces.length[whole], reach[-1])
     lengths = imagined.lengths[whole, 0].mean(axis=1)
     error = float(np.abs(lengths - stored).mean())
-    return ModelCheck(horizons, error, float(stored.std()), longest)
+    return ModelCheck(tuple(horizons), error, float(stored.std()), longest, calibration)
+
+
+def _calibrate(horizons: list[HorizonCheck], sums: list[HeldOutSums]) -> Calibration | None:
+    """Return how wide intervals are; write what such intervals hold into their horizons."""
+    far = range(len(sums))[-_CALIBRATED:]
+    parts = [sums[mark] for mark in far]
+    together = HeldOutSums.together(parts)
+    if (inside := held_by_the_others(together)) is not None:
+        ends = np.cumsum([len(part.stored) for part in parts])
+        for mark, own in zip(far, np.split(inside, ends[:-1]), strict=True):
+            horizons[mark] = dataclasses.replace(horizons[mark], calibrated=float(own.mean()))
+    return Calibration.of(together)
 
 
 def _noise(
@@ -260,22 +288,36 @@ def _noise(
     return noise
 
 
-def _horizon(
-    ensemble: Ensemble, data: Trajectories, pieces: Pieces, imagined: Imagined, mark: int
-) -> HorizonCheck:
+def _sums(data: Trajectories, pieces: Pieces, imagined: Imagined, mark: int) -> HeldOutSums:
+    """Return the sums of the pieces that reach the mark or end before."""
     steps = imagined.marks[mark]
     usable = (pieces.length >= steps) | pieces.ended
     first, length = pieces.first[usable], np.minimum(pieces.length[usable], steps)
     to_here = np.append(0.0, np.cumsum(data.rewards))
-    stored = to_here[first + length] - to_here[first]
-    members = imagined.returns[mark, usable, 0]
+    return HeldOutSums(
+        members=imagined.returns[mark, usable, 0],
+        stored=to_here[first + length] - to_here[first],
+        steps=np.minimum(imagined.lengths[usable, 0], steps).mean(axis=1),
+        piece=np.flatnonzero(usable),
+    )
+
+
+def _horizon(
+    ensemble: Ensemble,
+    data: Trajectories,
+    pieces: Pieces,
+    imagined: Imagined,
+    mark: int,
+    sums: HeldOutSums,
+) -> HorizonCheck:
+    steps, members, stored = imagined.marks[mark], sums.members, sums.stored
     predicted = members.mean(axis=1)
     varied = bool(np.ptp(stored) > 0 and np.ptp(predicted) > 0)
     largest = max(float(np.abs(predicted).max()), float(np.abs(stored).max()), 1e-300)
     scaled = predicted / largest, stored / largest  # squares of huge sums have no number
     away = np.abs(predicted - stored)
     interval = interval_90(members / largest)
-    going_on = usable & (pieces.length >= steps)
+    going_on = pieces.length >= steps
     state_error = None
     if going_on.any():
         row = data.obs_index[pieces.first[going_on]] + steps
@@ -284,7 +326,7 @@ def _horizon(
         state_error = float(np.sqrt(np.square(reached - true).mean()))
     return HorizonCheck(
         steps=steps,
-        pieces=int(usable.sum()),
+        pieces=len(stored),
         correlation=float(np.corrcoef(*scaled)[0, 1]) if varied else None,
         slope=float(np.polyfit(*scaled, 1)[0]) if varied else None,
         error=float(away.mean()),

@@ -36,8 +36,12 @@ def interval_90(
     count = members.shape[-1]
     if count < 2:
         return None
+    mean, half = members.mean(axis=-1), student_width(count) * members.std(axis=-1, ddof=1)
+    return mean - half, mean + half
+
+
+def student_width(count: int) -> float:
+    """Return half the width of :func:`interval_90` in sample deviations of ``count`` members."""
     from scipy.special import stdtrit
 
-    width = float(stdtrit(count - 1, 0.95)) * math.sqrt(1 + 1 / count)
-    mean, half = members.mean(axis=-1), width * members.std(axis=-1, ddof=1)
-    return mean - half, mean + half
+    return float(stdtrit(count - 1, 0.95)) * math.sqrt(1 + 1 / count)

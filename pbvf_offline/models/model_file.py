@@ -102,8 +102,8 @@ class ModelFile:
             "progress": progress,
             "environment": self.environment,
             "dataset": self.dataset,
-            "trials": [trial.to_dict() for trial in self.trials],
-            "check": None if self.check is None else self.check.to_dict(),
+            "trials": self.trials,
+            "check": self.check,
         }
         tensors: Tensors = {
             "obs_mean": scales.normaliser.mean,
