@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pbvf_cli
@@ -134,13 +135,25 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
         results.setdefault(int(seed), {}).update(
             {"default": stored} if part == "default" else stored
         )
-    rows = summary(results)
+    rows = summary({seed: stored for seed, stored in results.items() if "default" in stored})
     assert len(rows) == 11  # seeds 0 to 9 and their mean
     for row in rows:
         cells = [row["seed"], *(f"{float(row[name]):.0f}" for name in row if name != "seed")]
         assert "| " + " | ".join(map(str, cells)) + " |" in page, row
     beaten = sum(float(row["region"]) > float(row["best episode"]) for row in rows[:-1])
     assert f"{beaten} of 10" in page
+    imagined = []
+    for path in sorted((RESULTS / "fig-offline" / "raw").glob("seed-*-model.json")):
+        seed = int(path.stem.split("-")[1])
+        imagined.append(json.loads(path.read_text())["result"])
+        grown = np.mean(imagined[-1]["trust_region"]["returns"])
+        kept, data = imagined[-1]["kept"], results[seed]
+        each = ", ".join(f"{value:.0f}" for value in imagined[-1]["trust_region"]["returns"])
+        told = (kept["cautious"], kept["mean"], data["best_policy"], data["best_episode"])
+        shown = " | ".join(f"{value:.0f}" for value in told)
+        assert f"| {seed} | {grown:.0f} | {each} | {shown} |" in page
+    mean = np.mean([np.mean(one["trust_region"]["returns"]) for one in imagined])
+    assert f"| mean | {mean:.0f} |" in page
 
 
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
