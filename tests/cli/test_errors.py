@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import warnings
@@ -122,8 +121,8 @@ def test_signals_unwind_through_finally(capsys, number, code, word, continues):
     def run() -> None:
         errors.signals.continues = continues
         try:
-            os.kill(os.getpid(), number)
-            signal.pause()
+            signal.raise_signal(number)
+            raise AssertionError("not stopped")
         finally:
             saved.append(True)
 
@@ -138,7 +137,7 @@ def test_signals_unwind_through_finally(capsys, number, code, word, continues):
 def test_a_hangup_that_is_ignored_stays_ignored(capsys):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert guarded(lambda: os.kill(os.getpid(), signal.SIGHUP), []) == 0
+        assert guarded(lambda: signal.raise_signal(signal.SIGHUP), []) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
     assert capsys.readouterr().err == ""
@@ -149,7 +148,7 @@ def test_held_signal_stops_at_the_next_check():
 
     def work() -> None:
         with Signals() as signals, signals.held():
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             reached.append("after the signal")
             signals.check()
             reached.append("after the check")
@@ -162,7 +161,7 @@ def test_held_signal_stops_at_the_next_check():
 
 def test_held_signal_stops_at_the_end_at_the_latest():
     with Signals() as signals, pytest.raises(Stopped), signals.held():
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypatch):
@@ -170,11 +169,11 @@ def test_second_signal_stops_at_once_but_an_echo_of_the_first_does_not(monkeypat
 
     def work() -> None:
         with Signals() as signals, signals.held():
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)  # a wrapper forwards it at once
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # a wrapper forwards it at once
             reached.append("echo")
             monkeypatch.setattr(errors, "_REPEAT_SECONDS", 0.0)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
             reached.append("second")
 
     with pytest.raises(Stopped):
