@@ -309,11 +309,11 @@ def test_zero_shot_through_a_model_of_what_the_run_has_seen(
 
 
 def test_defaults_of_a_cell_with_a_model_are_those_of_the_commands() -> None:
-    from pbvf_cli.commands import fit_model
     from pbvf_offline.fit.rounds import round_defaults
+    from pbvf_offline.models.settings import MODEL_UPDATES
 
     told = ImaginingSettings().described("pssvf", "Swimmer-v5", 3)
-    assert told["model"]["updates"] == fit_model._UPDATES
+    assert told["model"]["updates"] == MODEL_UPDATES
     own = ModelRequest(seed=3).to_dict()
     assert {k: v for k, v in told["model"].items() if k != "updates"} == {
         k: v for k, v in own.items() if k != "bfloat16"
