@@ -25,7 +25,7 @@ import pbvf_runs
 from cli_tools import pbvf
 from pbvf_cli.__main__ import main
 from pbvf_cli.app import COMMANDS
-from pbvf_experiments.offline import summary
+from pbvf_experiments.offline.experiment import summary
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -171,8 +171,8 @@ def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
 
 
 def test_the_table_of_online_results_is_what_the_result_files_give() -> None:
-    from pbvf_experiments.online_cells import measured_cells
-    from pbvf_experiments.online_tables import as_markdown, table_rows
+    from pbvf_experiments.online.cells import measured_cells
+    from pbvf_experiments.online.tables import as_markdown, table_rows
 
     out = RESULTS / "table"
     rows = table_rows(out, [(cell, range(count)) for cell, count in measured_cells()])
@@ -180,7 +180,7 @@ def test_the_table_of_online_results_is_what_the_result_files_give() -> None:
 
 
 def test_results_page_shows_the_zero_shot_results() -> None:
-    from pbvf_experiments.zero_shot import zero_shot_cells, zero_shot_rows
+    from pbvf_experiments.online.zero_shot import zero_shot_cells, zero_shot_rows
 
     name = zero_shot_cells()[1].name
     page = (RESULTS / "README.md").read_text()

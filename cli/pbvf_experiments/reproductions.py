@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pbvf_experiments.cells import choose_cells
-from pbvf_experiments.online_cells import (
+from pbvf_experiments.online.cells import (
     OnlineCell,
     measured_cells,
     run_cells,
     stochastic_cells,
     table_cells,
 )
-from pbvf_experiments.online_plots import (
+from pbvf_experiments.online.plots import (
     draw_curves,
     draw_sensitivity,
     draw_zero_shot,
     draw_zero_shot_model,
 )
-from pbvf_experiments.online_tables import Row, agreement, as_markdown, table_rows
-from pbvf_experiments.online_variants import (
+from pbvf_experiments.online.tables import Row, agreement, as_markdown, table_rows
+from pbvf_experiments.online.variants import (
     Panels,
     ablation_panels,
     learning_curve_panels,
@@ -74,8 +74,8 @@ class Reproduction:
 
 
 def _offline(request: Request) -> Reproduction:
-    from pbvf_experiments.offline import run_offline, summary
-    from pbvf_experiments.offline_settings import OfflineSettings, parse_recipes
+    from pbvf_experiments.offline.experiment import run_offline, summary
+    from pbvf_experiments.offline.settings import OfflineSettings, parse_recipes
 
     settings = OfflineSettings(workers=request.workers, recipes=parse_recipes(request.cells))
     seeds = list(range(10)) if request.seeds is None else list(request.seeds)
@@ -89,8 +89,8 @@ def _offline(request: Request) -> Reproduction:
 
 
 def _lqr(request: Request) -> Reproduction:
-    from pbvf_experiments.lqr_figure import LqrSettings, run_lqr, summary
-    from pbvf_experiments.lqr_plots import draw_lqr
+    from pbvf_experiments.lqr.figure import LqrSettings, run_lqr, summary
+    from pbvf_experiments.lqr.plots import draw_lqr
 
     _must_run(request, "fig-lqr")
     seeds = _SEEDS if request.seeds is None else request.seeds
@@ -100,7 +100,11 @@ def _lqr(request: Request) -> Reproduction:
 
 
 def _zero_shot(request: Request) -> Reproduction:
-    from pbvf_experiments.zero_shot import choose_zero_shot, run_zero_shot_seeds, zero_shot_rows
+    from pbvf_experiments.online.zero_shot import (
+        choose_zero_shot,
+        run_zero_shot_seeds,
+        zero_shot_rows,
+    )
 
     _must_run(request, "fig-zero-shot")
     seeds = tuple(range(10)) if request.seeds is None else request.seeds

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import toyenv  # noqa: F401
-from pbvf_experiments import baselines
-from pbvf_experiments.baselines import (
+from pbvf_experiments.online import baselines
+from pbvf_experiments.online.baselines import (
     WithoutSurvival,
     ars_policy,
     ddpg_policy,
@@ -21,7 +21,7 @@ from pbvf_experiments.baselines import (
     make_ddpg,
     run_baseline,
 )
-from pbvf_experiments.online_cells import OnlineCell, training_of
+from pbvf_experiments.online.cells import OnlineCell, training_of
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, UsageError
@@ -239,7 +239,7 @@ def test_ddpg_has_the_papers_networks_and_keeps_two_learning_rates() -> None:
         assert [layers(network) for network in q.q_networks] == [critic]
     assert [g["lr"] for g in model.actor.optimizer.param_groups] == [1e-2]
     assert [g["lr"] for g in model.critic.optimizer.param_groups] == [1e-3]
-    assert model._n_updates == 100
+    assert model._n_updates == 100  # private: the library counts its updates nowhere else
     assert (model.batch_size, model.buffer_size, model.learning_starts) == (128, 100_000, 1)
     assert (model.tau, model.gamma) == (pytest.approx(0.005), 0.9)
 

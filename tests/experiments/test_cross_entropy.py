@@ -12,7 +12,12 @@ import torch
 
 from libtools import discrete_spec, make_policies
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
-from pbvf_experiments.cross_entropy import Budget, Found, _best_of_each, cross_entropy_search
+from pbvf_experiments.offline.cross_entropy import (
+    Budget,
+    Found,
+    _best_of_each,
+    cross_entropy_search,
+)
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.rounds import RoundSettings

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pbvf_datasets.read.dataset import Dataset, load_dataset
-from pbvf_experiments import evaluation
-from pbvf_experiments.evaluation import (
+from pbvf_experiments.metrics import coverage, estimate_metrics
+from pbvf_experiments.offline import evaluation
+from pbvf_experiments.offline.evaluation import (
     ESTIMATES,
     SETS,
     OpeSettings,
@@ -18,7 +19,6 @@ from pbvf_experiments.evaluation import (
     summary_of_evaluation,
     unseen_policies,
 )
-from pbvf_experiments.metrics import coverage, estimate_metrics
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic

@@ -13,10 +13,10 @@ import pytest
 from cli_tools import pbvf
 from pbvf_cli.__main__ import main
 from pbvf_cli.commands import fit_imagined
-from pbvf_experiments import offline_seed
 from pbvf_experiments.cells import cell
-from pbvf_experiments.offline import run_offline, summary
-from pbvf_experiments.offline_settings import IMAGINED, OfflineSettings, parse_recipes
+from pbvf_experiments.offline import one_seed as offline_seed
+from pbvf_experiments.offline.experiment import run_offline, summary
+from pbvf_experiments.offline.settings import IMAGINED, OfflineSettings, parse_recipes
 from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import Recipe, run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds

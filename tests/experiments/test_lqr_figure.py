@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from libtools import lqr_return
-from pbvf_experiments.lqr_figure import (
+from pbvf_experiments.lqr.figure import (
     INITIAL_THETA,
     LOOKS,
     LqrSettings,
@@ -23,8 +23,8 @@ from pbvf_experiments.lqr_figure import (
     to_lines,
     true_returns,
 )
-from pbvf_experiments.lqr_figure import Look as LqrLook
-from pbvf_experiments.lqr_plots import draw_lqr
+from pbvf_experiments.lqr.figure import Look as LqrLook
+from pbvf_experiments.lqr.plots import draw_lqr
 from pbvf_offline.critics import CriticConfig, make_critic
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
@@ -315,7 +315,7 @@ def test_figures(ran: Ran, tmp_path: Path) -> None:
 
 def test_colours_follow_the_root_and_tell_the_impossible() -> None:
     # Private: which colour a value gets cannot be read off the PNG.
-    from pbvf_experiments.lqr_plots import _draw_map
+    from pbvf_experiments.lqr.plots import _draw_map
     from pbvf_experiments.plots import new_figure
 
     axes = new_figure(2, 2).subplots()

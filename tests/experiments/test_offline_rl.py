@@ -15,8 +15,8 @@ import torch
 from libtools import box_spec, discrete_spec, make_policies
 from model_tools import played
 from pbvf_cli.__main__ import main
-from pbvf_experiments import offline_rl
-from pbvf_experiments.offline_rl import offline_rl_settings, require_d3rlpy, train_offline_rl
+from pbvf_experiments.offline import baselines as offline_rl
+from pbvf_experiments.offline.baselines import offline_rl_settings, require_d3rlpy, train_offline_rl
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.rollout.episodes import Trajectories
 
@@ -68,10 +68,12 @@ def test_a_missing_library_is_named_before_anything_is_run(
 
 
 def test_what_the_library_imports_is_needed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in offline_rl._NEEDED:
+    packages = {"d3rlpy": "d3rlpy", "gym": "gym", "sklearn": "scikit-learn"}
+    packages |= {name: name for name in ("structlog", "dataclasses_json", "colorama")}
+    for module, package in packages.items():
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: True)
         hide(monkeypatch, module)
-        with pytest.raises(UsageError, match=f"^{offline_rl._NEEDED[module]} is not installed"):
+        with pytest.raises(UsageError, match=f"^{package} is not installed"):
             require_d3rlpy()
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from pbvf_cli.__main__ import main
-from pbvf_experiments import online_cells, zero_shot
 from pbvf_experiments.cells import choose_cells
-from pbvf_experiments.online_cells import (
+from pbvf_experiments.online import cells as online_cells
+from pbvf_experiments.online import zero_shot
+from pbvf_experiments.online.cells import (
     OnlineCell,
     compared_return,
     measured_cells,
@@ -19,21 +20,21 @@ from pbvf_experiments.online_cells import (
     stored_runs,
     table_cells,
 )
-from pbvf_experiments.online_plots import (
+from pbvf_experiments.online.plots import (
     curves,
     draw_curves,
     draw_sensitivity,
     draw_zero_shot,
     draw_zero_shot_model,
 )
-from pbvf_experiments.online_tables import agreement, table_rows
-from pbvf_experiments.online_variants import (
+from pbvf_experiments.online.tables import agreement, table_rows
+from pbvf_experiments.online.variants import (
     ablation_panels,
     learning_curve_panels,
     panel_cells,
     sensitivity_panels,
 )
-from pbvf_experiments.zero_shot import (
+from pbvf_experiments.online.zero_shot import (
     ZeroShotCell,
     ZeroShotSettings,
     choose_zero_shot,
@@ -41,7 +42,7 @@ from pbvf_experiments.zero_shot import (
     zero_shot_cells,
     zero_shot_rows,
 )
-from pbvf_experiments.zero_shot_model import ImaginingSettings
+from pbvf_experiments.online.zero_shot_model import ImaginingSettings
 from pbvf_offline.errors import ConflictError, UsageError
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest

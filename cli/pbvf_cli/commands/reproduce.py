@@ -10,7 +10,7 @@ from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
-from pbvf_experiments.offline_settings import RECIPES
+from pbvf_experiments.offline.settings import RECIPES
 from pbvf_offline.errors import ConflictError
 
 _OF_RESULTS = {"raw", "work", "table.md"}

@@ -12,14 +12,14 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import math
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_experiments.private_randomness import private_randomness
 from pbvf_offline.envs.make import Env, close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
@@ -138,26 +138,6 @@ class _Protocol:
         )
         bonus_out = tuple(without[0].tolist()) if self._without_survival else None
         self.points.append(Evaluation(step, tuple(returns[0].tolist()), bonus_out))
-
-
-@contextlib.contextmanager
-def private_randomness() -> Iterator[None]:
-    """Lend the libraries the global generators that they seed and draw from, and one thread.
-
-    With one thread a seed repeats its run bit for bit.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
 
 
 def make_ddpg(

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pbvf_experiments.offline_seed import Note, OneSeed
-from pbvf_experiments.offline_settings import FITS, IMAGINED, OFFLINE_RL, SEARCH, OfflineSettings
+from pbvf_experiments.offline.one_seed import Note, OneSeed
+from pbvf_experiments.offline.settings import FITS, IMAGINED, OFFLINE_RL, SEARCH, OfflineSettings
 
 
 def run_offline(

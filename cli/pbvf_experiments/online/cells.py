@@ -230,7 +230,7 @@ def _baseline_choice(chosen: OnlineCell) -> tuple[ArsChoice | DdpgChoice, float 
 
 
 def _run_baseline(chosen: OnlineCell, seed: int) -> dict[str, Any]:
-    from pbvf_experiments.baselines import run_baseline
+    from pbvf_experiments.online.baselines import run_baseline
 
     choice, gamma = _baseline_choice(chosen)
     evaluations, settings = run_baseline(

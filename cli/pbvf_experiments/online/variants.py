@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from pbvf_experiments.online_cells import OURS, OnlineCell
+from pbvf_experiments.online.cells import OURS, OnlineCell
 from pbvf_offline.online.settings import ACTOR_STATES
 from pbvf_offline.presets.paper import GRIDS, TODAY
 

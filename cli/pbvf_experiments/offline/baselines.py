@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pbvf_experiments.baselines import private_randomness
-from pbvf_experiments.offline_settings import OFFLINE_RL
+from pbvf_experiments.offline.settings import OFFLINE_RL
+from pbvf_experiments.private_randomness import private_randomness
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.exchange.interpret import ImportSettings, interpret
 from pbvf_offline.exchange.weight_files import as_array
@@ -49,7 +49,7 @@ class OfflineRlSettings(Record):
     """What decides a baseline, apart from the data.
 
     Attributes:
-        algorithm: Which one, of :data:`pbvf_experiments.offline_settings.OFFLINE_RL`.
+        algorithm: Which one, of :data:`pbvf_experiments.offline.settings.OFFLINE_RL`.
         seed: Seed of all random numbers.
         updates: Gradient steps.
         gamma: Discount factor.

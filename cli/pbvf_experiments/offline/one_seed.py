@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset
 from pbvf_experiments.cells import cell
-from pbvf_experiments.cross_entropy import cross_entropy_search
 from pbvf_experiments.growing import grow
-from pbvf_experiments.offline_data import collect_fragments, describe, mean_return
-from pbvf_experiments.offline_rl import (
+from pbvf_experiments.offline.baselines import (
     OfflineRlSettings,
     offline_rl_settings,
     require_d3rlpy,
     train_offline_rl,
 )
-from pbvf_experiments.offline_settings import (
+from pbvf_experiments.offline.cross_entropy import cross_entropy_search
+from pbvf_experiments.offline.data import collect_fragments, describe, mean_return
+from pbvf_experiments.offline.settings import (
     IMAGINED,
     OFFLINE_RL,
     SEARCH,
@@ -77,7 +77,7 @@ class OneSeed:
         return self._cell("dataset", described, lambda: self._describe(()))
 
     def recipe(self, name: str) -> dict[str, Any]:
-        """Return the result of one of :data:`pbvf_experiments.offline_settings.RECIPES`."""
+        """Return the result of one of :data:`pbvf_experiments.offline.settings.RECIPES`."""
         if name in IMAGINED:
             return self._imagined(name, IMAGINED[name])
         if name == SEARCH:

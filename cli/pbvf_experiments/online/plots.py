@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pbvf_experiments.online_cells import OnlineCell, leaves_bonus_out, stored_runs
+from pbvf_experiments.online.cells import OnlineCell, leaves_bonus_out, stored_runs
 from pbvf_experiments.plots import BLUE, GREEN, ORANGE, new_figure, save_figure
 
 _COLUMNS = 4

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset, load_dataset
-from pbvf_experiments.offline_settings import OfflineSettings
+from pbvf_experiments.offline.settings import OfflineSettings
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.settings import NewPolicy
 from pbvf_offline.rollout.evaluation import evaluate_policies

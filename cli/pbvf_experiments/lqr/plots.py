@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_experiments.lqr_figure import EXTENT, from_lines
+from pbvf_experiments.lqr.figure import EXTENT, from_lines
 from pbvf_experiments.plots import BLUE, RED, new_figure, save_figure
 
 LOWEST = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pbvf_experiments.online_cells import (
+from pbvf_experiments.online.cells import (
     OURS,
     OnlineCell,
     compared_return,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pbvf_experiments.cells import cell, choose_cells, run_all
-from pbvf_experiments.zero_shot_model import ImaginingSettings, grow_imagined
+from pbvf_experiments.online.zero_shot_model import ImaginingSettings, grow_imagined
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.spaces import spec_for_env

@@ -1,0 +1,1 @@
+"""The experiments of section 4.4: policies grown offline from a dataset."""
