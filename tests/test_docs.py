@@ -33,9 +33,15 @@ README = (ROOT / "README.md").read_text()
 # The same commands at a size for tests: what is replaced must be there, so that it cannot rot.
 SMALLER = {
     "--steps 100000": "--steps 3000",
-    "fit-critic lab/swimmer-fragments-v0 --critic psvf": (
-        "fit-critic lab/swimmer-fragments-v0 --critic psvf --updates 20 --hidden 16"
+    "fit-model lab/swimmer-fragments-v0": (
+        "fit-model lab/swimmer-fragments-v0 --updates 20 --hidden 16"
+        " --noise 0 --no-angles --unroll 1"
     ),
+    "--model model.safetensors --critic pssvf": (
+        "--model model.safetensors --critic pssvf --force --rounds 1 --compare 20 --hidden 16"
+    ),
+    # A model of so few steps fails its check, and such a one says nothing of policies.
+    "--from-scratch 5 --model model.safetensors": "--from-scratch 5",
     "--from-scratch 5": "--from-scratch 2 --steps 4 --restarts 2",
     "--episodes 10": "--episodes 1",
     "--steps 20000 --evaluations 20": "--steps 300 --evaluations 2",
@@ -57,7 +63,7 @@ def test_readme_runs(
         assert old in text, f"README no longer says {old!r}"
         text = text.replace(old, new)
     commands = [line for line in text.splitlines() if line.strip()]
-    assert len(commands) == 12
+    assert len(commands) == 13
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "pbvf"
