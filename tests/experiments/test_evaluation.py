@@ -13,12 +13,12 @@ from pbvf_experiments.offline import evaluation
 from pbvf_experiments.offline.evaluation import (
     ESTIMATES,
     SETS,
-    OpeSettings,
     around_dataset,
     evaluate_unseen,
     summary_of_evaluation,
     unseen_policies,
 )
+from pbvf_experiments.offline.settings import OpeSettings
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
@@ -138,19 +138,21 @@ def test_what_is_said_stands_beside_the_truth(
     assert result["ascents"]["inside"] == 1.0
     assert result["unit"] == "cautious imagined undiscounted return"
     row = summary_of_evaluation(result)
+    assert row["error around"] == result["around"]["metrics"]["imagined"]["absolute_error"]
     assert row["regret@5 ascents"] == result["ascents"]["metrics"]["imagined"]["regret_at_5"]
     assert row["in interval around"] == result["around"]["coverage"]
 
 
 def test_a_row_leaves_out_what_does_not_exist() -> None:
-    nothing = {"rank_correlation": None, "regret_at_5": None}
-    some = {"rank_correlation": 0.5, "regret_at_5": 0.1}
+    nothing = {"rank_correlation": None, "regret_at_5": None, "absolute_error": None}
+    some = {"rank_correlation": 0.5, "regret_at_5": 0.1, "absolute_error": 0.2}
     result = {
         "around": {"metrics": {"imagined": nothing, "predicted": nothing}, "coverage": None},
         "ascents": {"metrics": {"imagined": some, "predicted": nothing}, "coverage": 0.9},
     }
     assert summary_of_evaluation(result) == {
         "rank ascents": 0.5,
+        "error ascents": 0.2,
         "regret@5 ascents": 0.1,
         "in interval ascents": 0.9,
     }

@@ -16,7 +16,12 @@ from pbvf_cli.commands import fit_imagined
 from pbvf_experiments.cells import cell
 from pbvf_experiments.offline import one_seed as offline_seed
 from pbvf_experiments.offline.experiment import run_offline, summary
-from pbvf_experiments.offline.settings import IMAGINED, OfflineSettings, parse_recipes
+from pbvf_experiments.offline.settings import (
+    IMAGINED,
+    OfflineSettings,
+    OpeSettings,
+    parse_recipes,
+)
 from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import Recipe, run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
@@ -178,6 +183,36 @@ def test_a_learned_environment_is_found_by_the_next_recipe(tmp_path: Path) -> No
     written = kept.stat().st_mtime_ns
     assert run(after, "model-psvf") == alone
     assert kept.stat().st_mtime_ns == written
+
+
+def test_offline_evaluation_asks_what_the_seed_has_made(tmp_path: Path) -> None:
+    settings = dataclasses.replace(IMAGINING, ope=OpeSettings(6, climbing=2, every=50, episodes=1))
+
+    def run(out: Path, recipe: str) -> dict[str, Any]:
+        asked = dataclasses.replace(settings, recipes=(recipe,))
+        return run_offline(asked, [3], out, lambda _: None)
+
+    alone = run(tmp_path / "alone", "evaluation")
+    after = tmp_path / "after"
+    run(after, "model")
+    work = after / "work" / "seed-003"
+    files = [work / "model.safetensors", work / "model-critic.safetensors"]
+    written = [path.stat().st_mtime_ns for path in files]
+    results = run(after, "evaluation")
+    assert results == alone
+    assert [path.stat().st_mtime_ns for path in files] == written
+    stored = json.loads((after / "raw" / "seed-003-evaluation.json").read_text())
+    assert stored["settings"]["evaluation"]["climbing"] == 2
+    found = stored["result"]
+    assert found == results[3]["evaluation"]
+    assert len(found["around"]["true"]) == len(found["ascents"]["imagined"]) == 6
+    other = {**results[3], "evaluation": json.loads(json.dumps(found))}
+    found["around"]["metrics"]["imagined"]["rank_correlation"] = 0.5
+    other["evaluation"]["around"]["metrics"]["imagined"]["rank_correlation"] = None
+    rows = summary({4: other, 3: {**results[3], "evaluation": found}})
+    assert [row["rank around"] for row in rows] == [None, 0.5, 0.5]  # the mean of those there are
+    error = found["ascents"]["metrics"]["imagined"]["absolute_error"]
+    assert [row["error ascents"] for row in rows] == pytest.approx([error] * 3)
 
 
 def test_offline_with_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.read.dataset import Dataset
 from pbvf_experiments.metrics import coverage, estimate_metrics
+from pbvf_experiments.offline.settings import OpeSettings
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile
@@ -33,23 +33,6 @@ ESTIMATES = ("imagined", "cautious", "predicted")
 """What is said of each policy: mean and cautious imagined return, and the critic's prediction."""
 SETS = ("around", "ascents")
 """The sets of policies: around the dataset, and along ascents."""
-
-
-@dataclass(frozen=True)
-class OpeSettings:
-    """What is evaluated.
-
-    Attributes:
-        policies: Number of policies of each set.
-        climbing: Fresh policies that climb the critic; the second set is drawn from their ways.
-        every: Gradient steps between the points of a way.
-        episodes: Whole episodes of each policy, of which the true return is the mean.
-    """
-
-    policies: int = 200
-    climbing: int = 40
-    every: int = 10
-    episodes: int = 2
 
 
 def unseen_policies(
@@ -212,16 +195,18 @@ def said_and_true(
 
 
 def summary_of_evaluation(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row: of each set rank correlation and regret of imagined returns.
+    """Return the numbers of a row, of each set of policies.
 
-    Also the rank correlation of the critic's predictions, and the share of true returns that are
-    in their interval. A number that does not exist is left out.
+    Of imagined returns the rank correlation, the error in units of the range of the true returns,
+    and the regret. Also the rank correlation of the critic's predictions, and the share of true
+    returns that are in their interval. A number that does not exist is left out.
     """
     row: dict[str, float | None] = {}
     for name in SETS:
         metrics = result[name]["metrics"]
         row[f"rank {name}"] = metrics["imagined"]["rank_correlation"]
         row[f"critic's rank {name}"] = metrics["predicted"]["rank_correlation"]
+        row[f"error {name}"] = metrics["imagined"]["absolute_error"]
         row[f"regret@5 {name}"] = metrics["imagined"]["regret_at_5"]
         row[f"in interval {name}"] = result[name]["coverage"]
     return {name: value for name, value in row.items() if value is not None}

@@ -4,7 +4,8 @@ For each dataset seed: collect fragments, fit PSVFs, or learn the environment an
 imagined episodes, grow five fresh policies through each critic, and measure them beside the
 dataset's best episode, its best policy, and controls that need no synthesis: the policies that the
 critic ranks highest, those of the best fragments, cross-entropy search in the learned environment,
-and offline reinforcement learning.
+and offline reinforcement learning. Off-policy evaluation asks model and critic for the returns of
+policies that they have not seen.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from pbvf_experiments.offline.evaluation import summary_of_evaluation
 from pbvf_experiments.offline.one_seed import Note, OneSeed
-from pbvf_experiments.offline.settings import FITS, IMAGINED, OFFLINE_RL, SEARCH, OfflineSettings
+from pbvf_experiments.offline.settings import (
+    EVALUATION,
+    FITS,
+    IMAGINED,
+    OFFLINE_RL,
+    SEARCH,
+    OfflineSettings,
+)
 
 
 def run_offline(
@@ -40,7 +49,7 @@ def run_offline(
     return results
 
 
-def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | str]]:
+def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | str | None]]:
     """Return one row a seed and their mean: what was grown beside what the dataset holds.
 
     Each recipe of imagined episodes has a column by its name, the mean return of its policies.
@@ -49,7 +58,9 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
     is the best policy of the dataset of ``deep-64x64``. ``cem``, ``td3bc`` and ``iql``: mean
     return of what cross-entropy search and the baselines found. ``region``: through the first other
     critic run, inside the trust region; all these at the chosen step. ``plain peak`` and
-    ``plain last``: plain ascent through that other critic, mean over its policies.
+    ``plain last``: plain ascent through that other critic, mean over its policies. What
+    ``evaluation`` came to is told by :func:`summary_of_evaluation`. A number that a seed lacks is
+    None, and the mean is over the others.
     """
     rows: list[dict[str, float | str]] = []
     for seed, result in results.items():
@@ -60,6 +71,8 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
         for name in (SEARCH, *OFFLINE_RL):
             if name in result:
                 row[name] = float(np.mean(result[name]["returns"]))
+        if EVALUATION in result:
+            row |= summary_of_evaluation(result[EVALUATION])
         fit = next((name for name in FITS if name in result), None)
         if fit is not None:
             row |= _summary_of_fit(result[fit])
@@ -69,9 +82,10 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
             row["top ranked"] = result[fit]["top_ranked"]
         row["best fragments"] = result["best_fragments"]
         rows.append(row)
-    names = [key for key in rows[0] if key != "seed"]
-    mean = {key: float(np.mean([float(row[key]) for row in rows])) for key in names}
-    return [*rows, {"seed": "mean", **mean}]
+    names = dict.fromkeys(key for row in rows for key in row if key != "seed")
+    mean = {key: float(np.mean([float(row[key]) for row in rows if key in row])) for key in names}
+    rows.append({"seed": "mean", **mean})
+    return [{key: row.get(key) for key in ("seed", *names)} for row in rows]
 
 
 def _summary_of_imagined(name: str, result: Mapping[str, Any]) -> dict[str, float | str]:

@@ -25,7 +25,9 @@ from pbvf_experiments.offline.baselines import (
 )
 from pbvf_experiments.offline.cross_entropy import cross_entropy_search
 from pbvf_experiments.offline.data import collect_fragments, describe, mean_return
+from pbvf_experiments.offline.evaluation import evaluate_unseen
 from pbvf_experiments.offline.settings import (
+    EVALUATION,
     IMAGINED,
     OFFLINE_RL,
     SEARCH,
@@ -84,6 +86,8 @@ class OneSeed:
             return self._search()
         if name in OFFLINE_RL:
             return self._offline_rl(name)
+        if name == EVALUATION:
+            return self._evaluation()
         return self._fit(name)
 
     def check(self) -> None:
@@ -186,16 +190,23 @@ class OneSeed:
     # Critics of imagined episodes.
 
     def _imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
-        settings, seed = self._settings, self._seed
-        grown = settings.synthesis(seed, trust_region=True, hidden=recipe.policy)
+        settings = self._settings
+        grown = settings.synthesis(self._seed, trust_region=True, hidden=recipe.policy)
         described = {
-            "data": settings.data_settings(recipe.data),
-            "model": self._request().to_dict() | {"updates": settings.model_updates},
-            "rounds": settings.rounds_of(recipe, seed).to_dict(),
+            **self._described(recipe),
             "synthesis": grown.to_dict(),
             "episodes": settings.episodes,
         }
         return self._cell(name, described, lambda: self._run_imagined(name, recipe))
+
+    def _described(self, recipe: ImaginedRecipe) -> dict[str, Any]:
+        """Return what decides a critic of imagined episodes, in JSON form."""
+        settings = self._settings
+        return {
+            "data": settings.data_settings(recipe.data),
+            "model": self._request().to_dict() | {"updates": settings.model_updates},
+            "rounds": settings.rounds_of(recipe, self._seed).to_dict(),
+        }
 
     def _request(self) -> ModelRequest:
         return dataclasses.replace(self._settings.model, seed=self._seed, bfloat16=has_bfloat16())
@@ -264,14 +275,35 @@ class OneSeed:
         # The other recipes' dataset has a cell of its own.
         return result | {"dataset": self._describe(recipe.data)} if recipe.data else result
 
+    # Off-policy evaluation.
+
+    def _evaluation(self) -> dict[str, Any]:
+        described = {
+            **self._described(IMAGINED["model"]),
+            "evaluation": dataclasses.asdict(self._settings.ope),
+        }
+        return self._cell(EVALUATION, described, self._run_evaluation)
+
+    def _run_evaluation(self) -> dict[str, Any]:
+        settings, recipe = self._settings, IMAGINED["model"]
+        _, critic = self._critic("model", recipe)
+        return evaluate_unseen(
+            self._data(recipe.data),
+            self._learn(recipe.data)[1],
+            critic,
+            settings.ope,
+            env=EnvConfig(settings.env),
+            seed=self._seed,
+            workers=settings.workers,
+            note=self._note,
+        )
+
     # Controls and baselines.
 
     def _search(self) -> dict[str, Any]:
         settings = self._settings
         described = {
-            "data": settings.data_settings(),
-            "model": self._request().to_dict() | {"updates": settings.model_updates},
-            "rounds": settings.rounds_of(ImaginedRecipe(), self._seed).to_dict(),
+            **self._described(ImaginedRecipe()),
             "policies": settings.policies,
             "episodes": settings.episodes,
         }

@@ -51,8 +51,30 @@ SEARCH = "cem"
 """Control: cross-entropy search in the learned environment of the first of these."""
 OFFLINE_RL = {"td3bc": "TD3+BC", "iql": "IQL"}
 """Baselines of d3rlpy on the same data, and what they are called."""
-RECIPES = (*FITS, *IMAGINED, SEARCH, *OFFLINE_RL)
+EVALUATION = "evaluation"
+"""Off-policy evaluation by model and critic of the first of :data:`IMAGINED`."""
+RECIPES = (*FITS, *IMAGINED, SEARCH, *OFFLINE_RL, EVALUATION)
 """What ``--cells`` can name."""
+
+
+@dataclass(frozen=True)
+class OpeSettings:
+    """What off-policy evaluation is held against.
+
+    Attributes:
+        policies: Number of policies of each set.
+        climbing: Fresh policies that climb the critic; the second set is drawn from their ways.
+        every: Gradient steps between the points of a way.
+        episodes: Whole episodes of each policy, of which the true return is the mean.
+    """
+
+    policies: int = 200
+    climbing: int = 40
+    every: int = 10
+    episodes: int = 2
+
+
+_OPE = OpeSettings()
 
 
 @dataclass(frozen=True)
@@ -79,6 +101,7 @@ class OfflineSettings:
             seed is the dataset's.
         rl_updates: Gradient steps of the baselines of :data:`OFFLINE_RL`.
         rl_episodes: Test episodes of each.
+        ope: What off-policy evaluation is held against.
         workers: Number of processes; does not change the results.
     """
 
@@ -97,6 +120,7 @@ class OfflineSettings:
     rounds: RoundSettings = _ROUNDS
     rl_updates: int = 16_000
     rl_episodes: int = 10
+    ope: OpeSettings = _OPE
     workers: int = 1
 
     def data_settings(self, hidden: tuple[int, ...] = ()) -> dict[str, Any]:
