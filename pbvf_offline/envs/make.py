@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import re
 import sys
@@ -15,7 +16,7 @@ from gymnasium.envs.registration import registry
 
 from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.portable import is_portable
-from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.envs.reference import EnvConfig, EnvReference, is_time_limit
 from pbvf_offline.envs.wrappers import WRAPPERS, wrap
 from pbvf_offline.errors import (
     DamagedError,
@@ -158,7 +159,7 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
     Raises:
         UnsafeError: Anything else; the user is asked to name the environment.
     """
-    remedy = "name the environment yourself with --env, and wrappers with --wrapper"
+    remedy = "name the environment with --env, and its arguments with --env-kwargs and --wrapper"
     register_environments()
     if not _ENV_ID.match(reference.id) or reference.id not in registry:
         raise UnsafeError(
@@ -181,17 +182,29 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
                 "needs arguments that a file may not set" if wrapper.unsafe else "is not installed"
             )
             raise UnsafeError(f"the wrapper {name!r} {what}", where=where, remedy=remedy)
-    config = _config(reference)
-    limit = config.max_episode_steps
-    if limit is not None and (type(limit) is not int or limit < 1):
+    limit = reference.kwargs.get("max_episode_steps")
+    if not is_time_limit(limit):
         raise DamagedError(f"max_episode_steps is {limit!r}", where=where)
-    return make_env(config)
+    return make_env(_config(reference))
 
 
 def trusted_config(reference: EnvReference, where: str) -> EnvConfig:
     """Return a file's environment as a config after :func:`make_trusted_env` accepted it."""
     close_env(make_trusted_env(reference, where))
     return _config(reference)
+
+
+def harmless_part(reference: EnvReference) -> EnvConfig:
+    """Return what an environment that a user names may take over of one in a file.
+
+    Arguments and wrappers that a file may not set are left out, and so is a damaged time limit.
+    """
+    kwargs = {name: value for name, value in reference.kwargs.items() if is_portable(name, value)}
+    if not is_time_limit(kwargs.get("max_episode_steps")):
+        del kwargs["max_episode_steps"]
+    known = all(w.name in WRAPPERS and not w.unsafe for w in reference.wrappers)
+    wrappers = reference.wrappers if known else ()
+    return _config(dataclasses.replace(reference, kwargs=kwargs, wrappers=wrappers))
 
 
 def _config(reference: EnvReference) -> EnvConfig:

@@ -46,13 +46,20 @@ def test_a_licence_is_one_short_printable_line(text):
 
 def test_an_environment_is_shown_with_its_arguments():
     form = SettingsTable()
-    form.environment(values.env_config("LQR-v0", None, None))
-    form.environment(values.env_config("LQR-v0", '{"a": 1}', 5))
-    assert [(s.name, s.shown) for s in form.settings] == [
-        ("environment", "LQR-v0"),
-        ("environment", "LQR-v0"),
-        ("env-kwargs", '{"a": 1}'),
-        ("max-episode-steps", "5"),
+    plain = values.EnvOptions("LQR-v0", None, None)
+    form.environment(plain.config(), plain)
+    full = values.EnvOptions("LQR-v0", '{"a": 1}', 5)
+    form.environment(full.config(), full)
+    own = "the environment's own"
+    assert [(s.name, s.shown, s.source) for s in form.settings] == [
+        ("environment", "LQR-v0", "given"),
+        ("env-kwargs", "-", own),
+        ("max-episode-steps", "-", own),
+        ("wrapper", "-", own),
+        ("environment", "LQR-v0", "given"),
+        ("env-kwargs", '{"a": 1}', "given"),
+        ("max-episode-steps", "5", "given"),
+        ("wrapper", "-", own),
     ]
 
 
@@ -111,6 +118,13 @@ def test_no_name_of_an_option_is_cut_in_a_terminal_of_80_columns(monkeypatch, co
     shown = [line for line in ran.out.splitlines() if re.match(r"│ +\*? *--", line)]
     assert len(shown) > 5
     assert [line for line in shown if re.search(r"--[a-z-]*…", line)] == []
+
+
+@pytest.mark.parametrize("limit", ["true", "0", "-1", "2.5", '"7"'])
+def test_a_time_limit_among_the_kwargs_is_a_number_of_steps(here, limit):
+    argv = ("--env-kwargs", f'{{"max_episode_steps": {limit}}}', "--episodes", 1)
+    pbvf("collect", "LQR-v0", "--dataset", "lab/x-v0", *argv).refused(2, "max_episode_steps is")
+    assert not (here / "datasets").exists()
 
 
 def test_kwargs_are_a_json_object():

@@ -274,6 +274,97 @@ def test_another_environment_altogether_warns_too(made):
     assert "another environment" in ran.err
 
 
+LONG = {"length": 30}
+LIMIT = 20  # both by far from Toy-v0's own episodes of 5 steps
+
+
+def long_policies(made, here, **more):
+    """Write policies and a critic that come from Toy-v0 with other arguments and a time limit."""
+    reference = EnvReference("Toy-v0", "toyenv", {**LONG, "max_episode_steps": LIMIT, **more})
+    for name in ("toy", "toy-critic"):
+        with_environment(made / name, here / name, reference)
+
+
+@pytest.mark.parametrize("named", [(), ("--env", "toyenv:Toy-v0")])
+def test_the_environments_arguments_are_those_in_the_file(made, here, named):
+    long_policies(made, here)
+    shared = ("--episodes", 1, "--seed", 0)
+    ran = pbvf("evaluate", "toy", *named, *shared, "--gamma", 1, "--json").ok()
+    assert ran.json["env_kwargs"] == LONG
+    assert ran.json["max_episode_steps"] == LIMIT
+    shown = rows(ran.err)
+    assert shown["env-kwargs"] == '{"length": 30} stored in the file'
+    assert shown["max-episode-steps"] == "20 stored in the file"
+    # A reward is at most 1 and seldom far from it, so returns tell the lengths.
+    assert LIMIT / 2 < ran.json["mean"] <= LIMIT
+    people = pbvf("evaluate", "toy", *named, *shared, "-q").ok()
+    assert "with length=30, max_episode_steps=20" in people.out
+    grown = pbvf("synthesize", "toy-critic", "--out", "q", "--evaluate", *named, *shared, "--steps",
+                 1, "-q", "--json").ok().json  # fmt: skip
+    assert (grown["env_kwargs"], grown["max_episode_steps"]) == (LONG, LIMIT)
+    assert LIMIT / 2 < np.mean(grown["returns"]) <= LIMIT
+
+
+@pytest.mark.parametrize(
+    ("given", "kwargs", "limit", "length"),
+    [
+        (("--env-kwargs", '{"length": 9}'), {"length": 9}, LIMIT, 9),
+        (("--env-kwargs", "{}"), {}, LIMIT, 5),
+        (("--max-episode-steps", 8), LONG, 8, 8),
+        (
+            ("--env-kwargs", '{"length": 9, "max_episode_steps": 7}'),
+            {"length": 9, "max_episode_steps": 7},
+            7,
+            7,
+        ),
+    ],
+)
+def test_given_arguments_replace_those_in_the_file_and_one_line_warns(
+    made, here, given, kwargs, limit, length
+):
+    long_policies(made, here)
+    argv = ["evaluate", "toy", "--critic", "toy-critic", "--env", "toyenv:Toy-v0", *given]
+    ran = pbvf(*argv, "--episodes", 1, "-q", "--json", warns=True).ok()
+    assert (ran.json["env_kwargs"], ran.json["max_episode_steps"]) == (kwargs, limit)
+    assert length / 2 < ran.json["mean"] <= length
+    (line,) = ran.err.splitlines()
+    assert line.startswith(
+        "warning: toy comes from Toy-v0 with length=30, max_episode_steps=20 and is used in Toy-v0 "
+    )
+
+
+def test_a_critic_of_other_arguments_than_the_policies_is_warned_of(made, here):
+    long_policies(made, here)
+    argv = ["evaluate", "toy", "--critic", made / "toy-critic", "--episodes", 1, "-q"]
+    assert "Toy-v0 with no arguments and is used in" in pbvf(*argv, warns=True).ok().err
+
+
+@pytest.mark.parametrize(
+    "unsafe", [{"log": "/tmp/x"}, {"max_episode_steps": True}, {"max_episode_steps": 0}]
+)
+def test_what_a_file_may_not_set_is_not_taken_over_and_warned_of(made, here, unsafe):
+    long_policies(made, here, **unsafe)
+    argv = ["evaluate", "toy", "--env", "toyenv:Toy-v0", "--episodes", 1, "-q", "--json"]
+    ran = pbvf(*argv, warns=True).ok()
+    assert ran.json["env_kwargs"] == LONG
+    assert ran.err.count("warning: ") == ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--policies", "--base"])
+def test_collect_takes_the_arguments_of_given_policies(made, here, option):
+    long_policies(made, here)
+    file = load_policies(here / "toy")
+    replace(file, policies=file.policies.select([0])).save(here / "one")
+    collect = ("collect", "toyenv:Toy-v0", option, "one", "--episodes", 2, "--seed", 0, "-q")
+    ran = pbvf(*collect, "--dataset", "lab/own-v0", "--overwrite", "--json").ok()
+    assert (ran.json["env_kwargs"], ran.json["max_episode_steps"]) == (LONG, LIMIT)
+    assert ran.json["steps"] == 2 * LIMIT
+    other = ("--env-kwargs", '{"length": 9}', "--dataset", "lab/other-v0", "--overwrite", "--json")
+    ran = pbvf(*collect, *other, warns=True).ok()
+    assert ran.json["steps"] == 2 * 9
+    assert ran.err.startswith("warning: one comes from Toy-v0 with length=30, max_episode_steps=20")
+
+
 def test_spaces_or_policies_that_do_not_fit_exit_5(made):
     pbvf("evaluate", made / "toy", "--env", "LQR-v0").refused(5, "observe 3 numbers")
     bounds = pbvf("evaluate", made / "toy", "--env", "toyenv:ToyAsym-v0")

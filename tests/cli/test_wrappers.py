@@ -47,9 +47,9 @@ def test_a_wrapped_environment_goes_through_all_files(here):
         "time-feature",
     ]
     stored = ok("evaluate", "p", "--episodes", 1, *SEED).json["returns"]
-    named = ok("evaluate", "p", "--env", "LQR-v0", *STACK, "--episodes", 1, *SEED).json["returns"]
-    assert stored == named
-    assert pbvf("evaluate", "p", "--env", "LQR-v0", "--episodes", 1, *SEED).code == 5
+    named = ("evaluate", "p", "--env", "LQR-v0", "--episodes", 1, *SEED)
+    assert ok(*named).json["returns"] == ok(*named, *STACK).json["returns"] == stored
+    assert pbvf(*named, "--wrapper", "time-feature").code == 5
 
 
 def test_a_run_in_a_wrapped_environment(here):

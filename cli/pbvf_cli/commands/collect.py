@@ -18,6 +18,7 @@ from pbvf_offline.policies.settings import NewPolicy
 from pbvf_runs.settings import FRESH, PERTURBING, CollectSettings
 
 if TYPE_CHECKING:
+    from pbvf_offline.envs.reference import EnvConfig
     from pbvf_runs.collection import CollectResult
 
 
@@ -56,10 +57,10 @@ def collect(
     devices.runs_on_cpu(device, sink)
     values.check_dataset(dataset)
     _check_combination(given, policy, base=base, policies=policies)
-    config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
+    place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
 
     from pbvf_cli.shared.card_commands import collect_command
-    from pbvf_cli.shared.environments import silence_gymnasium
+    from pbvf_cli.shared.environments import named_environment, silence_gymnasium, warn_if_other
     from pbvf_offline.policies.files import load_policies, single_policy
     from pbvf_offline.presets.offline import policy_defaults
     from pbvf_runs.collection import collect as collect_dataset
@@ -68,8 +69,14 @@ def collect(
 
     silence_gymnasium()
     file = base or policies
+    given_base = None if base is None else single_policy(base)
+    given_policies = None if policies is None else load_policies(policies)
+    loaded = given_base or given_policies
+    references = [] if loaded is None or file is None else [(loaded.environment, file)]
+    config = named_environment(place, references)
+    warn_if_other(config, references)
     table = SettingsTable()
-    table.environment(config)
+    table.environment(config, place)
     table.show("dataset", dataset)
     if file is None:
         fresh = table.fill(policy, policy_defaults(env))
@@ -104,14 +111,14 @@ def collect(
 
         result = collect_dataset(
             settings,
-            base=None if base is None else single_policy(base),
-            policies=None if policies is None else load_policies(policies),
+            base=given_base,
+            policies=given_policies,
             overwrite=overwrite,
             workers=workers,
             progress=told,
             warming=warm.update,
         )
-    _print(sink, result)
+    _print(sink, result, config)
 
 
 def _check_combination(
@@ -167,8 +174,14 @@ def _undecided(
     return names
 
 
-def _print(sink: Sink, result: CollectResult) -> None:
-    payload = {**as_payload(result, "returns"), "return": result.returns or NO_RETURN}
+def _print(sink: Sink, result: CollectResult, config: EnvConfig) -> None:
+    from pbvf_cli.shared.environments import environment_payload
+
+    payload = {
+        **as_payload(result, "returns"),
+        "return": result.returns or NO_RETURN,
+        **environment_payload(config),
+    }
     rows = [
         ("dataset", result.dataset),
         ("path", str(result.path)),

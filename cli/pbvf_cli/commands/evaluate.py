@@ -14,6 +14,7 @@ from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.values import EnvOptions
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import MOST, Seed
 
@@ -96,12 +97,11 @@ def evaluate(
         judge = load_critic(critic, torch_device)
         refuse_unread(judge, loaded.policies.spec, policies)
         references.append((judge.context.environment, critic))
-    config = environments.choose_environment(
-        env, env_kwargs, max_episode_steps, wrapper, references, loaded.policies.spec
-    )
+    place = EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
+    config = environments.choose_environment(place, references, loaded.policies.spec)
     table = SettingsTable()
     table.show("policies", policies)
-    table.show("env", config.name, "given" if env else "stored in the file")
+    table.environment(config, place, "env")
     chosen = table.fill(given, _defaults(config.name, judge))
     workers = table.choose("workers", workers, 1)
     sink.settings("pbvf evaluate", table.settings)
@@ -124,7 +124,7 @@ def evaluate(
         )
     payload: dict[str, Any] = {
         "policies": policies,
-        "env": config.name,
+        **environments.environment_payload(config),
         "returns": returns,
         "discounted_returns": discounted,
         "mean": returns.mean(),
@@ -135,7 +135,9 @@ def evaluate(
         payload |= {"video": video, "frames": frames}
     if judge is not None:
         payload |= _compare(judge, loaded.policies, discounted)
-    _print(sink, payload, returns, discounted)
+    arguments = config.reference().arguments
+    place_text = f"{config.name} with {arguments}" if arguments else config.name
+    _print(sink, payload, place_text, returns, discounted)
 
 
 def _defaults(env_id: str, judge: CriticFile | None) -> Defaults[Measurement]:
@@ -166,11 +168,12 @@ def _compare(
 def _print(
     sink: Sink,
     payload: dict[str, Any],
+    place: str,
     returns: NDArray[np.float64],
     discounted: NDArray[np.float64],
 ) -> None:
     rows = [
-        ("environment", payload["env"]),
+        ("environment", place),
         ("mean return", number(float(returns.mean()))),
         ("episodes", f"{returns.shape[1]} of each of {returns.shape[0]} policies"),
         ("gamma", number(payload["gamma"])),

@@ -81,15 +81,9 @@ def synthesize(
     values.output_file(out, start if overwrite else None)
     trust_region = given.get("trust_region", True)
     _refuse_contradictions(given, start)
-    place = {
-        "--env": env,
-        "--env-kwargs": env_kwargs,
-        "--max-episode-steps": max_episode_steps,
-        "--wrapper": wrapper,
-    }
+    place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
     if not evaluate:
-        named = [option for option, value in place.items() if value is not None]
-        _refuse_measuring([*named, *protocol.options()])
+        _refuse_measuring([*place.given, *protocol.options()])
 
     torch_device = devices.torch_device(device)
 
@@ -119,10 +113,8 @@ def synthesize(
     evaluation = None
     if evaluate:
         sources = [(reference, critic)]
-        config = environments.choose_environment(
-            env, env_kwargs, max_episode_steps, wrapper, sources, file.spec
-        )
-        table.show("env", config.name, "given" if env else "stored in the critic")
+        config = environments.choose_environment(place, sources, file.spec)
+        table.environment(config, place, "env")
         usual = evaluation_defaults(config, seed=settings.seed, workers=workers or 1)
         evaluation = table.fill(protocol, usual)
     observations, digest = None, None
@@ -155,7 +147,8 @@ def synthesize(
             overwrite=overwrite,
             progress=lambda stage, done, total: bars[stage].update(done, total),
         )
-    _print(sink, out, settings.seed, result)
+    measured_in = {} if evaluation is None else environments.environment_payload(evaluation.env)
+    _print(sink, out, settings.seed, result, measured_in)
 
 
 def _refuse_contradictions(given: Given[SynthesisSettings], start: Path | None) -> None:
@@ -229,7 +222,9 @@ def _states(dataset: str, critic: CriticFile, *, require_manifest: bool) -> tupl
     return data.transitions.obs.astype(float), data.digest
 
 
-def _print(sink: Sink, out: Path, seed: int, result: SynthesisResult) -> None:
+def _print(
+    sink: Sink, out: Path, seed: int, result: SynthesisResult, measured_in: dict[str, object]
+) -> None:
     header = ["policy", "chosen step", "predicted", "objective", "distance"]
     columns: list[list[str]] = [
         [str(k) for k in range(len(result.predicted))],
@@ -241,7 +236,7 @@ def _print(sink: Sink, out: Path, seed: int, result: SynthesisResult) -> None:
     if result.returns is not None and result.closest is not None:
         header += ["return", "nearest dataset policy"]
         columns += [[number(v) for v in result.returns], [number(v) for v in result.closest]]
-    payload = as_payload(result, "file") | {"policies": out, "seed": seed}
+    payload = as_payload(result, "file") | {"policies": out, "seed": seed, **measured_in}
     rows = [("policies", str(out)), ("seed", str(seed))]
     if result.cautious is not None:
         header += ["cautious return", "held against the data"]

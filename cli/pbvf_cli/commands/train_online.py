@@ -117,7 +117,9 @@ def train_online(
     """
     run = values.output_folder(run)
     wanted = values.parse_numbers(snapshots, "--snapshots")
-    config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
+    place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
+    table = SettingsTable()
+    config = table.environment(place.config(), place)
     if seeds is not None and "seed" in given.values:
         raise UsageError("give either --seed or --seeds, not both")
     rights = Rights(license=license_id, authors=tuple(author or ()))
@@ -134,8 +136,6 @@ def train_online(
     silence_gymnasium()
     torch_device = devices.torch_device(device)
     several = None if seeds is None else _parse_run_seeds(seeds, run)
-    table = SettingsTable()
-    table.environment(config)
     table.show("critic", critic)
     table.show("run", run)
     steps = table.choose("steps", steps, paper_steps(env), steps_source(env))

@@ -8,10 +8,15 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pbvf_cli.shared.values import env_config
-from pbvf_offline.envs.make import close_env, make_env, trusted_config
+from pbvf_cli.shared.values import EnvOptions
+from pbvf_offline.envs.make import (
+    close_env,
+    harmless_part,
+    make_env,
+    registered_limit,
+    trusted_config,
+)
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.envs.wrappers import OPTION
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
@@ -29,16 +34,12 @@ def silence_gymnasium() -> None:
 
 
 def choose_environment(
-    name: str | None,
-    kwargs: str | None,
-    max_episode_steps: int | None,
-    wrappers: list[str] | None,
-    references: Sequence[tuple[EnvReference | None, Path]],
-    spec: PolicySpec,
+    options: EnvOptions, references: Sequence[tuple[EnvReference | None, Path]], spec: PolicySpec
 ) -> EnvConfig:
     """Return where policies are measured: what a user named, else the first that a file names.
 
-    Warns of each other environment that the files come from.
+    What the user leaves open of an environment that a file knows is as that file has it. Warns of
+    each file that comes from another environment, or from this one with other arguments.
 
     Raises:
         UsageError: Neither names one, arguments are given without a name, its spaces are not
@@ -48,33 +49,64 @@ def choose_environment(
     """
     from pbvf_offline.rollout.evaluation import require_end
 
-    config = _chosen(name, kwargs, max_episode_steps, wrappers, references)
+    config = _chosen(options, references)
     env = make_env(config)
     try:
         check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
     finally:
         close_env(env)
     require_end(config, None)
-    _warn_if_other(config, references)
+    warn_if_other(config, references)
     return config
 
 
-def _chosen(
-    name: str | None,
-    kwargs: str | None,
-    max_episode_steps: int | None,
-    wrappers: list[str] | None,
-    references: Sequence[tuple[EnvReference | None, Path]],
+def named_environment(
+    options: EnvOptions, references: Iterable[tuple[EnvReference | None, Path]]
 ) -> EnvConfig:
-    if name is not None:
-        return env_config(name, kwargs, max_episode_steps, wrappers)
-    for option, value in (("--env-kwargs", kwargs), (OPTION, wrappers)):
-        if value is not None:
+    """Return the environment that a user named; what is not given is as the first file has it.
+
+    Nothing is taken over from a file of another environment, and no argument or wrapper that a
+    file may not set.
+
+    Raises:
+        UsageError: The options are malformed.
+    """
+    config = options.config()
+    env_id = config.reference().id
+    stored = next((r for r, _ in references if r is not None and r.id == env_id), None)
+    if stored is None:
+        return config
+    known = harmless_part(stored)
+    return dataclasses.replace(
+        config,
+        kwargs=known.kwargs if options.kwargs is None else config.kwargs,
+        max_episode_steps=known.limit if config.limit is None else config.max_episode_steps,
+        wrappers=known.wrappers if options.wrappers is None else config.wrappers,
+    )
+
+
+def environment_payload(config: EnvConfig) -> dict[str, object]:
+    """Return what ``--json`` says of an environment; a limit of null is the environment's own."""
+    return {
+        "env": config.name,
+        "env_kwargs": dict(config.kwargs),
+        "max_episode_steps": config.limit,
+        "wrappers": list(map(str, config.wrappers)),
+    }
+
+
+def _chosen(
+    options: EnvOptions, references: Sequence[tuple[EnvReference | None, Path]]
+) -> EnvConfig:
+    if options.name is not None:
+        return named_environment(options, references)
+    for option in options.given:
+        if option != "--max-episode-steps":
             raise UsageError("belongs to an environment named with --env", where=option)
     for reference, path in references:
         if reference is not None:
             trusted = trusted_config(reference, str(path))
-            limit = max_episode_steps or trusted.max_episode_steps
+            limit = options.max_episode_steps or trusted.max_episode_steps
             return dataclasses.replace(trusted, max_episode_steps=limit)
     files = " and ".join(str(path) for _, path in references)
     raise UsageError(
@@ -96,27 +128,47 @@ def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> 
         )
 
 
-def _warn_if_other(
+def warn_if_other(
     config: EnvConfig, references: Iterable[tuple[EnvReference | None, Path]]
 ) -> None:
-    """Warn once for each other environment that what is used here comes from."""
-    here = config.name.rpartition(":")[2]
-    seen = {here}
+    """Warn once for each other environment that what is used here comes from.
+
+    The same environment with other arguments, another time limit or other wrappers is another one.
+    """
+    here = config.reference()
+    seen = [_complete(here)]
     for reference, path in references:
-        if reference is None or reference.id in seen:
+        if reference is None or _complete(reference) in seen:
             continue
-        seen.add(reference.id)
-        if _family(reference.id) == _family(here):
+        seen.append(_complete(reference))
+        if reference.id == here.id:
+            text = "compare returns with those of the same arguments only"
+        elif _family(reference.id) == _family(here.id):
             text = (
-                f"rewards differ between the versions, so compare returns with those of {here} only"
+                "rewards differ between the versions, so compare returns with those of "
+                f"{here.id} only"
             )
         else:
             text = "this is another environment"
         warnings.warn(
-            f"{path} comes from {reference.id} and is used in {here}: {text}",
+            f"{path} comes from {_described(reference, here)} and is used in "
+            f"{_described(here, reference)}: {text}",
             OtherEnvironmentWarning,
             stacklevel=2,
         )
+
+
+def _complete(reference: EnvReference) -> EnvReference:
+    """Return a reference in a form in which equal environments are equal."""
+    kwargs = {"max_episode_steps": registered_limit(reference), **reference.kwargs}
+    return dataclasses.replace(reference, module=None, kwargs=kwargs)
+
+
+def _described(reference: EnvReference, other: EnvReference) -> str:
+    """Name an environment, with its arguments where one of the two has some."""
+    if not reference.arguments and not other.arguments:
+        return reference.id
+    return f"{reference.id} with {reference.arguments or 'no arguments'}"
 
 
 def _family(env_id: str) -> str:

@@ -52,10 +52,13 @@ def _payload(result: RunResult, source: str) -> dict[str, Any]:
 
 
 def _setup(config: RunConfig, source: str) -> dict[str, Any]:
+    from pbvf_cli.shared.environments import environment_payload
+
     settings = config.settings.to_dict()
     del settings["seed"]
     return {
         "environment": config.env.name,
+        **environment_payload(config.env),
         "kind": config.settings.kind,
         "architecture": config.spec.arch,
         "stochastic": config.spec.stochastic,

@@ -8,10 +8,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pbvf_cli.shared.values import ENV_OPTIONS
 from pbvf_offline.records import Defaults, Record
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
+    from pbvf_cli.shared.values import EnvOptions
     from pbvf_offline.envs.reference import EnvConfig
 
 T = TypeVar("T")
@@ -106,15 +108,23 @@ class SettingsTable:
             )
         return dataclasses.replace(defaults.settings, **values)
 
-    def environment(self, config: EnvConfig) -> None:
-        """Add an environment that the user named."""
-        self.show("environment", config.name)
-        if config.kwargs:
-            self.show("env-kwargs", config.kwargs)
-        if config.max_episode_steps is not None:
-            self.show("max-episode-steps", config.max_episode_steps)
-        if config.wrappers:
-            self.show("wrapper", tuple(map(str, config.wrappers)))
+    def environment(
+        self, config: EnvConfig, options: EnvOptions, name: str = "environment"
+    ) -> EnvConfig:
+        """Add an environment with all that decides what it is, and return it.
+
+        Args:
+            config: The environment.
+            options: What the user gave of it; the rest is from a file, or left to the environment.
+            name: What it is called in the table.
+        """
+        wrappers = tuple(map(str, config.wrappers))
+        values = (config.name, dict(config.kwargs), config.max_episode_steps, wrappers)
+        for option, value in zip(ENV_OPTIONS, values, strict=True):
+            source = "stored in the file" if value else "the environment's own"
+            shown = option.lstrip("-") if value is not config.name else name
+            self.show(shown, value or None, "given" if option in options.given else source)
+        return config
 
     def rights(self, license_id: str | None, authors: Sequence[str]) -> None:
         """Add licence and authors of a dataset."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pbvf_offline.envs.wrappers import Wrapper
 
 _LONGEST_LICENCE = 200
+ENV_OPTIONS = ("--env", "--env-kwargs", "--max-episode-steps", "--wrapper")
 
 
 def count(value: int | None, option: str, *, least: int = 1, most: int | None = MOST) -> int | None:
@@ -136,21 +137,44 @@ def output_folder(path: Path) -> Path:
     return full
 
 
-def env_config(
-    name: str,
-    kwargs: str | None,
-    max_episode_steps: int | None,
-    wrappers: Iterable[str] | None = None,
-) -> EnvConfig:
-    """Return the environment that a user named with ``ENV`` or ``--env`` and its options.
+@dataclass(frozen=True)
+class EnvOptions:
+    """The options that say which environment; None where one was not given.
 
-    Raises:
-        UsageError: Arguments are no JSON object, or there is no such wrapper.
+    Attributes:
+        name: ``ENV`` or ``--env``.
+        kwargs: ``--env-kwargs``.
+        max_episode_steps: ``--max-episode-steps``.
+        wrappers: ``--wrapper``.
     """
-    from pbvf_offline.envs.reference import EnvConfig
 
-    wrapped = tuple(map(_wrapper, wrappers or ()))
-    return EnvConfig(name, parse_kwargs(kwargs), max_episode_steps, wrapped)
+    name: str | None
+    kwargs: str | None
+    max_episode_steps: int | None
+    wrappers: list[str] | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given."""
+        return [option for option, value in self._named.items() if value is not None]
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        values = (self.name, self.kwargs, self.max_episode_steps, self.wrappers)
+        return dict(zip(ENV_OPTIONS, values, strict=True))
+
+    def config(self) -> EnvConfig:
+        """Return the environment that a user named.
+
+        Raises:
+            UsageError: Arguments are no JSON object, or there is no such wrapper.
+        """
+        from pbvf_offline.envs.reference import EnvConfig
+
+        assert self.name is not None  # the caller's business
+        wrapped = tuple(map(_wrapper, self.wrappers or ()))
+        kwargs = parse_kwargs(self.kwargs)
+        return EnvConfig(self.name, kwargs, self.max_episode_steps, wrapped)
 
 
 def _wrapper(text: str) -> Wrapper:

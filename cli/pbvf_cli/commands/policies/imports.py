@@ -113,7 +113,8 @@ def import_policies(
     are refused.
     """
     values.output_file(out)
-    config = values.env_config(env, env_kwargs, max_episode_steps, wrapper)
+    place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
+    config = place.config()
 
     from pbvf_cli.shared.environments import silence_gymnasium
     from pbvf_offline.exchange.importer import import_weights
@@ -124,7 +125,7 @@ def import_policies(
     silence_gymnasium()
     table = SettingsTable()
     table.show("files", tuple(path.name for path in files))
-    table.show("env", env)
+    table.environment(config, place, "env")
     names: Literal["torch", "sb3"] = "torch" if layout is None else layout
     table.show("format", names, "default" if layout is None else "given")
     table.show("layers", layers, "found by names and shapes" if layers is None else "given")
