@@ -7,7 +7,7 @@ from typing import Any
 
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 
@@ -26,8 +26,8 @@ def grow(
     episodes: int,
     every: int,
     workers: int = 1,
-    oracle: Oracle | None = None,
-    oracle_digest: str | None = None,
+    evaluator: ModelEvaluator | None = None,
+    model_digest: str | None = None,
 ) -> dict[str, Any]:
     """Return what a cell keeps of policies grown through a critic; their file is beside it.
 
@@ -39,8 +39,8 @@ def grow(
         every: Gradient steps between measurements of plain ascent; the other is measured at
             its ends.
         workers: Number of processes; does not change the result.
-        oracle: A learned environment that says whether the policies are above the data's.
-        oracle_digest: Digest of the model's file.
+        evaluator: A learned environment that says whether the policies are above the data's.
+        model_digest: Digest of the model's file.
     """
     steps = synthesis.steps if synthesis.trust_region else every
     grown = synthesize_to_file(
@@ -49,8 +49,8 @@ def grow(
         synthesis,
         grown_policies(critic, synthesis),
         evaluation=EvaluationSettings(EnvConfig(env), episodes, steps, synthesis.seed, workers),
-        oracle=oracle,
-        oracle_digest=oracle_digest,
+        evaluator=evaluator,
+        model_digest=model_digest,
     )
     result: dict[str, Any] = {
         "returns": grown.returns,
@@ -59,7 +59,7 @@ def grow(
         "closest": grown.closest,
         "curve": grown.curve,
     }
-    if oracle is not None:
+    if evaluator is not None:
         result |= {
             "cautious": grown.cautious,
             "above_data": grown.above_data,

@@ -117,6 +117,17 @@ class ModelCheck(Record):
     calibration: Annotated[Calibration | None, since(2)] = None
 
     @property
+    def held(self) -> float | None:
+        """Fraction of stored sums over the longest horizon inside intervals as predictions have.
+
+        Calibrated ones where there is a calibration; None for one member, and of no horizon.
+        """
+        if not self.horizons:
+            return None
+        last = self.horizons[-1]
+        return last.coverage if self.calibration is None else last.calibrated
+
+    @property
     def score(self) -> float:
         """What a choice of settings minimises.
 

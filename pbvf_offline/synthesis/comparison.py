@@ -26,17 +26,17 @@ from pbvf_offline.models.members import cautious_values
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import monte_carlo_returns
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 
 _STATES = 256  # over which the ascents average
 _POLICIES = 5
 
 
-def the_better(
+def better_critic(
     imagined: CriticFile,
     data: Trajectories,
-    oracle: Oracle,
+    evaluator: ModelEvaluator,
     settings: RoundSettings,
     *,
     environment: EnvReference | None,
@@ -50,7 +50,7 @@ def the_better(
     Args:
         imagined: The critic of imagined episodes.
         data: The dataset.
-        oracle: The learned environment.
+        evaluator: The learned environment.
         settings: What decided the rounds.
         environment: The dataset's environment.
         dataset: The dataset's digest.
@@ -75,7 +75,7 @@ def the_better(
     )
 
     def worth(critic: CriticFile) -> float:
-        members = oracle.foresee(synthesize(critic, climb).policies).members
+        members = evaluator.evaluate(synthesize(critic, climb).policies).members
         return float(cautious_values(members, settings.caution).mean())
 
     said = Comparison(worth(imagined), worth(recipe), recipe.fit.settings.kind)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
 _BLOCK = 256
 _TAIL = 0.05  # on each side of a 90 % interval
@@ -51,7 +51,7 @@ class Predictions:
 def predict(
     critic: CriticFile,
     policies: Policies,
-    oracle: Oracle | None = None,
+    evaluator: ModelEvaluator | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Predictions:
@@ -60,7 +60,7 @@ def predict(
     Args:
         critic: The critic.
         policies: K policies, of any normaliser.
-        oracle: A learned environment, to imagine their returns in too.
+        evaluator: A learned environment, to imagine their returns in too.
         progress: Called with policies imagined and the total.
 
     Raises:
@@ -77,11 +77,11 @@ def predict(
     # Synthesis ends on the border of the region, where rounding decides.
     inside = torch.cat(distances).numpy() <= 1.0 + _BORDER
     low = high = np.full(len(theta), np.nan)
-    if oracle is not None:
-        foreseen = oracle.foresee(policies, progress=progress)
-        if (interval := foreseen.interval) is None:
-            return Predictions(predicted, inside, low, high, None, foreseen.mean)
-        return Predictions(predicted, inside, *interval, "imagined", foreseen.mean)
+    if evaluator is not None:
+        imagined = evaluator.evaluate(policies, progress=progress)
+        if (interval := imagined.interval) is None:
+            return Predictions(predicted, inside, low, high, None, imagined.mean)
+        return Predictions(predicted, inside, *interval, "imagined", imagined.mean)
     errors = held_out_errors(critic.validation) if critic.critic.kind.monte_carlo else None
     if errors is not None:
         least, most = errors

@@ -4,7 +4,7 @@ In each round fresh random policies climb the present critic, the way that
 :func:`pbvf_offline.synthesis.ascent.synthesize` climbs it in the end. A learned
 environment plays where they arrive, points of their ways, and their neighbours; the
 critic is then fitted to all that was imagined so far, as
-:mod:`pbvf_offline.synthesis.lessons` tells it. So wherever the ascent finds the critic
+:mod:`pbvf_offline.synthesis.examples` tells it. So wherever the ascent finds the critic
 too high, the critic learns better. What is kept is the critic of the round
 whose own fresh policies came out best in imagination. No environment step is taken.
 """
@@ -34,10 +34,10 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.lessons import Scale, lessons_for
+from pbvf_offline.synthesis.examples import Scale, examples_for
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns, ModelEvaluator, together
 from pbvf_offline.synthesis.neighbours import neighbours
 from pbvf_offline.synthesis.settings import SynthesisSettings
-from pbvf_offline.synthesis.world import Played, World, together
 
 _STATES = 64  # over which a round's ascent averages, where the critic looks at states
 _WAYPOINT_EVERY = 10
@@ -75,7 +75,9 @@ def imagined_rounds(
         DivergedError: The critic's loss became NaN or infinite.
     """
     refuse_other_policies(ensemble, data.policies.spec)
-    world = World(ensemble, data.initial_observations.astype(np.float64), horizon, settings.caution)
+    evaluator = ModelEvaluator(
+        ensemble, data.initial_observations.astype(np.float64), horizon, settings.caution
+    )
     rounds: list[Round] = []
 
     def advance(attempt: _Try, until: int) -> None:
@@ -85,7 +87,7 @@ def imagined_rounds(
                 after_round(rounds[-1])
 
     tries = [
-        _Try(data, world, settings, attempt, environment, dataset)
+        _Try(data, evaluator, settings, attempt, environment, dataset)
         for attempt in range(settings.tries)
     ]
     if len(tries) > 1:
@@ -104,13 +106,13 @@ class _Try:
     def __init__(
         self,
         data: Trajectories,
-        world: World,
+        evaluator: ModelEvaluator,
         settings: RoundSettings,
         attempt: int,
         environment: EnvReference | None,
         dataset: str,
     ) -> None:
-        self._world, self._settings, self._attempt = world, settings, attempt
+        self._evaluator, self._settings, self._attempt = evaluator, settings, attempt
         fit_settings = FitSettings(
             kind=settings.kind,
             hidden=settings.hidden,
@@ -142,8 +144,8 @@ class _Try:
         self.best = -math.inf
         self._kept: tuple[Critic, Round] | None = None
         choice = self._generator(Stream.IMAGINED_STEP)
-        self._lessons = {
-            spec: lessons_for(self._fit, world.ensemble, choice)
+        self._examples = {
+            spec: examples_for(self._fit, evaluator.ensemble, choice)
             for spec in dict.fromkeys((own, self._grown))
         }
         first = self._first(data)
@@ -204,7 +206,7 @@ class _Try:
         fit = Fit(self._fit.settings, critic, critic, self._fit.normaliser, self._fit.optimiser)
         return CriticFile(fit, self._file.context), kept
 
-    def _first(self, data: Trajectories) -> Played:
+    def _first(self, data: Trajectories) -> ImaginedReturns:
         """Play dataset policies and fresh ones."""
         settings, normaliser = self._settings, self._fit.normaliser
         rng = self._generator(Stream.ROUND_NEIGHBOUR)
@@ -222,9 +224,9 @@ class _Try:
         parts = [
             (
                 online if spec == online.config.spec else online.of_policies(spec),
-                lessons.training_set(self._scale),
+                examples.training_set(self._scale),
             )
-            for spec, lessons in self._lessons.items()
+            for spec, examples in self._examples.items()
         ]
         ends = np.cumsum([len(told) for _, told in parts])
         shape = (self._settings.updates, self._fit.settings.batch_size)
@@ -247,19 +249,19 @@ class _Try:
                     loss = loss + part * (count / shape[1])
             descend(self._fit, loss)
 
-    def _play(self, theta: NDArray[np.float32], spec: PolicySpec) -> Played:
+    def _play(self, theta: NDArray[np.float32], spec: PolicySpec) -> ImaginedReturns:
         """Play thetas from the starts and with the noise of this round, and tell the critic."""
-        initial = self._world.initial
+        initial = self._evaluator.initial
         drawn = self._generator(Stream.IMAGINED_START).integers(
             len(initial), size=self._settings.starts
         )
-        lessons = self._lessons[spec]
-        return self._world.play(
+        examples = self._examples[spec]
+        return self._evaluator.play(
             self._file.policies(theta, spec),
             initial[drawn],
             self._generator(Stream.IMAGINED_ACTION),
-            record=lessons.records,
-            after_block=lessons.add,
+            record=examples.records,
+            after_block=examples.add,
         )
 
     def _generator(self, stream: Stream) -> np.random.Generator:

@@ -19,8 +19,8 @@ from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis.comparison import the_better
-from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.comparison import better_critic
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.rounds import imagined_rounds
 
 
@@ -128,10 +128,10 @@ def rounds_to_file(
             after_round=told.after_round,
         )
         if settings.compare > 0:
-            file = the_better(
+            file = better_critic(
                 file,
                 data,
-                Oracle(model, horizon),
+                ModelEvaluator.of(model, horizon),
                 settings,
                 environment=environment,
                 dataset=dataset,

@@ -20,7 +20,7 @@ from pbvf_offline.policies.files import KIND, PoliciesFile, concatenate, load_po
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesize
-from pbvf_offline.synthesis.foresight import Oracle, best_of_the_data
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, best_of_the_data
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 
 _LOOKED_AT = ("returns", "closest", "curve", "cautious", "above_data", "data_cautious")
@@ -39,8 +39,8 @@ class SynthesisResult:
         returns: Mean measured return at the chosen step, or None without evaluation.
         closest: Mean measured return of the nearest dataset policy, or None.
         curve: ``{"step", "returns", "predicted"}`` along the ascent, or None.
-        cautious: Cautious undiscounted return of whole episodes, see
-            :attr:`pbvf_offline.synthesis.foresight.Foresight.cautious`; None without a model.
+        cautious: Cautious undiscounted return of whole episodes; None without a model. See
+            :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.cautious`.
         above_data: Whether that is above every policy's of the data by the same estimate.
         data_cautious: The same estimate for the dataset's best policies, highest first.
         already_complete: Whether nothing had to be done.
@@ -80,8 +80,8 @@ def synthesize_to_file(
     observations: NDArray[np.float64] | None = None,
     states_digest: str | None = None,
     evaluation: EvaluationSettings | None = None,
-    oracle: Oracle | None = None,
-    oracle_digest: str | None = None,
+    evaluator: ModelEvaluator | None = None,
+    model_digest: str | None = None,
     overwrite: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> SynthesisResult:
@@ -97,9 +97,9 @@ def synthesize_to_file(
         observations: Raw states from a dataset in place of the critic's own.
         states_digest: Digest of that dataset.
         evaluation: Measure the policies along the way; the chosen step is the same without.
-        oracle: A learned environment in which the policies and the dataset's are held against
+        evaluator: A learned environment in which the policies and the dataset's are held against
             each other; the chosen step is the same without.
-        oracle_digest: Digest of the model's file.
+        model_digest: Digest of the model's file.
         overwrite: Start over whatever is there.
         progress: Called with the stage's name, what is done and the total.
 
@@ -120,7 +120,7 @@ def synthesize_to_file(
         made_from["started_from"] = given_digest
     looked_at = {
         "evaluation": None if evaluation is None else evaluation.to_dict(),
-        "imagined_in": None if oracle is None else [oracle_digest, oracle.horizon],
+        "imagined_in": None if evaluator is None else [model_digest, evaluator.horizon],
     }
     before: dict[str, Any] = {}
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
@@ -160,8 +160,8 @@ def synthesize_to_file(
         }
         if evaluation is not None:
             result |= _measure(critic, grown, evaluation, progress)
-        if oracle is not None:
-            result |= _imagine(critic, grown, oracle, progress)
+        if evaluator is not None:
+            result |= _imagine(critic, grown, evaluator, progress)
         if looked_at["imagined_in"] is None:
             del looked_at["imagined_in"]  # which files of earlier versions lack
         origin = {**made_from, **looked_at, "result": before | result}
@@ -213,14 +213,14 @@ def _measure(
 def _imagine(
     critic: CriticFile,
     grown: Synthesis,
-    oracle: Oracle,
+    evaluator: ModelEvaluator,
     progress: Callable[[str, int, int], None] | None,
 ) -> dict[str, Any]:
     """Hold the policies and the dataset's against each other in the learned environment."""
-    cautious = oracle.foresee(grown.policies).cautious
+    cautious = evaluator.evaluate(grown.policies).cautious
     best = best_of_the_data(
         critic,
-        oracle,
+        evaluator,
         progress=None if progress is None else lambda done, total: progress("imagine", done, total),
     )
     return {

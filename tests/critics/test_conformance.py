@@ -30,9 +30,9 @@ from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Activation
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.lessons import Scale, lessons_for
+from pbvf_offline.synthesis.examples import Scale, examples_for
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.settings import SynthesisSettings
-from pbvf_offline.synthesis.world import World
 
 CPU = torch.device("cpu")
 SPECS = {
@@ -282,17 +282,17 @@ def test_it_is_told_of_imagined_policies(name: str, spec: str) -> None:
     ensemble = Ensemble(
         SPECS[spec], Scales.of(data, np.arange(len(data))), ModelSettings(0, 2, (4,))
     )
-    world = World(ensemble, data.initial_observations.astype(float), 7, 1.0)
+    evaluator = ModelEvaluator(ensemble, data.initial_observations.astype(float), 7, 1.0)
     fit = start_fit(data, fit_settings(name, hidden=(4,)), CPU)
-    lessons = lessons_for(fit, ensemble, np.random.default_rng(0))
-    said = world.play(
+    examples = examples_for(fit, ensemble, np.random.default_rng(0))
+    said = evaluator.play(
         data.policies,
-        world.initial[:2],
+        evaluator.initial[:2],
         np.random.default_rng(0),
-        record=lessons.records,
-        after_block=lessons.add,
+        record=examples.records,
+        after_block=examples.add,
     )
-    told = lessons.training_set(Scale.of(said, fit.settings.gamma))
+    told = examples.training_set(Scale.of(said, fit.settings.gamma))
     assert set(told.policy.tolist()) == set(range(len(data.policies)))
     shape = fit.online.noise_shape(told)
     noise = None if shape is None else torch.zeros(len(told), *shape)

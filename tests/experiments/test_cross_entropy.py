@@ -24,8 +24,8 @@ from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.choice import train
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.policies.policy import Policies
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.rounds import imagined_rounds
-from pbvf_offline.synthesis.world import World
 
 ROUNDS = RoundSettings(seed=0, rounds=6, fresh=32, known=40, starts=2, steps=2, updates=2)
 
@@ -79,13 +79,15 @@ def test_it_imagines_as_many_policies_as_the_rounds(
 ) -> None:
     settings = dataclasses.replace(ROUNDS, known=known, rounds=3)
     seen: list[tuple[int, bytes]] = []
-    play = World.play
+    play = ModelEvaluator.play
 
-    def counted(self: World, policies: Policies, starts: Any, *args: Any, **kwargs: Any) -> Any:
+    def counted(
+        self: ModelEvaluator, policies: Policies, starts: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         seen.append((len(policies), starts.tobytes()))
         return play(self, policies, starts, *args, **kwargs)
 
-    monkeypatch.setattr(World, "play", counted)
+    monkeypatch.setattr(ModelEvaluator, "play", counted)
     imagined_rounds(
         target_data(),
         ensemble(),

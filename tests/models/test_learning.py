@@ -94,6 +94,10 @@ def test_an_ensemble_fitted_to_pure_noise_fails_its_own_check() -> None:
     data = noise_data()
     check = check_model(train(data, held_out(data), SETTINGS, 600), data, held_out(data), 0)
     assert [h.steps for h in check.horizons] == [10, 50]
+    assert check.calibration is not None
+    assert check.calibration.pieces == check.horizons[0].pieces
+    assert check.held == check.horizons[-1].calibrated
+    assert check.horizons[-1].calibrated >= 0.8
     assert check.fit_for == ()
 
 
@@ -154,6 +158,7 @@ def test_without_long_enough_pieces_there_is_no_verdict() -> None:
     data = played(make_policies(spec, 12), step, np.ones((12, 2)), 5)
     check = check_model(train(data, held_out(data), SETTINGS, 20), data, held_out(data), 0)
     assert check.horizons == ()
+    assert check.held is None
     assert check.score == float("inf")
     assert check.fit_for == ()
 

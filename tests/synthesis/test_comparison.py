@@ -19,8 +19,8 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.training import start_training
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.comparison import default_recipe, the_better
-from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.comparison import better_critic, default_recipe
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 
@@ -103,7 +103,7 @@ def test_what_is_compared_is_what_policies_of_both_come_to(tmp_path: Path) -> No
     for critic, value in ((alone, said.imagined), (recipe, said.recipe)):
         if critic is not None:
             grown = synthesize(critic, dataclasses.replace(climb, states=256)).policies
-            members = Oracle(model(), TARGET_HORIZON).foresee(grown).members
+            members = ModelEvaluator.of(model(), TARGET_HORIZON).evaluate(grown).members
             expected = (members.mean(axis=1) - 1.5 * members.std(axis=1)).mean()
             assert value == pytest.approx(float(expected), rel=1e-6)
 
@@ -131,8 +131,9 @@ def test_the_command_compares_and_the_record_does_not() -> None:
 
 def test_only_critics_of_imagined_episodes_are_compared() -> None:
     with pytest.raises(ValueError, match="no imagined episodes"):
-        the_better(
-            make_file("pssvf", 1, target_data()), target_data(), Oracle(model(), TARGET_HORIZON),
+        better_critic(
+            make_file("pssvf", 1, target_data()), target_data(),
+            ModelEvaluator.of(model(), TARGET_HORIZON),
             POOR, environment=None, dataset=DIGEST,
         )  # fmt: skip
 

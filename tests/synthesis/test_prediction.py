@@ -15,6 +15,7 @@ from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data,
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
+from pbvf_offline.models.calibration import Calibration
 from pbvf_offline.models.check import HorizonCheck, ModelCheck
 from pbvf_offline.models.choice import train
 from pbvf_offline.models.imagine import imagine
@@ -24,9 +25,9 @@ from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.foresight import (
-    Foresight,
-    Oracle,
+from pbvf_offline.synthesis.model_evaluation import (
+    ImaginedReturns,
+    ModelEvaluator,
     best_of_the_data,
     known_horizon,
     refuse_unfit,
@@ -36,12 +37,20 @@ from pbvf_offline.synthesis.settings import SynthesisSettings
 
 
 @cache
-def oracle() -> Oracle:
+def learned_model() -> ModelFile:
     learned = train(target_data(), held_out(target_data()), SETTINGS, 1_000)
     starts = target_data().initial_observations
-    return Oracle(
-        ModelFile(start_training(learned, 1_000), {}, None, "d" * 64, starts), TARGET_HORIZON
-    )
+    return ModelFile(start_training(learned, 1_000), {}, None, "d" * 64, starts)
+
+
+def evaluator() -> ModelEvaluator:
+    return ModelEvaluator.of(learned_model(), TARGET_HORIZON)
+
+
+def returns(members: list[list[float]], **more: Any) -> ImaginedReturns:
+    """Imagined returns of episodes of 10 steps."""
+    count = len(members)
+    return ImaginedReturns(np.array(members), np.full(count, 10.0), np.zeros((1, 1)), **more)
 
 
 def test_policies_on_the_border_of_the_region_are_inside() -> None:
@@ -166,9 +175,9 @@ def test_an_interval_is_of_what_is_predicted_and_known(kind: str) -> None:
 
 def test_foreseen_returns_are_those_of_the_environment() -> None:
     policies = make_policies(box_spec(1), 30, seed=5)
-    foreseen = oracle().foresee(policies)
+    imagined = evaluator().evaluate(policies)
     true = np.zeros(30)
-    first = oracle().model.initial_observations[np.linspace(0, 59, 16).astype(int)]
+    first = learned_model().initial_observations[np.linspace(0, 59, 16).astype(int)]
     for k in range(30):
         total = 0.0
         for start in first:
@@ -177,33 +186,59 @@ def test_foreseen_returns_are_those_of_the_environment() -> None:
                 obs, reward, _ = to_target(obs, policies.actor(k).act(obs, None)[0], None)
                 total += reward
         true[k] = total / 16
-    assert np.corrcoef(foreseen.mean, true)[0, 1] > 0.98
-    assert np.abs(foreseen.mean - true).max() < 0.2 * np.ptp(true)
+    assert np.corrcoef(imagined.mean, true)[0, 1] > 0.98
+    assert np.abs(imagined.mean - true).max() < 0.2 * np.ptp(true)
 
 
 def test_a_policy_is_foreseen_alike_alone_and_among_others() -> None:
     policies = make_policies(box_spec(1), 70, seed=5)
     told: list[tuple[int, int]] = []
-    whole = oracle().foresee(policies, progress=lambda done, total: told.append((done, total)))
+    whole = evaluator().evaluate(policies, progress=lambda done, total: told.append((done, total)))
     assert told == [(64, 70), (70, 70)]
-    alone = oracle().foresee(policies.select([66]))
+    alone = evaluator().evaluate(policies.select([66]))
     assert alone.mean[0] == pytest.approx(whole.mean[66], abs=1e-4)
-    ensemble, mean = oracle().model.ensemble, oracle().model.ensemble.scales.normaliser
-    first = oracle().model.initial_observations[np.linspace(0, 59, 16).astype(int)]
+    ensemble, mean = learned_model().ensemble, learned_model().ensemble.scales.normaliser
+    first = learned_model().initial_observations[np.linspace(0, 59, 16).astype(int)]
     theta = policies.in_normaliser(mean.mean, mean.std)[66:67]
     members = imagine(ensemble, policies.spec, theta, first, TARGET_HORIZON).member_values()[0]
     assert alone.members[0] == pytest.approx(members)
 
 
 def test_caution_and_interval_by_hand() -> None:
-    foreseen = Foresight(np.array([[10.0, 10.0], [7.0, 13.0]]))
-    assert foreseen.mean.tolist() == [10.0, 10.0]
-    assert foreseen.cautious.tolist() == [10.0, 4.0]
-    assert foreseen.interval is not None
-    low, high = foreseen.interval
+    imagined = returns([[10.0, 10.0], [7.0, 13.0]])
+    assert imagined.mean.tolist() == [10.0, 10.0]
+    assert imagined.cautious.tolist() == [10.0, 4.0]
+    assert imagined.interval is not None
+    low, high = imagined.interval
     assert low[0] == high[0] == 10.0
     half = 6.313752 * np.sqrt(18.0) * np.sqrt(1.5)  # t with 1 degree of freedom
     assert (low[1], high[1]) == (pytest.approx(10 - half), pytest.approx(10 + half))
+
+
+def test_intervals_are_as_wide_as_the_check_found() -> None:
+    """By hand: 2 sqrt(18 + (0.4 * 10)²), where 18 is the sample variance of 7 and 13."""
+    measured = Calibration(factor=2.0, floor=0.4, pieces=50)
+    imagined = returns([[10.0, 10.0], [7.0, 13.0]], calibration=measured)
+    assert imagined.interval is not None
+    low, high = imagined.interval
+    assert (low[0], high[0]) == (pytest.approx(2.0), pytest.approx(18.0))
+    half = 2 * np.sqrt(18 + 16)
+    assert (low[1], high[1]) == (pytest.approx(10 - half), pytest.approx(10 + half))
+
+
+def test_the_interval_of_a_prediction_is_that_of_the_models_check() -> None:
+    measured = Calibration(factor=3.0, floor=0.5, pieces=50)
+    good = HorizonCheck(200, 50, 0.9, 1.0, 1.0, 2.0, 0.5, 0.1)
+    checked = dataclasses.replace(
+        learned_model(), check=ModelCheck((good,), None, None, 200, measured)
+    )
+    file = make_file("pssvf", 20, target_data(), fingerprint=4)
+    policies = make_policies(box_spec(1), 5, seed=9)
+    said = predict(file, policies, ModelEvaluator.of(checked, TARGET_HORIZON))
+    members = evaluator().evaluate(policies).members
+    half = 3.0 * np.hypot(members.std(axis=1, ddof=1), 0.5 * TARGET_HORIZON)
+    np.testing.assert_allclose(said.low, members.mean(axis=1) - half)
+    np.testing.assert_allclose(said.high, members.mean(axis=1) + half)
 
 
 def test_action_noise_is_drawn_anew_and_counts_as_spread() -> None:
@@ -215,11 +250,12 @@ def test_action_noise_is_drawn_anew_and_counts_as_spread() -> None:
     with torch.no_grad():
         for parameter in learned.parameters():
             parameter.copy_(parameter[:1].expand_as(parameter))
-    model = dataclasses.replace(oracle().model, fit=start_training(learned, 20))
+    model = dataclasses.replace(learned_model(), fit=start_training(learned, 20))
     policies = make_policies(spec, 3, seed=5)
-    foreseen = Oracle(model, TARGET_HORIZON).foresee(policies)
-    assert np.all(np.ptp(foreseen.members, axis=1) > 1e-3)
-    assert np.array_equal(foreseen.members, Oracle(model, TARGET_HORIZON).foresee(policies).members)
+    own = ModelEvaluator.of(model, TARGET_HORIZON)
+    imagined = own.evaluate(policies)
+    assert np.all(np.ptp(imagined.members, axis=1) > 1e-3)
+    assert np.array_equal(imagined.members, own.evaluate(policies).members)
     # The first round of a search with the model's own seed has other noise.
     first = model.initial_observations[np.linspace(0, 59, 16).astype(int)]
     normaliser = learned.scales.normaliser
@@ -228,19 +264,19 @@ def test_action_noise_is_drawn_anew_and_counts_as_spread() -> None:
         rng = generator(SETTINGS.seed, Stream.IMAGINED_ACTION, *place)
         noise = action_noise(spec, rng, TARGET_HORIZON, 2, 16)
         seen = imagine(learned, spec, theta, first, TARGET_HORIZON, noise=noise).member_values()
-        assert not np.allclose(seen, foreseen.members, rtol=1e-3)
+        assert not np.allclose(seen, imagined.members, rtol=1e-3)
 
 
 def test_one_network_has_an_imagined_return_and_no_interval() -> None:
-    alone = Foresight(np.array([[3.0], [5.0]]))
+    alone = returns([[3.0], [5.0]])
     assert alone.cautious.tolist() == [3.0, 5.0]
     assert alone.interval is None
     learned = train(
         target_data(), held_out(target_data()), dataclasses.replace(SETTINGS, members=1), 20
     )
-    model = dataclasses.replace(oracle().model, fit=start_training(learned, 20))
+    model = dataclasses.replace(learned_model(), fit=start_training(learned, 20))
     file = make_file("pssvf", 20, target_data(), fingerprint=4)
-    said = predict(file, make_policies(box_spec(1), 3), Oracle(model, TARGET_HORIZON))
+    said = predict(file, make_policies(box_spec(1), 3), ModelEvaluator.of(model, TARGET_HORIZON))
     assert said.imagined is not None
     assert said.interval_of is None
     assert np.all(np.isnan(said.low))
@@ -250,17 +286,17 @@ def test_one_network_has_an_imagined_return_and_no_interval() -> None:
 def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
     file = make_file("pssvf", 20, target_data(), fingerprint=4)
     policies = make_policies(box_spec(1), 5, seed=9)
-    said = predict(file, policies, oracle())
-    foreseen = oracle().foresee(policies)
+    said = predict(file, policies, evaluator())
+    imagined = evaluator().evaluate(policies)
     assert said.interval_of == "imagined"
-    assert np.array_equal(said.imagined, foreseen.mean)
-    assert np.all(said.low <= foreseen.mean)
-    assert np.all(foreseen.mean <= said.high)
+    assert np.array_equal(said.imagined, imagined.mean)
+    assert np.all(said.low <= imagined.mean)
+    assert np.all(imagined.mean <= said.high)
     assert np.all(np.diff(said.predicted[said.order]) <= 0)  # still by the critic's value
     deep = make_policies(box_spec(1, (5,)), 2)
-    assert predict(file, deep, oracle()).imagined is not None
+    assert predict(file, deep, evaluator()).imagined is not None
     with pytest.raises(IncompatibleError, match="other observations or actions"):
-        oracle().foresee(make_policies(box_spec(2), 2))
+        evaluator().evaluate(make_policies(box_spec(2), 2))
 
 
 def test_how_long_an_episode_is() -> None:
@@ -278,7 +314,7 @@ def test_how_long_an_episode_is() -> None:
 
 
 def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
-    model = oracle().model
+    model = learned_model()
     with pytest.raises(IncompatibleError, match="not finished"):
         refuse_unfit(model)
     good = HorizonCheck(200, 9, 0.95, 1.0, 0.1, 1.0, 0.9, 0.1)
@@ -295,8 +331,8 @@ def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
 
 def test_the_best_policies_of_the_data_are_found() -> None:
     file = make_file("pssvf", 5, target_data())
-    best = best_of_the_data(file, oracle())
-    every = oracle().foresee(file.policies(file.context.theta)).cautious
+    best = best_of_the_data(file, evaluator())
+    every = evaluator().evaluate(file.policies(file.context.theta)).cautious
     # Those that one start does not show among the first 20 of 60 may be missing; not the best.
     assert best[0] == pytest.approx(every.max(), abs=1e-4)
     assert len(best) == 5

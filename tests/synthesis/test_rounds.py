@@ -28,9 +28,9 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.synthesis import world
+from pbvf_offline.synthesis import model_evaluation
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.foresight import refuse_unfit
+from pbvf_offline.synthesis.model_evaluation import refuse_unfit
 from pbvf_offline.synthesis.rounds import imagined_rounds
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
 from pbvf_offline.synthesis.settings import SynthesisSettings
@@ -194,7 +194,7 @@ def test_no_two_rounds_see_the_same_action_noise(monkeypatch: pytest.MonkeyPatch
         return noise
 
     # Values are means over policies that differ from round to round: they do not tell the noise.
-    monkeypatch.setattr(world, "action_noise", noting)
+    monkeypatch.setattr(model_evaluation, "action_noise", noting)
 
     def run(seed: int) -> ImaginedFit:
         settings = dataclasses.replace(SMALL, seed=seed, rounds=2, tries=2, first_rounds=1)
@@ -223,7 +223,7 @@ def test_caution_counts_the_luck_of_action_noise() -> None:
             for parameter in learned.parameters():
                 parameter.copy_(parameter[:1].expand_as(parameter))
         starts = np.zeros((2, 1))
-        place = world.World(learned, starts, TARGET_HORIZON, 2.0)
+        place = model_evaluation.ModelEvaluator(learned, starts, TARGET_HORIZON, 2.0)
         policies, rng = some.policies.select(range(8)), np.random.default_rng(0)
         said = place.play(policies, starts, rng)
         assert np.all(said.cautious < said.mean - 1e-3) == stochastic

@@ -96,7 +96,7 @@ def fit_imagined(
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.models.model_file import load_model
-        from pbvf_offline.synthesis.foresight import refuse_unfit
+        from pbvf_offline.synthesis.model_evaluation import refuse_unfit
         from pbvf_offline.synthesis.rounds_to_file import Told, rounds_to_file, stored_rounds_seed
 
     signals.continues = False  # rounds have no file of their progress

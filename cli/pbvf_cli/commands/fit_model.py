@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pbvf_offline.models.choice import Trial
     from pbvf_offline.models.to_file import ModelResult
 
-_SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage")
+_SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage", "calibrated")
 
 
 @command(
@@ -141,7 +141,16 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("time", time_taken(seconds, rate, "updates")),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),
     ]
-    header = ("after steps", "pieces", "correlation", "slope", "error", "spread", "in interval")
+    header = (
+        "after steps",
+        "pieces",
+        "correlation",
+        "slope",
+        "error",
+        "spread",
+        "in interval",
+        "calibrated",
+    )
     lines = [
         (
             str(horizon.steps),
@@ -151,6 +160,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
             number(horizon.error, 4),
             number(horizon.spread, 4),
             "-" if horizon.coverage is None else f"{horizon.coverage:.0%}",
+            "-" if horizon.calibrated is None else f"{horizon.calibrated:.0%}",
         )
         for horizon in horizons
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.critics import load_oracle, refuse_unread
+from pbvf_cli.shared.critics import load_evaluator, refuse_unread
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
@@ -68,7 +68,7 @@ def predict(
 
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
-    from pbvf_offline.synthesis.foresight import IMAGINED_UNIT
+    from pbvf_offline.synthesis.model_evaluation import IMAGINED_UNIT
     from pbvf_offline.synthesis.prediction import predict as predict_policies
 
     judge = load_critic(critic, torch_device)
@@ -77,14 +77,14 @@ def predict(
     table = SettingsTable()
     table.show("critic", critic)
     table.show("policies", policies)
-    oracle = None
+    evaluator = None
     if model is not None:
         table.show("model", model)
-        oracle = load_oracle(model, judge, horizon, sink)
-        table.show("horizon", oracle.horizon, "default" if horizon is None else "given")
+        evaluator = load_evaluator(model, judge, horizon, sink)
+        table.show("horizon", evaluator.horizon, "default" if horizon is None else "given")
     sink.settings("pbvf predict", table.settings)
     with Bar("imagining", "policies", sink=sink) as bar:
-        said = predict_policies(judge, given, oracle, progress=bar.update)
+        said = predict_policies(judge, given, evaluator, progress=bar.update)
     written = False
     if top is not None and out is not None:
         origin = {
@@ -95,10 +95,9 @@ def predict(
             "settings": {"top": top},
         }
         written = _write(out, given, said, environment, origin, overwrite=overwrite)
-    coverage = None
-    if oracle is not None and oracle.model.check is not None:
-        coverage = oracle.model.check.horizons[-1].coverage
-    units = {"predicted": judge.unit, "imagined": None if oracle is None else IMAGINED_UNIT}
+    check = None if evaluator is None else evaluator.check
+    coverage = None if check is None else check.held
+    units = {"predicted": judge.unit, "imagined": None if evaluator is None else IMAGINED_UNIT}
     _print(sink, said, units, out, coverage, already_complete=out is not None and not written)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.critics import load_oracle, refuse_unread
+from pbvf_cli.shared.critics import load_evaluator, refuse_unread
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, as_payload, number
 from pbvf_cli.shared.progress import Bar
@@ -121,10 +121,10 @@ def synthesize(
     if dataset is not None:
         table.show("dataset", dataset)
         observations, digest = _states(dataset, file, require_manifest=require_manifest)
-    oracle = None
+    evaluator = None
     if model is not None:
         table.show("model", model)
-        oracle = load_oracle(model, file, None, sink)
+        evaluator = load_evaluator(model, file, None, sink)
     sink.settings("pbvf synthesize", table.settings)
     with (
         Bar("climbing", "steps", sink=sink) as climb,
@@ -142,8 +142,8 @@ def synthesize(
             observations=observations,
             states_digest=digest,
             evaluation=evaluation,
-            oracle=oracle,
-            oracle_digest=None if model is None else file_digest(model),
+            evaluator=evaluator,
+            model_digest=None if model is None else file_digest(model),
             overwrite=overwrite,
             progress=lambda stage, done, total: bars[stage].update(done, total),
         )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.output import Sink
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.spec import PolicySpec
-    from pbvf_offline.synthesis.foresight import Oracle
+    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
 
 def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> None:
@@ -26,7 +26,9 @@ def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> No
         raise IncompatibleError(error.what, where=where, remedy=error.remedy) from error
 
 
-def load_oracle(path: Path, critic: CriticFile, horizon: int | None, sink: Sink) -> Oracle:
+def load_evaluator(
+    path: Path, critic: CriticFile, horizon: int | None, sink: Sink
+) -> ModelEvaluator:
     """Return a learned environment in which whole episodes can be imagined.
 
     ``horizon`` is in steps; None: that of the critic's data. A note says where the model and the
@@ -37,7 +39,7 @@ def load_oracle(path: Path, critic: CriticFile, horizon: int | None, sink: Sink)
         UsageError: Nothing says how long an episode is.
     """
     from pbvf_offline.models.model_file import load_model
-    from pbvf_offline.synthesis.foresight import Oracle, known_horizon, refuse_unfit
+    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon, refuse_unfit
 
     model = load_model(path)
     try:
@@ -46,4 +48,4 @@ def load_oracle(path: Path, critic: CriticFile, horizon: int | None, sink: Sink)
         raise IncompatibleError(error.what, where=path, remedy=error.remedy) from error
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
-    return Oracle(model, known_horizon(critic) if horizon is None else horizon)
+    return ModelEvaluator.of(model, known_horizon(critic) if horizon is None else horizon)

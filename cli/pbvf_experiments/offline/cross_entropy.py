@@ -22,7 +22,7 @@ from pbvf_offline.models.imagine import refuse_other_policies
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
-from pbvf_offline.synthesis.world import Played, World
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns, ModelEvaluator
 
 _KEPT = 0.8  # of the spread of a generation; without, a search is soon over and ends lower
 
@@ -132,7 +132,7 @@ class _Search:
     ) -> None:
         self._settings = settings
         initial = data.initial_observations.astype(np.float64)
-        self._world = World(ensemble, initial, horizon, settings.caution)
+        self._evaluator = ModelEvaluator(ensemble, initial, horizon, settings.caution)
         self._normaliser = shared_normaliser(data)
         self._spec = data.policies.spec
         self._own = data.policies.in_normaliser(self._normaliser.mean, self._normaliser.std)
@@ -163,15 +163,15 @@ class _Search:
         noise = rng.standard_normal((self.budget.each, elite.shape[1]))
         return self._inside(torch.from_numpy(elite.mean(axis=0) + self._spread * noise))
 
-    def play(self, theta: NDArray[np.float32]) -> Played:
+    def play(self, theta: NDArray[np.float32]) -> ImaginedReturns:
         """Play a generation, from the starts that the round of its number has."""
         number = len(self.generations)
         self.generations.append(theta)
         starts = self._generator(Stream.IMAGINED_START, number).integers(
-            len(self._world.initial), size=self._settings.starts
+            len(self._evaluator.initial), size=self._settings.starts
         )
         noise = self._generator(Stream.IMAGINED_ACTION, number)
-        return self._world.play(self.policies(theta), self._world.initial[starts], noise)
+        return self._evaluator.play(self.policies(theta), self._evaluator.initial[starts], noise)
 
     def _inside(self, white: torch.Tensor) -> NDArray[np.float32]:
         radius = self._settings.radius * self._region.quantile

@@ -25,7 +25,7 @@ from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.foresight import Oracle, known_horizon
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon
 from pbvf_offline.synthesis.prediction import predict
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 
@@ -147,7 +147,7 @@ def evaluate_unseen(
         IncompatibleError: The dataset does not say which policy was perturbed, or the critic or
             the model is of other policies.
     """
-    oracle = Oracle(model, known_horizon(critic))
+    evaluator = ModelEvaluator.of(model, known_horizon(critic))
     sets = unseen_policies(data, critic, settings, env=env.name, seed=seed)
     result: dict[str, Any] = {"unit": critic.unit}
     for name, policies in sets.items():
@@ -156,29 +156,29 @@ def evaluate_unseen(
         returns, _ = evaluate_policies(
             env, policies, episodes=settings.episodes, seed=seed, workers=workers
         )
-        result[name] = said_and_true(critic, oracle, policies, returns.mean(axis=1))
+        result[name] = said_and_true(critic, evaluator, policies, returns.mean(axis=1))
     return result
 
 
 def said_and_true(
-    critic: CriticFile, oracle: Oracle, policies: Policies, true: NDArray[np.float64]
+    critic: CriticFile, evaluator: ModelEvaluator, policies: Policies, true: NDArray[np.float64]
 ) -> dict[str, Any]:
     """Return the entry of one set of policies, see :func:`evaluate_unseen`.
 
     Args:
         critic: The critic.
-        oracle: The learned environment.
+        evaluator: The learned environment.
         policies: K policies.
         true: (K,) their true returns.
 
     Raises:
         IncompatibleError: The critic or the model is of other policies.
     """
-    foreseen, by_critic = oracle.foresee(policies), predict(critic, policies)
-    interval = foreseen.interval
+    imagined, by_critic = evaluator.evaluate(policies), predict(critic, policies)
+    interval = imagined.interval
     said = {
-        "imagined": foreseen.mean,
-        "cautious": foreseen.cautious,
+        "imagined": imagined.mean,
+        "cautious": imagined.cautious,
         "predicted": by_critic.predicted,
     }
     return {

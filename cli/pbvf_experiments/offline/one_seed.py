@@ -49,7 +49,7 @@ from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_offline.synthesis.foresight import Oracle
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
 
 Note = Callable[[str], None]
@@ -268,8 +268,8 @@ class OneSeed:
                 episodes=settings.episodes,
                 every=settings.evaluate_every,
                 workers=settings.workers,
-                oracle=Oracle(model, imagined.horizon),
-                oracle_digest=file_digest(path),
+                evaluator=ModelEvaluator.of(model, imagined.horizon),
+                model_digest=file_digest(path),
             ),
         }
         # The other recipes' dataset has a cell of its own.

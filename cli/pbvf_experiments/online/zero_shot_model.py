@@ -159,17 +159,17 @@ def _grow(
     from pbvf_experiments.growing import grow, grown_policies
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.policies.files import load_policies
-    from pbvf_offline.synthesis.foresight import Oracle, best_of_the_data
+    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, best_of_the_data
 
     grown = grow(path, synthesis, env, episodes=episodes, every=max(1, synthesis.steps))
-    oracle = Oracle(model, imagined.horizon)
-    foreseen = oracle.foresee(load_policies(grown_policies(path, synthesis)).policies)
-    interval = foreseen.interval
-    best = best_of_the_data(load_critic(path), oracle)
+    evaluator = ModelEvaluator.of(model, imagined.horizon)
+    returns = evaluator.evaluate(load_policies(grown_policies(path, synthesis)).policies)
+    interval = returns.interval
+    best = best_of_the_data(load_critic(path), evaluator)
     return grown | {
-        "imagined": foreseen.mean.tolist(),
-        "cautious": foreseen.cautious.tolist(),
+        "imagined": returns.mean.tolist(),
+        "cautious": returns.cautious.tolist(),
         "interval": None if interval is None else [end.tolist() for end in interval],
-        "above_data": (foreseen.cautious > best[0]).tolist(),
+        "above_data": (returns.cautious > best[0]).tolist(),
         "data_cautious": best.tolist(),
     }

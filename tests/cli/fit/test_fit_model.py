@@ -45,7 +45,16 @@ def test_json_holds_what_the_interface_promises(here):
     assert result["updates_per_second"] > 0
     check = result["check"]
     assert check["steps"][0] == 10
-    for name in ("correlation", "slope", "error", "coverage", "spread", "pieces", "state_error"):
+    for name in (
+        "correlation",
+        "slope",
+        "error",
+        "coverage",
+        "calibrated",
+        "spread",
+        "pieces",
+        "state_error",
+    ):
         assert len(check[name]) == len(check["steps"])
     assert isinstance(result["fit_for"], list)
     assert len(result["trials"]) == 5

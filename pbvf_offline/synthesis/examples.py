@@ -35,7 +35,7 @@ from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.files import concatenate
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis.world import Played
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns
 
 _STEPS = 128  # of a policy that are told; n-step sums are over all of its steps
 _NUMBERS = 2**14  # of observations that they start from: fewer steps where those are wide
@@ -55,7 +55,7 @@ class Scale:
     unit: float
 
     @classmethod
-    def of(cls, played: Played, gamma: float) -> Scale:
+    def of(cls, played: ImaginedReturns, gamma: float) -> Scale:
         """Return the scale of the values of policies.
 
         Discounted, a policy is worth what an episode would be worth that earned as much at every
@@ -64,18 +64,18 @@ class Scale:
         """
         worth = played.cautious
         if gamma < 1:
-            worth = worth * (1 - gamma**played.length) / ((1 - gamma) * played.length)
+            worth = worth * (1 - gamma**played.lengths) / ((1 - gamma) * played.lengths)
         return cls(float(worth.mean()), max(float(worth.std()), 1e-6))
 
 
-class Lessons(ABC):
+class Examples(ABC):
     """What a critic has been told of policies of one architecture, all rounds together."""
 
     records: ClassVar[bool]
     """Whether it needs the steps of imagined episodes."""
 
     @abstractmethod
-    def add(self, policies: Policies, imagined: Imagined, played: Played) -> None:
+    def add(self, policies: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
         """Take in policies that were played.
 
         Args:
@@ -89,7 +89,7 @@ class Lessons(ABC):
         """Return everything told so far, with values in a scale."""
 
 
-class ReturnLessons(Lessons):
+class ReturnExamples(Examples):
     """For a Monte Carlo critic: each policy has one episode, which pays its cautious return.
 
     The episode has one step, that terminates.
@@ -102,9 +102,9 @@ class ReturnLessons(Lessons):
 
     def __init__(self, fit: Fit) -> None:
         self._fit = fit
-        self._told: list[tuple[Policies, Played]] = []
+        self._told: list[tuple[Policies, ImaginedReturns]] = []
 
-    def add(self, policies: Policies, imagined: Imagined, played: Played) -> None:
+    def add(self, policies: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
         """Take in policies that were played; their steps are not looked at."""
         del imagined
         self._told.append((policies, played))
@@ -133,7 +133,7 @@ class ReturnLessons(Lessons):
         return training_set(self._fit, episodes, _CPU)
 
 
-class StepLessons(Lessons):
+class StepExamples(Examples):
     """For a critic that learns from steps: some of each policy's, with lowered rewards.
 
     The n-step target of each is over all steps that follow it. The first step of every episode
@@ -155,7 +155,7 @@ class StepLessons(Lessons):
         self._fit, self._ensemble, self._rng = fit, ensemble, rng
         self._told: list[TrainingSet] = []
 
-    def add(self, policies: Policies, imagined: Imagined, played: Played) -> None:
+    def add(self, policies: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
         """Take in steps of policies that were played.
 
         Raises:
@@ -179,12 +179,12 @@ class StepLessons(Lessons):
         return dataclasses.replace(told, value=value, bounds=bounds)
 
 
-def lowered(data: Trajectories, played: Played) -> Trajectories:
+def lowered(data: Trajectories, played: ImaginedReturns) -> Trajectories:
     """Return episodes of K policies with rewards lowered to their cautious returns.
 
     See the module: of policy k each reward is lowered by ``(mean - cautious) / length``.
     """
-    by = (played.mean - played.cautious) / played.length
+    by = (played.mean - played.cautious) / played.lengths
     return dataclasses.replace(data, rewards=data.rewards - by[data.policy])
 
 
@@ -201,8 +201,8 @@ def _some_steps(data: Trajectories, rng: np.random.Generator) -> NDArray[np.int6
     return np.sort(np.concatenate(chosen))
 
 
-def lessons_for(fit: Fit, ensemble: Ensemble, rng: np.random.Generator) -> Lessons:
-    """Return what a critic is told of policies: returns, or steps; see :class:`StepLessons`."""
+def examples_for(fit: Fit, ensemble: Ensemble, rng: np.random.Generator) -> Examples:
+    """Return what a critic is told of policies: returns, or steps; see :class:`StepExamples`."""
     if CRITICS[fit.settings.kind].monte_carlo:
-        return ReturnLessons(fit)
-    return StepLessons(fit, ensemble, rng)
+        return ReturnExamples(fit)
+    return StepExamples(fit, ensemble, rng)

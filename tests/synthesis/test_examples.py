@@ -19,15 +19,17 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.trajectories import imagined_trajectories
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis.lessons import Scale, StepLessons, lessons_for, lowered
-from pbvf_offline.synthesis.world import Played, World
+from pbvf_offline.synthesis.examples import Scale, StepExamples, examples_for, lowered
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns, ModelEvaluator
 
 CPU = torch.device("cpu")
 ASIS = Scale(0.0, 1.0)
 
 
-def told(cautious: list[float], mean: list[float], length: list[float]) -> Played:
-    return Played(np.array(cautious), np.array(mean), np.array(length), np.zeros((1, 1)))
+def told(cautious: list[float], mean: list[float], length: list[float]) -> ImaginedReturns:
+    by = np.array(mean) - np.array(cautious)  # what one deviation takes off
+    members = np.stack([mean - by, mean + by], axis=1)
+    return ImaginedReturns(members, np.array(length), np.zeros((1, 1)), caution=1.0)
 
 
 def episodes(rewards: list[list[float]], policy: list[int]) -> Trajectories:
@@ -88,59 +90,62 @@ def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def evaluator() -> ModelEvaluator:
     some = played(make_policies(box_spec(1), 40), to_target, np.zeros((40, 1)), 60)
-    return World(
+    return ModelEvaluator(
         train(some, held_out(some), SETTINGS, 300), np.array([[-0.2], [0.0], [0.3]]), 60, 1.0
     )
 
 
-def listened(world: World, kind: str, *, record: bool, settings=None):  # type: ignore[no-untyped-def]
+def listened(evaluator: ModelEvaluator, kind: str, *, record: bool, settings=None):  # type: ignore[no-untyped-def]
     policies = make_policies(box_spec(1), 6, seed=5)
-    heard: list[tuple[Imagined, Played]] = []
+    heard: list[tuple[Imagined, ImaginedReturns]] = []
     data = make_data(box_spec(1))
     fit = start_fit(data, settings or fit_settings(kind), CPU)
-    lessons = lessons_for(fit, world.ensemble, np.random.default_rng(1))
-    assert lessons.records == record
+    examples = examples_for(fit, evaluator.ensemble, np.random.default_rng(1))
+    assert examples.records == record
 
     def after(some, imagined, came_to):  # type: ignore[no-untyped-def]
         heard.append((imagined, came_to))
-        lessons.add(some, imagined, came_to)
+        examples.add(some, imagined, came_to)
 
-    said = world.play(
-        policies, world.initial, np.random.default_rng(0), record=record, after_block=after
+    said = evaluator.play(
+        policies, evaluator.initial, np.random.default_rng(0), record=record, after_block=after
     )
-    return policies, fit, lessons, heard, said
+    return policies, fit, examples, heard, said
 
 
-def test_a_critic_of_returns_is_told_each_policys_cautious_return(world: World) -> None:
-    policies, _, lessons, heard, said = listened(
-        world, "pssvf", record=False, settings=fit_settings("pssvf", gamma=1.0)
+def test_a_critic_of_returns_is_told_each_policys_cautious_return(
+    evaluator: ModelEvaluator,
+) -> None:
+    policies, _, examples, heard, said = listened(
+        evaluator, "pssvf", record=False, settings=fit_settings("pssvf", gamma=1.0)
     )
     assert len(heard) == 1
     assert heard[0][0].recording is None
-    once = lessons.training_set(Scale(2.0, 4.0))
+    once = examples.training_set(Scale(2.0, 4.0))
     np.testing.assert_array_equal(once.theta.numpy(), policies.theta)
     expected = ((said.cautious - 2.0) / 4.0).astype(np.float32)
     np.testing.assert_array_equal(once.value.numpy(), expected)
-    lessons.add(policies, heard[0][0], said)
-    assert len(lessons.training_set(ASIS)) == 12
+    examples.add(policies, heard[0][0], said)
+    assert len(examples.training_set(ASIS)) == 12
 
 
-def told_steps(world: World) -> tuple[TrainingSet, TrainingSet, Trajectories]:
+def told_steps(evaluator: ModelEvaluator) -> tuple[TrainingSet, TrainingSet, Trajectories]:
     """What is told, what could have been, and the episodes."""
-    policies, fit, lessons, heard, said = listened(world, "psvf", record=True)
+    policies, fit, examples, heard, said = listened(evaluator, "psvf", record=True)
     assert len(heard) == 1
     imagined = heard[0][0]
     assert imagined.recording is not None
     data = lowered(
-        imagined_trajectories(world.ensemble, policies, imagined.recording, imagined.lengths), said
+        imagined_trajectories(evaluator.ensemble, policies, imagined.recording, imagined.lengths),
+        said,
     )
-    return lessons.training_set(ASIS), training_set(fit, data, CPU), data
+    return examples.training_set(ASIS), training_set(fit, data, CPU), data
 
 
-def test_a_critic_of_steps_is_told_some_steps_with_whole_targets(world: World) -> None:
-    some, whole, data = told_steps(world)
+def test_a_critic_of_steps_is_told_some_steps_with_whole_targets(evaluator: ModelEvaluator) -> None:
+    some, whole, data = told_steps(evaluator)
     assert some.obs is not None
     assert whole.obs is not None
     assert len(some) == 6 * 128
@@ -176,15 +181,15 @@ def test_a_critic_of_steps_is_told_some_steps_with_whole_targets(world: World) -
 
 
 def test_fewer_policies_at_a_time_tell_the_same_values(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    evaluator: ModelEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pbvf_offline.synthesis import world as module
+    from pbvf_offline.synthesis import model_evaluation as module
 
-    together = told_steps(world)[0]
+    together = told_steps(evaluator)[0]
     monkeypatch.setattr(module, "_RECORDED", 1)  # no option makes observations wide enough
-    _, _, lessons, heard, _ = listened(world, "psvf", record=True)
+    _, _, examples, heard, _ = listened(evaluator, "psvf", record=True)
     assert len(heard) == 6
-    apart = lessons.training_set(ASIS)
+    apart = examples.training_set(ASIS)
     assert len(apart) == len(together)
     np.testing.assert_array_equal(apart.policy, together.policy)
     np.testing.assert_allclose(apart.theta, together.theta)
@@ -193,14 +198,14 @@ def test_fewer_policies_at_a_time_tell_the_same_values(
 def test_fewer_steps_are_told_where_observations_are_wide() -> None:
     spec = box_spec(400)
     ensemble = Ensemble(spec, wide_scales(), ModelSettings(0, 2, (4,)))
-    place = World(ensemble, np.zeros((3, 400)), 60, 1.0)
+    place = ModelEvaluator(ensemble, np.zeros((3, 400)), 60, 1.0)
     fit = start_fit(make_data(spec), fit_settings("psvf"), CPU)
-    lessons = lessons_for(fit, ensemble, np.random.default_rng(1))
+    examples = examples_for(fit, ensemble, np.random.default_rng(1))
     place.play(
         make_policies(spec, 2), place.initial, np.random.default_rng(0), record=True,
-        after_block=lessons.add,
+        after_block=examples.add,
     )  # fmt: skip
-    assert len(lessons.training_set(ASIS)) == 2 * 40  # 2^14 numbers are 40 observations
+    assert len(examples.training_set(ASIS)) == 2 * 40  # 2^14 numbers are 40 observations
 
 
 def wide_scales() -> Scales:
@@ -208,42 +213,42 @@ def wide_scales() -> Scales:
     return dataclasses.replace(Scales.of(data, np.arange(len(data))), ends=False)
 
 
-def test_values_in_a_scale_solve_the_same_equation(world: World) -> None:
-    _, _, lessons, *_ = listened(world, "psvf", record=True)
-    raw, scaled = lessons.training_set(ASIS), lessons.training_set(Scale(-3.0, 7.0))
+def test_values_in_a_scale_solve_the_same_equation(evaluator: ModelEvaluator) -> None:
+    _, _, examples, *_ = listened(evaluator, "psvf", record=True)
+    raw, scaled = examples.training_set(ASIS), examples.training_set(Scale(-3.0, 7.0))
     ahead = torch.linspace(-50, 50, len(raw))
     assert raw.discount is not None
     values = raw.value + raw.discount * ahead
     inside = scaled.value + raw.discount * (ahead + 3.0) / 7.0
     torch.testing.assert_close((values + 3.0) / 7.0, inside)
     bounded = fit_settings("psvf", bound_values=True)
-    _, _, lessons, *_ = listened(world, "psvf", record=True, settings=bounded)
-    low, high = lessons.training_set(ASIS).bounds or (0.0, 0.0)
+    _, _, examples, *_ = listened(evaluator, "psvf", record=True, settings=bounded)
+    low, high = examples.training_set(ASIS).bounds or (0.0, 0.0)
     assert low < high
     expected = ((low + 3.0) / 7.0, (high + 3.0) / 7.0)
-    assert lessons.training_set(Scale(-3.0, 7.0)).bounds == pytest.approx(expected)
+    assert examples.training_set(Scale(-3.0, 7.0)).bounds == pytest.approx(expected)
 
 
-def test_episodes_that_were_not_recorded_tell_no_steps(world: World) -> None:
+def test_episodes_that_were_not_recorded_tell_no_steps(evaluator: ModelEvaluator) -> None:
     policies, _, _, heard, said = listened(
-        world, "pssvf", record=False, settings=fit_settings("pssvf", gamma=1.0)
+        evaluator, "pssvf", record=False, settings=fit_settings("pssvf", gamma=1.0)
     )
     of_steps = start_fit(make_data(box_spec(1)), fit_settings("psvf"), CPU)
-    lessons = StepLessons(of_steps, world.ensemble, np.random.default_rng(0))
+    examples = StepExamples(of_steps, evaluator.ensemble, np.random.default_rng(0))
     with pytest.raises(ValueError, match="were not recorded"):
-        lessons.add(policies, heard[0][0], said)
+        examples.add(policies, heard[0][0], said)
 
 
-def test_what_a_policy_came_to_is_what_the_model_says(world: World) -> None:
+def test_what_a_policy_came_to_is_what_the_model_says(evaluator: ModelEvaluator) -> None:
     policies = make_policies(box_spec(1), 6, seed=5)
-    said = world.play(policies, world.initial, np.random.default_rng(0))
-    own = world.ensemble.scales.normaliser
+    said = evaluator.play(policies, evaluator.initial, np.random.default_rng(0))
+    own = evaluator.ensemble.scales.normaliser
     theta = policies.in_normaliser(own.mean, own.std)
-    out = imagine(world.ensemble, policies.spec, theta, world.initial, world.horizon)
+    out = imagine(evaluator.ensemble, policies.spec, theta, evaluator.initial, evaluator.horizon)
     members = out.member_values()
     np.testing.assert_allclose(said.mean, members.mean(axis=1))
     np.testing.assert_allclose(said.cautious, members.mean(axis=1) - members.std(axis=1))
-    np.testing.assert_allclose(said.length, out.lengths.mean(axis=(1, 2)))
-    cautious = dataclasses.replace(world, caution=0.0)
-    free = cautious.play(policies, world.initial, np.random.default_rng(0))
+    np.testing.assert_allclose(said.lengths, out.lengths.mean(axis=(1, 2)))
+    cautious = dataclasses.replace(evaluator, caution=0.0)
+    free = cautious.play(policies, evaluator.initial, np.random.default_rng(0))
     np.testing.assert_array_equal(free.cautious, free.mean)

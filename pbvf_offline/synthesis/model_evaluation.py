@@ -1,0 +1,278 @@
+"""Policies evaluated in a learned environment: undiscounted returns of whole imagined episodes.
+
+No environment step is taken. The estimate is no better than the environment that was learned:
+policies that were sought with it are among those that it takes to be better than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pbvf_offline.envs.make import registered_limit
+from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.models.calibration import Calibration
+from pbvf_offline.models.check import ModelCheck
+from pbvf_offline.models.ensemble import Ensemble
+from pbvf_offline.models.imagine import Imagined, imagine
+from pbvf_offline.models.members import cautious_values, interval_90
+from pbvf_offline.models.model_file import ModelFile
+from pbvf_offline.models.noise import action_noise
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.seeding import Stream, generator
+
+IMAGINED_UNIT = "undiscounted return of whole episodes, with any survival bonus"
+STARTS = 16  # initial states that each policy is played from
+BEST_SHOWN = 5  # dataset policies that others are held against
+_PLAYED_AGAIN = 20  # dataset policies that are played from all starts
+_BLOCK = 64  # policies between two reports of progress
+_RECORDED = 2**25  # numbers that a recording may have: 128 MB in single precision
+
+
+@dataclass(frozen=True)
+class ImaginedReturns:
+    """Imagined undiscounted returns of K policies.
+
+    Attributes:
+        members: (K, M) float64, mean return over the initial states in each member.
+        lengths: (K,) float64, mean number of steps of an episode.
+        starts: (S, obs_dim) raw initial states, from which all were played.
+        caution: How many population standard deviations of the members' returns a cautious
+            value is below their mean.
+        calibration: How wide intervals are; None where the model's check did not measure it.
+    """
+
+    members: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+    starts: NDArray[np.float64]
+    caution: float = RoundSettings.caution
+    calibration: Calibration | None = None
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """(K,): the members' mean."""
+        value: NDArray[np.float64] = self.members.mean(axis=1)
+        return value
+
+    @property
+    def cautious(self) -> NDArray[np.float64]:
+        """(K,): the members' mean less caution."""
+        return cautious_values(self.members, self.caution)
+
+    @property
+    def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Low and high (K,) of a 90 % interval of the true return.
+
+        As wide as the model's check found that errors ask for, see
+        :class:`~pbvf_offline.models.calibration.Calibration`. Without such a measurement by the
+        members' deviation alone, see :func:`~pbvf_offline.models.members.interval_90`; None where
+        the model has one member.
+        """
+        if self.calibration is not None:
+            return self.calibration.interval(self.members, self.lengths)
+        return interval_90(self.members)
+
+
+def together(parts: Sequence[ImaginedReturns]) -> ImaginedReturns:
+    """Return the returns of several groups of policies, evaluated alike."""
+    return ImaginedReturns(
+        np.concatenate([part.members for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        parts[0].starts,
+        parts[0].caution,
+        parts[0].calibration,
+    )
+
+
+@dataclass(frozen=True)
+class ModelEvaluator:
+    """A learned environment with what imagining whole episodes in it needs.
+
+    Attributes:
+        ensemble: The learned environment.
+        initial: (E, obs_dim) raw first observations of episodes.
+        horizon: Time limit of an episode.
+        caution: As of :class:`ImaginedReturns`.
+        check: What the model's check found; None before it.
+    """
+
+    ensemble: Ensemble
+    initial: NDArray[np.float64]
+    horizon: int
+    caution: float = RoundSettings.caution
+    check: ModelCheck | None = None
+
+    @classmethod
+    def of(cls, model: ModelFile, horizon: int) -> ModelEvaluator:
+        """Return the evaluator of a model's file, with the caution that rounds have by default."""
+        return cls(model.ensemble, model.initial_observations, horizon, check=model.check)
+
+    def evaluate(
+        self,
+        policies: Policies,
+        *,
+        starts: int = STARTS,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ImaginedReturns:
+        """Play policies in every member; what each comes to does not depend on the others.
+
+        With stochastic policies each member and start has action noise of its own, the same for
+        all policies. No search has seen that noise.
+
+        Args:
+            policies: K policies, of any normaliser and architecture.
+            starts: Number of initial states; all policies have the same ones.
+            progress: Called with policies done and the total.
+
+        Raises:
+            IncompatibleError: They act in another environment than the model's.
+        """
+        first = self.initial[np.linspace(0, len(self.initial) - 1, starts).astype(np.int64)]
+        rng = generator(self.ensemble.settings.seed, Stream.IMAGINED_EVALUATION, starts)
+        noise = self._noise(policies, first, rng)
+        parts = []
+        for at in range(0, len(policies), _BLOCK):
+            block = policies.select(np.arange(at, min(at + _BLOCK, len(policies))))
+            parts.append(self._returns(self._imagine(block, first, noise), first))
+            if progress is not None:
+                progress(min(at + _BLOCK, len(policies)), len(policies))
+        return together(parts)
+
+    def play(
+        self,
+        policies: Policies,
+        starts: NDArray[np.float64],
+        rng: np.random.Generator,
+        *,
+        record: bool = False,
+        after_block: Callable[[Policies, Imagined, ImaginedReturns], None] | None = None,
+    ) -> ImaginedReturns:
+        """Play K policies in every member, from given starts and with given noise.
+
+        With stochastic policies each member and start has action noise of its own, the same
+        for all policies. So the members' deviation, and caution, hold the luck of the noise too.
+
+        Args:
+            policies: The policies.
+            starts: (S, obs_dim) raw first observations.
+            rng: Source of the action noise of stochastic policies.
+            record: Record every step for ``after_block``.
+            after_block: Called with policies, their episodes and their returns; with a few
+                policies at a time where steps are recorded.
+        """
+        noise, spec = self._noise(policies, starts, rng), policies.spec
+        numbers = spec.obs_dim + spec.actions.outputs + 2  # of a recorded step; rewards are double
+        recorded = numbers * self.horizon * self.ensemble.members * len(starts)
+        size = max(1, _RECORDED // recorded) if record else len(policies)
+        parts = []
+        for at in range(0, len(policies), size):
+            block = policies.select(np.arange(at, min(at + size, len(policies))))
+            imagined = self._imagine(block, starts, noise, record=record)
+            parts.append(self._returns(imagined, starts))
+            if after_block is not None:
+                after_block(block, imagined, parts[-1])
+        return together(parts)
+
+    def _noise(
+        self, policies: Policies, starts: NDArray[np.float64], rng: np.random.Generator
+    ) -> Tensor | None:
+        return action_noise(policies.spec, rng, self.horizon, self.ensemble.members, len(starts))
+
+    def _imagine(
+        self,
+        policies: Policies,
+        starts: NDArray[np.float64],
+        noise: Tensor | None,
+        *,
+        record: bool = False,
+    ) -> Imagined:
+        own = self.ensemble.scales.normaliser
+        theta = policies.in_normaliser(own.mean, own.std)
+        return imagine(
+            self.ensemble, policies.spec, theta, starts, self.horizon, noise=noise, record=record
+        )
+
+    def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:
+        return ImaginedReturns(
+            imagined.member_values(),
+            imagined.lengths.mean(axis=(1, 2)),
+            starts,
+            self.caution,
+            None if self.check is None else self.check.calibration,
+        )
+
+
+def best_of_the_data(
+    critic: CriticFile,
+    evaluator: ModelEvaluator,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> NDArray[np.float64]:
+    """Return the cautious values (≤ 5,) of the dataset's best policies, highest first.
+
+    Of the policies that the critic's file keeps. All are played from one initial state, the
+    best 20 of them from as many as any other policy.
+
+    Args:
+        critic: The critic.
+        evaluator: The learned environment.
+        progress: Called with policies played and the total.
+
+    Raises:
+        IncompatibleError: The policies act in another environment than the model's.
+    """
+    known = critic.policies(critic.context.theta)
+    glance = evaluator.evaluate(known, starts=1, progress=progress).cautious
+    liked = known.select(np.argsort(-glance, kind="stable")[:_PLAYED_AGAIN])
+    return np.sort(evaluator.evaluate(liked).cautious)[::-1][:BEST_SHOWN]
+
+
+def known_horizon(critic: CriticFile) -> int:
+    """Return the time limit of an episode of the critic's environment, which is not built.
+
+    That of the critic's own imagined episodes, else of the registered environment.
+
+    Raises:
+        UsageError: Neither is known.
+    """
+    if critic.imagined is not None:
+        return critic.imagined.horizon
+    environment = critic.context.environment
+    limit = None if environment is None else registered_limit(environment)
+    if limit is None:
+        raise UsageError(
+            "nothing says how many steps an episode has: the environment is not registered here, "
+            "or has no time limit",
+            where="--model",
+            remedy="use pbvf predict with --horizon N, or a critic of fit-critic --model",
+        )
+    return limit
+
+
+def refuse_unfit(model: ModelFile, *, force: bool | None = None) -> None:
+    """Refuse a model that cannot be relied on for whole episodes.
+
+    Args:
+        model: The model.
+        force: Whether one whose check says so passes all the same; None where a user has no
+            such choice.
+
+    Raises:
+        IncompatibleError: Its training is not finished, or its check says so.
+    """
+    if model.check is None:
+        raise IncompatibleError(
+            "the model's training is not finished", remedy="run pbvf fit-model again"
+        )
+    if not force and (refusal := model.check.refusal) is not None:
+        choice = "" if force is None else ", or use it all the same with --force"
+        raise IncompatibleError(
+            refusal,
+            remedy=f"collect more data, train it longer, or leave --model out{choice}",
+        )
