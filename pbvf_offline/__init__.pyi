@@ -32,7 +32,7 @@ from .policies.spaces import spec_for_env as spec_for_env
 from .policies.spec import PolicySpec as PolicySpec
 from .rollout.evaluation import evaluate_policies as evaluate_policies
 from .synthesis.ascent import synthesize as synthesize
-from .synthesis.foresight import Oracle as Oracle
+from .synthesis.model_evaluation import ModelEvaluator as ModelEvaluator
 from .synthesis.prediction import predict as predict
 from .synthesis.settings import SynthesisSettings as SynthesisSettings
 from .synthesis.settings import default_synthesis_settings as default_synthesis_settings

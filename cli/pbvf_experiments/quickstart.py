@@ -24,7 +24,7 @@ from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import Hooks, fit_model_to_file
 from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_offline.synthesis.rounds_to_file import Told, rounds_to_file
+from pbvf_offline.synthesis.rounds_to_file import RoundCallbacks, rounds_to_file
 from pbvf_offline.synthesis.settings import EvaluationSettings, default_synthesis_settings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import collect
@@ -234,7 +234,7 @@ def _imagined(
         settings,
         path,
         model_digest=file_digest(model),
-        told=Told(
+        callbacks=RoundCallbacks(
             after_round=None
             if imagining is None
             else lambda done: imagining(done.number, settings.rounds),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pbvf_datasets.format.environment import env_spec_text
-from pbvf_datasets.format.identity import peek
+from pbvf_datasets.format.identity import stored_settings
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.make import Env, close_env, make_env, time_limit
 from pbvf_offline.errors import UsageError
@@ -134,7 +134,7 @@ class CollectResult:
 
 def stored_seed(dataset: str, root: Path | None = None) -> int | None:
     """Return the seed of a dataset that is complete or was begun, if there is one."""
-    found = peek(dataset, root)
+    found = stored_settings(dataset, root)
     seed = None if found is None else found["seed"]
     return seed if type(seed) is int else None
 

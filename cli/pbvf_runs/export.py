@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pbvf_datasets.format.identity import peek
+from pbvf_datasets.format.identity import stored_settings
 from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.make import close_env, make_env
@@ -41,7 +41,7 @@ def check_export(
             where="--export-dataset",
             remedy="train with --normalization episode",
         )
-    path, found = dataset_path(dataset), peek(dataset)
+    path, found = dataset_path(dataset), stored_settings(dataset)
     if overwrite or found is None:
         refuse_foreign(path, DATASET_FILES)
         return

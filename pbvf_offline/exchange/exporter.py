@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pbvf_offline.errors import UsageError
-from pbvf_offline.exchange.output import stands
+from pbvf_offline.exchange.output import already_written
 from pbvf_offline.exchange.state_dict import ExportType, encode_state_dict
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.lock import locked
@@ -90,7 +90,7 @@ def export_policies(
         encode = encode_onnx
     with locked(out, look=True) as refusal:
         images = {k: encode(_row(policies, k), dtype) for k in rows}
-        done = {k: stands(place(k), images[k], overwrite=overwrite) for k in rows}
+        done = {k: already_written(place(k), images[k], overwrite=overwrite) for k in rows}
         if refusal is not None and not all(done.values()):
             raise refusal
         for k in rows:

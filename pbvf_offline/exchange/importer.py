@@ -29,7 +29,7 @@ from pbvf_offline.errors import (
 from pbvf_offline.exchange.compare import differences, how_far
 from pbvf_offline.exchange.interpret import ImportSettings, Interpreted, interpret
 from pbvf_offline.exchange.layer_names import listed
-from pbvf_offline.exchange.output import refuse_own_input, stands
+from pbvf_offline.exchange.output import already_written, refuse_own_input
 from pbvf_offline.exchange.state_dict import activation_in
 from pbvf_offline.exchange.weight_files import as_array, description_of, read_weights
 from pbvf_offline.io.lock import locked
@@ -123,7 +123,7 @@ def import_weights(
     file = PoliciesFile(policies, env.reference(), origin)
     refuse_own_input(out, sources)
     with locked(out, look=True) as refusal:
-        done = _stands(out, file, overwrite=overwrite)
+        done = _already_written(out, file, overwrite=overwrite)
         if not done:
             if refusal is not None:
                 raise refusal
@@ -189,14 +189,14 @@ def _check_file(policies: Policies, path: Path) -> tuple[int, float]:
     return len(away), worst
 
 
-def _stands(path: Path, made: PoliciesFile, *, overwrite: bool) -> bool:
+def _already_written(path: Path, made: PoliciesFile, *, overwrite: bool) -> bool:
     """Whether the file stands there already.
 
     Raises:
         ConflictError: It holds something else; if that is a policies file, what differs.
     """
     try:
-        return stands(path, made.encode(), overwrite=overwrite)
+        return already_written(path, made.encode(), overwrite=overwrite)
     except ConflictError:
         try:
             there = load_policies(path)

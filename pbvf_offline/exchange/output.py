@@ -20,7 +20,7 @@ def refuse_own_input(out: Path, sources: Iterable[Path]) -> None:
             raise UsageError("is the input too", where=out, remedy="name another --out")
 
 
-def stands(path: Path, image: bytes, *, overwrite: bool) -> bool:
+def already_written(path: Path, image: bytes, *, overwrite: bool) -> bool:
     """Whether a file holds these very bytes already; with ``overwrite``, no.
 
     Raises:

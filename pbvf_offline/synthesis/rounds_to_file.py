@@ -52,7 +52,7 @@ def episode_limit(data: Trajectories, environment: EnvReference | None) -> int:
 
 
 @dataclass(frozen=True)
-class Told:
+class RoundCallbacks:
     """What a search calls on its way, for progress; what is raised there stops it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Told:
     after_update: Callable[[Fit], None] | None = None
 
 
-NOBODY: Final = Told()
+NO_CALLBACKS: Final = RoundCallbacks()
 
 
 def rounds_to_file(
@@ -79,7 +79,7 @@ def rounds_to_file(
     environment: EnvReference | None,
     dataset: str,
     overwrite: bool = False,
-    told: Told = NOBODY,
+    callbacks: RoundCallbacks = NO_CALLBACKS,
 ) -> RoundsResult:
     """Fit a critic to imagined episodes, round after round, and write it to ``out``.
 
@@ -98,7 +98,7 @@ def rounds_to_file(
         environment: The dataset's environment.
         dataset: The dataset's digest.
         overwrite: Start over whatever is there; it stays until the new one is finished.
-        told: What is called on the way.
+        callbacks: What is called on the way.
 
     Raises:
         IncompatibleError: The policies act in another environment than the model's.
@@ -113,8 +113,8 @@ def rounds_to_file(
             return RoundsResult(done, 0.0, already_complete=True)
         if refusal is not None:
             raise refusal
-        if told.begun is not None:
-            told.begun()
+        if callbacks.begun is not None:
+            callbacks.begun()
         started = time.perf_counter()
         horizon = episode_limit(data, environment)
         file = imagined_rounds(
@@ -125,7 +125,7 @@ def rounds_to_file(
             horizon=horizon,
             environment=environment,
             dataset=dataset,
-            after_round=told.after_round,
+            after_round=callbacks.after_round,
         )
         if settings.compare > 0:
             file = better_critic(
@@ -135,7 +135,7 @@ def rounds_to_file(
                 settings,
                 environment=environment,
                 dataset=dataset,
-                after_update=told.after_update,
+                after_update=callbacks.after_update,
             )
         file.save(out)
     return RoundsResult(file, time.perf_counter() - started, already_complete=False)

@@ -21,8 +21,8 @@ from cli_tools import content
 from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
-from pbvf_datasets.share.arrival import Arrival
 from pbvf_datasets.share.privacy import Machine, find_private
+from pbvf_datasets.share.receiving import IncomingDataset
 from pbvf_datasets.share.remote import BrokenError
 from pbvf_datasets.share.remotes import fsspec as fsspec_remote
 from pbvf_datasets.share.remotes import remote_at
@@ -310,13 +310,13 @@ def test_a_card_that_was_edited_and_pages_in_place_of_files(made, root):
 
 def test_a_name_taken_meanwhile_is_exit_7(made, root, tmp_path, monkeypatch):
     other = licensed(tmp_path / "other", license="MIT")
-    check = Arrival.check
+    check = IncomingDataset.check
 
     def slow(self, shown):
         check(self, shown)
         shutil.copytree(other, root / NAME)
 
-    monkeypatch.setattr(Arrival, "check", slow)
+    monkeypatch.setattr(IncomingDataset, "check", slow)
     with serving(made) as web, pytest.raises(ConflictError, match="meanwhile"):
         pull(web.url, NAME)
     assert json.loads((root / NAME / "manifest.json").read_text())["provenance"]["license"] == "MIT"

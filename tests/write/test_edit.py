@@ -28,7 +28,7 @@ from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.read.untrusted import CheckedFolder, UnverifiedWarning
-from pbvf_datasets.write.duplicates import surplus
+from pbvf_datasets.write.duplicates import redundant_copies
 from pbvf_datasets.write.edit import EditResult, filter_dataset, merge, split
 from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings, parse_ranges
 from pbvf_datasets.write.writer import DatasetWriter
@@ -329,7 +329,7 @@ def test_surplus_is_what_two_inputs_can_have_in_common(seed: int) -> None:
             value = int(rng.integers(-1, 3))
             group.append((source, i, None if value < 0 else value))
     sides = [[g[2] for g in group if g[0] == s] for s in (0, 1)]
-    dropped = list(surplus(group))
+    dropped = list(redundant_copies(group))
     assert len(dropped) == len(set(dropped)) == _match(*sides)
     seeds = Counter(g[2] for g in group if (g[0], g[1]) not in dropped and g[2] is not None)
     most = Counter(x for x in sides[0] if x is not None) | Counter(

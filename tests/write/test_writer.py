@@ -14,7 +14,7 @@ from gymnasium import spaces
 from faults import Saboteur
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC, make_episode
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment, safe_kwargs
-from pbvf_datasets.format.identity import peek
+from pbvf_datasets.format.identity import stored_settings
 from pbvf_datasets.format.schema import FIELDS, parse_episode_blob
 from pbvf_datasets.format.statistics import return_stats
 from pbvf_datasets.write.writer import DatasetWriter
@@ -577,18 +577,18 @@ def test_a_shard_that_rots_before_the_end_is_noticed(root):
 
 
 def test_peek(root):
-    assert peek(NAME, root) is None
+    assert stored_settings(NAME, root) is None
     with writer(root, seed=11) as w:
         w.add(GOOD)
-    found = peek(NAME, root)
+    found = stored_settings(NAME, root)
     assert (found["complete"], found["seed"], found["settings"]["sigma"]) == (False, 11, 0.5)
     with writer(root, seed=11) as w:
         w.finish()
-    assert peek(NAME) == {**found, "complete": True}
+    assert stored_settings(NAME) == {**found, "complete": True}
     (root / NAME / "manifest.json").write_text("")
-    assert peek(NAME, root) is None
+    assert stored_settings(NAME, root) is None
     with pytest.raises(UsageError):
-        peek("../x-v0", root)
+        stored_settings("../x-v0", root)
 
 
 def test_a_pipe_or_link_for_a_manifest_or_plan(root, tmp_path):
@@ -597,14 +597,14 @@ def test_a_pipe_or_link_for_a_manifest_or_plan(root, tmp_path):
     shutil.move(manifest, aside)
     for put in (os.mkfifo, lambda path: path.symlink_to(aside)):
         put(manifest)
-        assert peek(NAME, root) is None  # and does not wait for a writer
+        assert stored_settings(NAME, root) is None  # and does not wait for a writer
         with pytest.raises(UnsafeError, match=r"manifest\.json"):
             writer(root)
         manifest.unlink()
     work = root / "lab/.other-v0.collecting"
     work.mkdir()
     os.mkfifo(work / "plan.json")
-    assert peek("lab/other-v0", root) is None
+    assert stored_settings("lab/other-v0", root) is None
     with pytest.raises(UnsafeError, match=r"plan\.json"):
         writer(root, "lab/other-v0")
 

@@ -102,7 +102,7 @@ def collect(
         Bar("collecting", unit, sink=sink) as bar,
     ):
 
-        def told(steps_done: int, steps_wanted: int | None, episodes_done: int) -> None:
+        def report(steps_done: int, steps_wanted: int | None, episodes_done: int) -> None:
             warm.close()
             if settings.episodes is None:
                 bar.update(steps_done, steps_wanted, f"{episodes_done:,} episodes")
@@ -115,7 +115,7 @@ def collect(
             policies=given_policies,
             overwrite=overwrite,
             workers=workers,
-            progress=told,
+            progress=report,
             warming=warm.update,
         )
     _print(sink, result, config)

@@ -108,9 +108,11 @@ def evaluate(
 
     frames = None
     if video is not None:
-        from pbvf_cli.shared.video import film
+        from pbvf_cli.shared.video import record_video
 
-        frames = film(config, loaded.policies, video, seed=chosen.seed, episodes=chosen.episodes)
+        frames = record_video(
+            config, loaded.policies, video, seed=chosen.seed, episodes=chosen.episodes
+        )
     with Bar("evaluating", "episodes", sink=sink) as bar:
         returns, discounted = evaluate_policies(
             config,

@@ -136,7 +136,7 @@ def fit_critic(
         )
     with Bar("fitting", "updates", sink=sink) as bar, signals.held():
 
-        def told(done: int, total: int, loss: float) -> None:
+        def report(done: int, total: int, loss: float) -> None:
             signals.check()  # between two whole updates, so that what is kept is whole
             bar.update(done, total, f"loss {number(loss, 4)}")
 
@@ -150,7 +150,7 @@ def fit_critic(
             dataset=data.digest,
             overwrite=overwrite,
             device=torch_device,
-            progress=told,
+            progress=report,
         )
     _print(sink, out, result, data)
 

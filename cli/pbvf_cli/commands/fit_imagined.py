@@ -97,7 +97,11 @@ def fit_imagined(
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.models.model_file import load_model
         from pbvf_offline.synthesis.model_evaluation import refuse_unfit
-        from pbvf_offline.synthesis.rounds_to_file import Told, rounds_to_file, stored_rounds_seed
+        from pbvf_offline.synthesis.rounds_to_file import (
+            RoundCallbacks,
+            rounds_to_file,
+            stored_rounds_seed,
+        )
 
     signals.continues = False  # rounds have no file of their progress
     devices.runs_on_cpu(device, sink)
@@ -128,7 +132,7 @@ def fit_imagined(
         Bar("comparing", "updates", sink=sink) as other,
     ):
 
-        def told(last: Round) -> None:
+        def report(last: Round) -> None:
             nonlocal done
             done += 1
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
@@ -146,7 +150,9 @@ def fit_imagined(
             environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
-            told=Told(sink.begin, told, compared),  # the first round may take a minute
+            callbacks=RoundCallbacks(
+                sink.begin, report, compared
+            ),  # the first round may take a minute
         )
     _print(sink, out, result, data)
 

@@ -84,7 +84,7 @@ def fit_model(
 
     with Bar("learning", "updates", sink=sink) as bar, signals.held():
 
-        def told(done: int, total: int, loss: float) -> None:
+        def report(done: int, total: int, loss: float) -> None:
             signals.check()  # between two whole updates, so that what is kept is whole
             bar.update(done, total, f"loss {number(loss, 4)}")
 
@@ -96,7 +96,7 @@ def fit_model(
             environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
-            hooks=Hooks(trial=tried, update=told),
+            hooks=Hooks(trial=tried, update=report),
         )
     _print(sink, out, result, data)
 

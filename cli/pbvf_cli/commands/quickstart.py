@@ -99,7 +99,7 @@ def quickstart(
     sink.settings("pbvf quickstart", table.settings)
     bars: dict[str, Bar] = {}
 
-    def told(stage: str, done: int, total: int | None) -> None:
+    def report(stage: str, done: int, total: int | None) -> None:
         if stage not in bars:
             for bar in bars.values():
                 bar.close()
@@ -115,7 +115,7 @@ def quickstart(
             seed=chosen,
             workers=workers,
             note=sink.note,
-            progress=told,
+            progress=report,
         )
     finally:
         for bar in bars.values():

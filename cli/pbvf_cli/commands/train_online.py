@@ -245,7 +245,7 @@ def _train(
         signals.held() if alone else contextlib.nullcontext(),
     ):
 
-        def told(done: int, total: int, seed: int | None, last: float | None) -> None:
+        def report(done: int, total: int, seed: int | None, last: float | None) -> None:
             words = [f"seed {seed}"] if name_seeds and alone else []
             words += [] if last is None else [f"last evaluation {number(last, 4)}"]
             bar.update(done, total, ", ".join(words))
@@ -254,7 +254,7 @@ def _train(
             job,
             runs,
             workers=workers,
-            progress=told,
+            progress=report,
             stop_soon=signals.check,  # between episodes, so that what is kept is whole
             note=sink.note,
         )

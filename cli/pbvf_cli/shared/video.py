@@ -107,7 +107,9 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
         self.frames += 1
 
 
-def film(config: EnvConfig, policies: Policies, path: Path, *, seed: int, episodes: int) -> int:
+def record_video(
+    config: EnvConfig, policies: Policies, path: Path, *, seed: int, episodes: int
+) -> int:
     """Write the first episode that an evaluation runs of the first policy, whole or not at all.
 
     Returns:

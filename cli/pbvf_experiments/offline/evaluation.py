@@ -156,11 +156,11 @@ def evaluate_unseen(
         returns, _ = evaluate_policies(
             env, policies, episodes=settings.episodes, seed=seed, workers=workers
         )
-        result[name] = said_and_true(critic, evaluator, policies, returns.mean(axis=1))
+        result[name] = compare_estimates(critic, evaluator, policies, returns.mean(axis=1))
     return result
 
 
-def said_and_true(
+def compare_estimates(
     critic: CriticFile, evaluator: ModelEvaluator, policies: Policies, true: NDArray[np.float64]
 ) -> dict[str, Any]:
     """Return the entry of one set of policies, see :func:`evaluate_unseen`.

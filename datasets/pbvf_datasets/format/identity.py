@@ -99,7 +99,7 @@ def parse_plan(data: bytes, where: Path) -> dict[str, Any]:
     return {"version": version, **plan}
 
 
-def peek(dataset_id: str, root: Path | None = None) -> dict[str, Any] | None:
+def stored_settings(dataset_id: str, root: Path | None = None) -> dict[str, Any] | None:
     """Return with what settings a complete or partial dataset of this id was made.
 
     Only a small file is read and nothing else checked; :class:`DatasetWriter` does that.

@@ -32,16 +32,16 @@ from pbvf_datasets.format.schema import (
     new_dataset_path,
 )
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, MAX_METADATA_BYTES, parse_metadata
-from pbvf_datasets.share.arrival import (
+from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
+from pbvf_datasets.share.receiving import (
     CHUNK,
-    Arrival,
-    Arrived,
+    IncomingDataset,
     Progress,
+    ReceiveResult,
     listed_files,
     receive,
     silent,
 )
-from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
 from pbvf_datasets.share.remote import MissingFileError
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import (
@@ -283,7 +283,7 @@ def unpack(
     public_key: Path | None = None,
     root: Path | None = None,
     progress: Progress | None = None,
-) -> Arrived:
+) -> ReceiveResult:
     """Read a dataset out of an archive; nothing is visible before every byte was checked.
 
     Args:
@@ -342,7 +342,7 @@ class _Member:
 
 
 class _Archive:
-    """The dataset in an archive; see :class:`~pbvf_datasets.share.arrival.Source`.
+    """The dataset in an archive; see :class:`~pbvf_datasets.share.receiving.Source`.
 
     Args:
         stream: The archive.
@@ -517,7 +517,7 @@ class _Archive:
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        arrival: Arrival | None,
+        incoming: IncomingDataset | None,
     ) -> int:
         """Read the archive to its end, compare every byte, and bring the files that are missing.
 
@@ -526,19 +526,19 @@ class _Archive:
             ResourceError: The disk refuses.
         """
         try:
-            self._compare(files, missing, arrival)
+            self._compare(files, missing, incoming)
         except DamagedError:
-            if arrival is not None:
-                arrival.discard()
+            if incoming is not None:
+                incoming.discard()
             raise
         small = sum(len(data or b"") for data in (self.manifest, self.signature, self._card))
-        return 0 if arrival is None else self._end - small
+        return 0 if incoming is None else self._end - small
 
     def _compare(
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        arrival: Arrival | None,
+        incoming: IncomingDataset | None,
     ) -> None:
         digests: dict[str, str] = {}
         self._stream.seek(0)
@@ -553,8 +553,8 @@ class _Archive:
                 )
             with contextlib.ExitStack() as stack:
                 write = None
-                if arrival is not None and entry is not None and name in missing:
-                    write = stack.enter_context(arrival.arriving(entry))
+                if incoming is not None and entry is not None and name in missing:
+                    write = stack.enter_context(incoming.receiving(entry))
                 digests[name] = self._digest(member.size, write)
             if entry is not None and digests[name] != entry["sha256"]:
                 raise DamagedError(
@@ -562,8 +562,8 @@ class _Archive:
                     where=where,
                     remedy=_AGAIN,
                 )
-            if arrival is not None and entry is not None and name in missing:
-                arrival.keep(name, entry)
+            if incoming is not None and entry is not None and name in missing:
+                incoming.keep(name, entry)
             fill = padding(member.size)
             if self._take(len(fill)) != fill:
                 raise DamagedError(

@@ -22,8 +22,8 @@ from pbvf_datasets.format.schema import (
 )
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, open_folder
-from pbvf_datasets.share.arrival import CHUNK, Progress, listed_files
 from pbvf_datasets.share.privacy import Machine, find_private
+from pbvf_datasets.share.receiving import CHUNK, Progress, listed_files
 from pbvf_datasets.share.remote import BrokenError, Incoming, MissingFileError, Remote
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import read_signature

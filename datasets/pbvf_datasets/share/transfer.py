@@ -26,15 +26,6 @@ from pbvf_datasets.format.schema import (
     new_dataset_path,
 )
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES
-from pbvf_datasets.share.arrival import (
-    CHUNK,
-    Arrival,
-    Arrived,
-    Progress,
-    receive,
-    silent,
-    update_file,
-)
 from pbvf_datasets.share.outgoing import (
     AsChecked,
     Outgoing,
@@ -42,6 +33,15 @@ from pbvf_datasets.share.outgoing import (
     check_sendable,
     outgoing,
     read_whole,
+)
+from pbvf_datasets.share.receiving import (
+    CHUNK,
+    IncomingDataset,
+    Progress,
+    ReceiveResult,
+    receive,
+    silent,
+    update_file,
 )
 from pbvf_datasets.share.remote import (
     BrokenError,
@@ -333,7 +333,7 @@ def pull(
     public_key: Path | None = None,
     root: Path | None = None,
     progress: Progress | None = None,
-) -> Arrived:
+) -> ReceiveResult:
     """Fetch a dataset; the manifest comes first, and nothing is visible before all is checked.
 
     The same call goes on where an interrupted one stopped.
@@ -410,17 +410,17 @@ class _Fetched:
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        arrival: Arrival | None,
+        incoming: IncomingDataset | None,
     ) -> int:
-        """Bring files; see :class:`~pbvf_datasets.share.arrival.Source`."""
+        """Bring files; see :class:`~pbvf_datasets.share.receiving.Source`."""
         total = sum(entry["size"] for entry in files.values())
         done = total - sum(files[name]["size"] for name in missing)
         fetched = 0
-        if arrival is None:
+        if incoming is None:
             return 0
         for name in missing:
             told = _from(self._progress, done, total)
-            fetched += _File(self._remote, name, files[name], arrival, told).fetch()
+            fetched += _File(self._remote, name, files[name], incoming, told).fetch()
             done += files[name]["size"]
         return fetched
 
@@ -432,7 +432,7 @@ class _File:
     remote: Remote
     name: str
     entry: Mapping[str, Any]
-    arrival: Arrival
+    incoming: IncomingDataset
     told: Callable[[int], None]
 
     @property
@@ -447,13 +447,13 @@ class _File:
             NetworkError: The connection breaks again and again.
         """
         fetched = tries = 0
-        continued = self.arrival.arrived(self.entry) > 0
+        continued = self.incoming.received(self.entry) > 0
         while True:
-            before = self.arrival.arrived(self.entry)
+            before = self.incoming.received(self.entry)
             try:
                 fetched += self._append()
             except BrokenError as error:
-                came = self.arrival.arrived(self.entry) - before
+                came = self.incoming.received(self.entry) - before
                 fetched += max(0, came)
                 tries = 1 if came > 0 else tries + 1  # progress earns new tries
                 if tries > len(self.remote.pauses):
@@ -464,11 +464,11 @@ class _File:
                     ) from None
                 time.sleep(self.remote.pauses[tries - 1])
                 continue
-            digest = file_digest(self.arrival.part(self.entry))
+            digest = file_digest(self.incoming.part(self.entry))
             if digest == self.entry["sha256"]:
-                self.arrival.keep(self.name, self.entry)
+                self.incoming.keep(self.name, self.entry)
                 return fetched
-            self.arrival.part(self.entry).unlink()
+            self.incoming.part(self.entry).unlink()
             if not continued:
                 raise self._damaged(
                     f"its sha256 is {digest}, but its manifest says {self.entry['sha256']}"
@@ -481,7 +481,7 @@ class _File:
     def _append(self) -> int:
         """Fetch the rest of the file's bytes into its part."""
         size: int = self.entry["size"]
-        start = self.arrival.arrived(self.entry)
+        start = self.incoming.received(self.entry)
         if start == size > 0:
             return 0
         try:
@@ -494,7 +494,7 @@ class _File:
                     f"it has {incoming.total:,} bytes, but its manifest says {size:,}"
                 )
             start = done = incoming.start
-            with self.arrival.arriving(self.entry, start) as write:
+            with self.incoming.receiving(self.entry, start) as write:
                 while done < size:
                     chunk = incoming.read(min(CHUNK, size - done))
                     if not chunk:

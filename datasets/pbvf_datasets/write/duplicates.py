@@ -27,7 +27,7 @@ def repeats(sources: Sequence[Source]) -> list[set[int]]:
             entry = s, episode.index, episode.seed
             groups.setdefault(_content(episode), []).append(entry)
     for group in groups.values():
-        for s, i in surplus(group):
+        for s, i in redundant_copies(group):
             left_out[s].add(i)
     return left_out
 
@@ -54,7 +54,7 @@ def _content(episode: CheckedEpisode) -> bytes:
     return digest.digest()
 
 
-def surplus(group: Sequence[tuple[int, int, int | None]]) -> Iterator[tuple[int, int]]:
+def redundant_copies(group: Sequence[tuple[int, int, int | None]]) -> Iterator[tuple[int, int]]:
     """Yield which of equal episodes to leave out, so that no two inputs bring the same one.
 
     An episode matches one of an earlier input with the same seed, or either has none; of such

@@ -28,12 +28,12 @@ from pbvf_datasets.write.edit_inputs import (
     check_compatible,
     common_license,
     infinite_return_is_damage,
-    ledger,
+    input_history,
     read_facts,
     version_notes,
 )
 from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings
-from pbvf_datasets.write.selection import deal, select
+from pbvf_datasets.write.selection import assign_parts, select
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import (
     DamagedError,
@@ -258,7 +258,7 @@ def split(
         ]
 
         def choose() -> list[Chosen]:
-            return [[rows] for rows in deal(read_facts(source), settings, source.name)]
+            return [[rows] for rows in assign_parts(read_facts(source), settings, source.name)]
 
         return _edit([source], writers, choose, progress)
 
@@ -288,7 +288,7 @@ def _writer(
                 where="--dataset",
                 remedy="give another id",
             )
-    entries = ledger(sources)
+    entries = input_history(sources)
     _check_readable(entries)
     collected = [e["provenance"] for e in entries if e["provenance"] and not e["from"]]
     first = next((s for s in sources if s.provenance is not None), sources[0])

@@ -337,7 +337,7 @@ def version_notes(sources: Sequence[Source]) -> Iterator[str]:
     """Yield a sentence for each engine of which the data were collected with several versions."""
     for engine in _ENGINES:
         found: set[str] = set()
-        for entry in ledger(sources):
+        for entry in input_history(sources):
             versions = {} if entry["provenance"] is None else entry["provenance"]["versions"]
             if not entry["from"] and isinstance(versions.get(engine), str):
                 found.add(versions[engine])
@@ -347,7 +347,7 @@ def version_notes(sources: Sequence[Source]) -> Iterator[str]:
             )
 
 
-def ledger(sources: Sequence[Source]) -> list[dict[str, Any]]:
+def input_history(sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Return the inputs and all that they were made of, each once, the earliest first."""
     entries: dict[str, dict[str, Any]] = {}
     for source in sources:

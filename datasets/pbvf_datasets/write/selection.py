@@ -85,7 +85,7 @@ def _inside(values: NDArray[np.int64], ranges: Ranges) -> NDArray[np.bool_]:
     return inside
 
 
-def deal(facts: Facts, settings: SplitSettings, name: str) -> list[list[int]]:
+def assign_parts(facts: Facts, settings: SplitSettings, name: str) -> list[list[int]]:
     """Return the episodes of each part.
 
     Raises:

@@ -153,14 +153,14 @@ def split(
     if fractions is None:
         raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
 
-    from pbvf_datasets.format.identity import peek
+    from pbvf_datasets.format.identity import stored_settings
     from pbvf_datasets.write.edit import split as split_dataset
 
     usual = SplitSettings(fractions, given.get("names", ()))
     first = usual.dataset_ids(dataset)[0]
 
     def stored() -> int | None:
-        found = peek(first)
+        found = stored_settings(first)
         seed = None if found is None else found["seed"]
         return seed if type(seed) is int else None
 

@@ -15,7 +15,7 @@ from pbvf_cli.shared.output import Sink, as_payload, time_taken
 from pbvf_cli.shared.progress import Bar
 
 if TYPE_CHECKING:
-    from pbvf_datasets.share.arrival import Arrived, Progress
+    from pbvf_datasets.share.receiving import Progress, ReceiveResult
 
 PublicKey = Annotated[
     Path | None,
@@ -104,10 +104,10 @@ def pull(
 
     start = time.perf_counter()
     with Bar("fetching", "bytes", sink=sink) as bar:
-        arrived = pull_dataset(
+        received = pull_dataset(
             remote, dataset, overwrite=overwrite, public_key=public_key, progress=bar.update
         )
-    _print_arrived(sink, arrived, time.perf_counter() - start, "remote", "fetched")
+    _print_received(sink, received, time.perf_counter() - start, "remote", "fetched")
 
 
 @command("pbvf dataset pack lab/swimmer-v0 swimmer.tar")
@@ -155,10 +155,10 @@ def unpack(
 
     start = time.perf_counter()
     with Bar("unpacking", "bytes", sink=sink) as bar:
-        arrived = unpack_dataset(
+        received = unpack_dataset(
             file, dataset, overwrite=overwrite, public_key=public_key, progress=bar.update
         )
-    _print_arrived(sink, arrived, time.perf_counter() - start, "file", "read")
+    _print_received(sink, received, time.perf_counter() - start, "file", "read")
 
 
 @contextlib.contextmanager
@@ -178,26 +178,28 @@ def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
     return [(name, str(payload[name])) for name in names]
 
 
-def _print_arrived(sink: Sink, arrived: Arrived, seconds: float, source: str, moved: str) -> None:
-    payload = as_payload(arrived, "source", "size", "was_there") | {
-        "already_complete": arrived.already_complete,
-        source: arrived.source,
-        "bytes": arrived.size,
+def _print_received(
+    sink: Sink, received: ReceiveResult, seconds: float, source: str, moved: str
+) -> None:
+    payload = as_payload(received, "source", "size", "was_there") | {
+        "already_complete": received.already_complete,
+        source: received.source,
+        "bytes": received.size,
         "seconds": seconds,
     }
     rows = _named(payload, "dataset", "path", source, "digest")
-    if arrived.signed_by is not None:
-        rows.append(("signed by", arrived.signed_by))
-    rate = arrived.fetched / 1e6 / seconds if arrived.fetched and seconds > 0 else None
+    if received.signed_by is not None:
+        rows.append(("signed by", received.signed_by))
+    rate = received.fetched / 1e6 / seconds if received.fetched and seconds > 0 else None
     rows += [
-        ("size", _size(arrived.size)),
-        (moved, _moved(arrived.fetched, already=arrived.already_complete)),
+        ("size", _size(received.size)),
+        (moved, _moved(received.fetched, already=received.already_complete)),
         ("time", time_taken(seconds, rate, "MB")),
     ]
-    own = _own_id(arrived.path)
-    if own != arrived.dataset:  # its files stay as they were sent, so that their digests fit
+    own = _own_id(received.path)
+    if own != received.dataset:  # its files stay as they were sent, so that their digests fit
         sink.note(
-            f"note: its files call it {own}; stock Minari loads it as {arrived.dataset}, but its "
+            f"note: its files call it {own}; stock Minari loads it as {received.dataset}, but its "
             "list leaves it out, with a warning"
         )
     sink.result(payload, rows)

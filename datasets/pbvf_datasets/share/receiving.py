@@ -151,7 +151,7 @@ def _check_build(build: Path) -> None:
         pass
 
 
-class Arrival(WorkFolder):
+class IncomingDataset(WorkFolder):
     """The work folder in which a dataset from elsewhere is put together.
 
     Args:
@@ -207,7 +207,7 @@ class Arrival(WorkFolder):
                     remove_tree(entry)
         missing = [name for name, entry in files.items() if not self._has(name, entry)]
         if missing:
-            need = sum(files[name]["size"] - self.arrived(files[name]) for name in missing)
+            need = sum(files[name]["size"] - self.received(files[name]) for name in missing)
             self.require_space(need + _ROOM)
         return missing
 
@@ -225,8 +225,8 @@ class Arrival(WorkFolder):
         """Return the file in which a file arrives."""
         return self.folder / f"{_PART}{entry['sha256']}"
 
-    def arrived(self, entry: Mapping[str, Any]) -> int:
-        """Return how many bytes of a file arrived earlier; one that is too long is removed."""
+    def received(self, entry: Mapping[str, Any]) -> int:
+        """Return how many bytes of a file received earlier; one that is too long is removed."""
         size = _size(self.part(entry))
         if size is not None and size <= entry["size"]:
             return size
@@ -234,7 +234,7 @@ class Arrival(WorkFolder):
         return 0
 
     @contextlib.contextmanager
-    def arriving(
+    def receiving(
         self, entry: Mapping[str, Any], start: int = 0
     ) -> Iterator[Callable[[bytes], None]]:
         """Open a part and yield what appends bytes to it; :meth:`keep` syncs them.
@@ -350,14 +350,14 @@ class Source(Protocol):
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        arrival: Arrival | None,
+        incoming: IncomingDataset | None,
     ) -> int:
         """Bring files, and return how many bytes came.
 
         Args:
             files: Size and sha256 of all files by name.
             missing: Which of them are to be brought.
-            arrival: Where to; None when the dataset is here already.
+            incoming: Where to; None when the dataset is here already.
         """
 
     def card(self) -> bytes | None:
@@ -365,7 +365,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ReceiveResult:
     """What became of a pull, or of unpacking an archive.
 
     Attributes:
@@ -402,7 +402,7 @@ def receive(
     overwrite: bool,
     key: Ed25519PublicKey | None = None,
     check: Callable[[], None] | None = None,
-) -> Arrived:
+) -> ReceiveResult:
     """Bring a dataset to a folder of this machine; nothing is visible before all is checked.
 
     Args:
@@ -432,37 +432,37 @@ def receive(
     digest: str = manifest["digest"]
     size = sum(entry["size"] for entry in files.values()) + len(source.manifest)
 
-    def arrived(fetched: int, *, was_there: bool) -> Arrived:
+    def received(fetched: int, *, was_there: bool) -> ReceiveResult:
         shown = source.shown
-        return Arrived(dataset, path, shown, digest, size, fetched, was_there, signed_by)
+        return ReceiveResult(dataset, path, shown, digest, size, fetched, was_there, signed_by)
 
-    def found(arrival: Arrival | None) -> Arrived:
+    def found(incoming: IncomingDataset | None) -> ReceiveResult:
         came = source.fetch(files, (), None)
-        if arrival is None:
-            Arrival(path).remove_leftovers()
+        if incoming is None:
+            IncomingDataset(path).remove_leftovers()
         else:
-            arrival.discard()
+            incoming.discard()
         came += update_file(path, SIGNATURE_FILE, source.signature, replace=overwrite)
-        return arrived(came, was_there=True)
+        return received(came, was_there=True)
 
     if is_there(path, digest, overwrite=overwrite):
         return found(None)
     if check is not None:
         check()
-    with Arrival(path).working() as arrival:
+    with IncomingDataset(path).working() as incoming:
         if is_there(path, digest, overwrite=overwrite):  # by now, or put back by recovery
-            return found(arrival)
-        fetched = source.fetch(files, arrival.begin(files), arrival)
+            return found(incoming)
+        fetched = source.fetch(files, incoming.begin(files), incoming)
         card = source.card()
         small = {CARD_FILE: card, SIGNATURE_FILE: source.signature, MANIFEST_FILE: source.manifest}
         for name, data in small.items():
             if data is not None:
-                arrival.write(name, data)
+                incoming.write(name, data)
                 fetched += len(data)
-        arrival.check(source.shown)
-        arrival.publish(replace=overwrite)
+        incoming.check(source.shown)
+        incoming.publish(replace=overwrite)
     _warn_of_card(card, manifest, source.shown)
-    return arrived(fetched, was_there=False)
+    return received(fetched, was_there=False)
 
 
 def _warn_of_card(card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:
