@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any, TypeGuard
+
 import gymnasium as gym
 import numpy as np
 
@@ -13,6 +16,8 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Squash
 
 SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
+_IN_A_MODULE = "register it in a module of yours, named here as module:Name-v0, wrapped in"
+_MANY_NUMBERS = 1_000  # of an observation; parameters grow with them
 
 
 def spec_for_env(
@@ -33,21 +38,16 @@ def spec_for_env(
         family: Name of the policy family.
 
     Raises:
-        UsageError: The spaces are not supported; the message names what is.
+        UsageError: The spaces are not supported; the message names what is, and what to wrap the
+            environment in.
     """
     name = env_name(env)
     obs, action = env.observation_space, env.action_space
-    if (
-        not isinstance(obs, gym.spaces.Box)
-        or len(obs.shape) != 1
-        or obs.shape[0] < 1
-        or obs.dtype.kind not in "fiub"
-    ):
+    if not _is_vector(obs):
         raise UsageError(
             f"observation space {obs} is not supported",
             where=name,
-            remedy=f"supported are {SUPPORTED}; --wrapper flatten-observation makes one vector of "
-            "an observation of several parts",
+            remedy=f"supported are {SUPPORTED}; {_observation_advice(obs)}",
         )
     actions: BoxActions | DiscreteActions
     if isinstance(action, gym.spaces.Discrete):
@@ -69,9 +69,60 @@ def spec_for_env(
         raise UsageError(
             f"action space {action} is not supported",
             where=name,
-            remedy=f"supported are {SUPPORTED}",
+            remedy=f"supported are {SUPPORTED}; {_IN_A_MODULE} {_action_wrapper(action)}",
         )
     return PolicySpec(obs.shape[0], hidden, actions, squash, stochastic, family)
+
+
+def _is_vector(space: gym.Space[Any]) -> TypeGuard[gym.spaces.Box]:
+    return (
+        isinstance(space, gym.spaces.Box)
+        and len(space.shape) == 1
+        and space.shape[0] >= 1
+        and space.dtype.kind in "fiub"
+    )
+
+
+def _observation_advice(space: gym.Space[Any]) -> str:
+    """Return what makes one vector of observations that are none."""
+    with contextlib.suppress(Exception):  # a space of somebody's own
+        flat = gym.spaces.flatten_space(space)
+        if _is_vector(flat):
+            size = flat.shape[0]
+            advice = f"add --wrapper flatten-observation for one vector of {size:,} numbers"
+            if not isinstance(space, gym.spaces.Box) or size <= _MANY_NUMBERS:
+                return advice
+            return (
+                f"{advice}; for fewer of an image, {_IN_A_MODULE} "
+                "gymnasium.wrappers.GrayscaleObservation and ResizeObservation"
+            )
+    return f"{_IN_A_MODULE} gymnasium.wrappers.TransformObservation, with a 1-D Box"
+
+
+def _action_wrapper(space: gym.Space[Any]) -> str:
+    """Return the wrapper, as Python, that gives an environment actions that are supported."""
+    function, box = "", ""
+    if isinstance(space, gym.spaces.MultiBinary):
+        function = "(a > 0).reshape(s.shape).astype(s.dtype)"
+        box = f"Box(-1, 1, ({int(np.prod(space.shape))},))"
+    elif isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        function = "np.minimum(a * s.nvec, s.nvec - 1).astype(s.dtype) + s.start"
+        box = f"Box(0, 1, ({len(space.nvec)},))"
+    elif isinstance(space, gym.spaces.Box) and not bool(
+        np.all(np.isfinite([*space.low.flat, *space.high.flat]))
+    ):
+        function = "a.reshape(s.shape)"
+        box = f"Box(-1, 1, ({int(np.prod(space.shape))},))"
+    elif isinstance(space, gym.spaces.Box) and bool(np.all(space.low < space.high)):
+        function, cast, dtype = "a.reshape(s.shape)", "", "s.dtype"
+        if space.dtype.kind in "iu":
+            function = "np.rint(a).reshape(s.shape).astype(s.dtype)"
+            cast, dtype = ".astype(float)", "float"
+        box = f"Box(s.low.ravel(){cast}, s.high.ravel(){cast}, dtype={dtype})"
+    if not function:
+        return "gymnasium.wrappers.TransformAction, with a 1-D Box that has finite bounds"
+    call = f"TransformAction(env, lambda a: {function}, {box})"
+    return f"gymnasium.wrappers.{call}, s = env.action_space"
 
 
 def action_space(actions: BoxActions | DiscreteActions) -> gym.spaces.Box | gym.spaces.Discrete:

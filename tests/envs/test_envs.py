@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from pbvf_offline.envs.make import make_env, make_trusted_env, time_limit, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.envs.wrappers import Wrapper
 from pbvf_offline.errors import DamagedError, ResourceError, UnsafeError, UsageError
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.spaces import spec_for_env
@@ -115,10 +116,71 @@ def test_spec_of_a_discrete_environment_comes_from_its_space() -> None:
     ],
 )
 def test_unsupported_spaces_are_named(obs: Any, action: Any) -> None:
+    assert "1-D Box observations" in refusal(obs, action)
+
+
+def refusal(obs: Any = None, action: Any = None) -> str:
     with pytest.raises(UsageError, match="is not supported") as caught:
         spec_for_env(spaces_env(obs, action), ())
-    assert "1-D Box observations" in str(caught.value)
     assert caught.value.where == "Spaces-v0"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("obs", "size"),
+    [
+        (gym.spaces.Dict({"a": Box(-1, 1, (2,)), "b": Discrete(3)}), 5),
+        (gym.spaces.Tuple((MultiBinary(2), Box(-1, 1, (1,)))), 3),
+        (gym.spaces.MultiDiscrete([2, 3]), 5),
+        (Discrete(4), 4),
+        (Box(0, 255, (8, 8, 3), np.uint8), 192),
+    ],
+)
+def test_a_refused_observation_names_the_wrapper_that_helps(obs: Any, size: int) -> None:
+    text = refusal(obs)
+    assert f"add --wrapper flatten-observation for one vector of {size} numbers" in text
+    assert "Grayscale" not in text
+    wrapped = EnvConfig("Spaces-v0", {"obs": obs}, wrappers=(Wrapper("flatten-observation"),))
+    assert spec_for_env(make_env(wrapped), ()).obs_dim == size
+
+
+def test_other_advice_for_images_and_for_what_flattening_does_not_help() -> None:
+    image = refusal(Box(0, 255, (210, 160, 3), np.uint8))
+    assert "one vector of 100,800 numbers" in image
+    assert "gymnasium.wrappers.GrayscaleObservation and ResizeObservation" in image
+    parts = gym.spaces.Sequence(Box(-1, 1, (2,)))
+    assert "flatten" not in refusal(parts)
+    assert "gymnasium.wrappers.TransformObservation" in refusal(parts)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Box(0, 5, (1,), np.int64),
+        Box(np.array([0, -3]), np.array([255, 3]), dtype=np.int16),
+        Box(-1, 1, (2, 2)),
+        Box(-np.inf, np.inf, (2,)),
+        MultiBinary(2),
+        MultiBinary((2, 2)),
+        gym.spaces.MultiDiscrete([3, 2], start=[1, 0]),
+    ],
+)
+def test_a_refused_action_space_names_a_wrapper_that_works(action: Any) -> None:
+    text = refusal(action=action)
+    wrapper = re.search(r"(gymnasium\.wrappers\.T.*\)), s = env.action_space$", text)
+    assert wrapper is not None
+    env = spaces_env(action=action)
+    names = {"gymnasium": gym, "env": env, "s": env.action_space, "np": np, "Box": Box}
+    wrapped = eval(wrapper[1], names)
+    actions = spec_for_env(wrapped, ()).actions
+    assert isinstance(actions, BoxActions)
+    for end in (actions.low, actions.high):
+        assert action.contains(wrapped.action(np.array(end, actions.dtype)))
+
+
+def test_actions_of_several_parts_need_a_wrapper_too() -> None:
+    parts = gym.spaces.Tuple((Discrete(2), Box(-1, 1, (1,))))
+    assert "gymnasium.wrappers.TransformAction, with a 1-D Box" in refusal(action=parts)
 
 
 @pytest.mark.parametrize("name", ["Swimmer-v3", "Hopper-v3", "Reacher-v2", "InvertedPendulum-v2"])

@@ -159,6 +159,12 @@ def test_only_whole_datasets_with_a_manifest_are_packed(made, tmp_path):
     (bare / "manifest.json").unlink()
     with pytest.raises(UsageError, match="manifest"):
         pack(bare, tmp_path / "x.tar")
+    with h5py.File(bare / "data/main_data.hdf5", "a") as file:
+        for episode in file.values():
+            del episode["infos"]
+    with pytest.raises(IncompatibleError, match=r"not policy-tagged.*collect it with") as error:
+        pack(bare, tmp_path / "x.tar")
+    assert "merge" not in str(error.value)  # which would refuse it too
     damaged = Path(shutil.copytree(made, tmp_path / "damaged"))
     (damaged / "data/metadata.json").write_bytes(b"{}\n")
     with pytest.raises(PbvfError):

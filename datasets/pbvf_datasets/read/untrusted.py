@@ -403,7 +403,7 @@ def _read_manifest(
         raise UnsafeError(
             "it has no manifest.json, so nothing vouches for its content",
             where=folder,
-            remedy="get it with its manifest, or read it without --require-manifest",
+            remedy="get it with its manifest, or leave out --require-manifest if you gave it",
         )
     return None
 

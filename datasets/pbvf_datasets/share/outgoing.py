@@ -20,6 +20,7 @@ from pbvf_datasets.format.schema import (
     SIGNATURE_FILE,
     resolve_dataset,
 )
+from pbvf_datasets.inspect.findings import Verification
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, open_folder
 from pbvf_datasets.share.privacy import Machine, find_private
@@ -69,11 +70,13 @@ def outgoing(dataset: str | os.PathLike[str], root: Path | None = None) -> Outgo
 
     Raises:
         UsageError: There is no such dataset, or it has no manifest.
+        IncompatibleError: It has none, and cannot get one, since it is not policy-tagged.
         DamagedError: A file is not the one that the manifest lists.
         UnsafeError: It could harm those who get it.
     """
     path = resolve_dataset(dataset, root)
     if not path_exists(path / MANIFEST_FILE):
+        _refuse_problems(verify(path))  # merge would refuse it for these too
         raise UsageError(
             "it has no manifest.json, so it names no licence, and those who get it could not "
             "notice damage",
@@ -136,6 +139,14 @@ def check_content(out: Outgoing, progress: Progress | None = None) -> None:
         IncompatibleError: It cannot be checked to its end.
     """
     found = verify(out.path, progress=progress)
+    _refuse_problems(found)
+    if found.status != "intact" or found.digest != out.digest:
+        raise DamagedError(
+            "it changed while it was being checked", where=out.path, remedy=_COMMAND_AGAIN
+        )
+
+
+def _refuse_problems(found: Verification) -> None:
     error = found.error
     if error is not None:
         more = len(found.problems) - 1
@@ -144,10 +155,6 @@ def check_content(out: Outgoing, progress: Progress | None = None) -> None:
             f"{error.what}{others}",
             where=error.where,
             remedy=error.remedy or "'pbvf dataset verify' lists all that is wrong",
-        )
-    if found.status != "intact" or found.digest != out.digest:
-        raise DamagedError(
-            "it changed while it was being checked", where=out.path, remedy=_COMMAND_AGAIN
         )
 
 
