@@ -50,6 +50,7 @@ class Stream(enum.IntEnum):
     IMAGINED_EVALUATION = 28
     CHECK_ACTION = 29
     IMAGINED_STEP = 30
+    SHARED_SOURCES = 31
 
 
 def check_seed(seed: int) -> int:
@@ -83,5 +84,11 @@ def generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
 
 def reset_seed(seed: int, stream: Stream, *indices: int) -> int:
     """Return the integer seed handed to ``env.reset`` at one place in one stream."""
+    return seed_words(seed, stream, *indices, count=1)[0]
+
+
+def seed_words(seed: int, stream: Stream, *indices: int, count: int) -> list[int]:
+    """Return ``count`` integer seeds, 0 to 2**32 - 1, of one place in one stream."""
     sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *indices))
-    return int(sequence.generate_state(1, np.uint32)[0])
+    words: list[int] = sequence.generate_state(count, np.uint32).tolist()
+    return words

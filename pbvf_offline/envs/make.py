@@ -16,6 +16,7 @@ from gymnasium.envs.registration import registry
 
 from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.portable import is_portable
+from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig, EnvReference, is_time_limit
 from pbvf_offline.envs.wrappers import WRAPPERS, wrap
 from pbvf_offline.errors import (
@@ -29,6 +30,7 @@ from pbvf_offline.errors import (
 from pbvf_offline.foreign import failure, place_of
 
 LQR_ID = "LQR-v0"
+_BUILD_SEED = 0
 _ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
 _MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 Env = gym.Env[Any, Any]
@@ -43,6 +45,9 @@ def register_environments() -> None:
 def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
     """Build an environment that a user asked for; signal handlers stay as they were.
 
+    So do the global random generators. What the environment draws from them while it is built is
+    the same each time, so that all processes have the same one.
+
     Args:
         config: What the user named. A ``module:`` prefix is imported, also from the
             current folder.
@@ -54,7 +59,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             line are named.
         ResourceError: Memory, disk or open files ran out while it was built.
     """
-    with handlers_kept():
+    with handlers_kept(), SharedRandomness(_BUILD_SEED).lent(again=False):
         return _make(config, render_mode)
 
 

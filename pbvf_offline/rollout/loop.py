@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.make import Env, env_name, make_env
+from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
 from pbvf_offline.foreign import failure, place_of
@@ -48,6 +49,7 @@ class EpisodeRun:
         schedule: Which policies act.
         index: Which episode of the schedule.
         observe: Called with every observation before it is acted on, and with the last.
+        shared: The global random sources, where the caller lends them for the whole episode.
 
     Attributes:
         observations: (steps + 1 or more, obs_dim), the environment's own dtype.
@@ -72,6 +74,7 @@ class EpisodeRun:
         schedule: Schedule,
         index: int,
         observe: Callable[[NDArray[Any]], None] | None = None,
+        shared: SharedRandomness | None = None,
     ) -> None:
         spec = schedule.spec
         self._env, self._schedule, self._index, self._observe = env, schedule, index, observe
@@ -90,7 +93,8 @@ class EpisodeRun:
         self._segments: list[Segment] = []
         self._act: Callable[..., tuple[Any, NDArray[np.float64] | None]] | None = None
         self._next_change = 0
-        self.seed = schedule.reset_seed(index)
+        self._shared = shared or SharedRandomness(schedule.reset_seed(index), env)
+        self.seed = self._shared.seed
         self.steps = 0
         self.terminated = self.truncated = False
         self.reports_survive = False
@@ -132,7 +136,7 @@ class EpisodeRun:
         stop = math.inf if steps is None else t + steps
         act, next_change, capacity = self._act, self._next_change, self._capacity
         terminated, truncated = self.terminated, self.truncated
-        with self._blame():
+        with self._blame(again=steps is not None):
             while not (terminated or truncated) and t < stop:
                 if t == next_change or act is None:
                     segment = schedule.segment(self._index, len(self._segments))
@@ -175,10 +179,10 @@ class EpisodeRun:
         return self.ended
 
     @contextlib.contextmanager
-    def _blame(self, *, reset: bool = False) -> Iterator[None]:
+    def _blame(self, *, reset: bool = False, again: bool = True) -> Iterator[None]:
         """Turn what the environment raises into an error that names it; ours stay as they are."""
         try:
-            with handlers_kept():
+            with handlers_kept(), self._shared.lent(again=again):
                 yield
         except PbvfError:
             raise
@@ -268,8 +272,10 @@ def run_episode(env: Env, schedule: Schedule, index: int, max_steps: int | None 
             declared.
         ResourceError: Memory, disk or open files ran out in the environment.
     """
-    run = EpisodeRun(env, schedule, index)
-    run.advance(max_steps)
+    shared = SharedRandomness(schedule.reset_seed(index), env)
+    with shared.lent(again=False):
+        run = EpisodeRun(env, schedule, index, shared=shared)
+        run.advance(max_steps)
     return run.episode()
 
 
