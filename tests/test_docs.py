@@ -135,7 +135,7 @@ RESULTS = ROOT / "docs" / "results"
 def test_results_page_shows_what_the_result_files_hold() -> None:
     page = (RESULTS / "README.md").read_text()
     results: dict[int, dict[str, Any]] = {}
-    for path in sorted((RESULTS / "fig-offline" / "raw").glob("seed-*-d*.json")):
+    for path in sorted((RESULTS / "fig-offline" / "raw").glob("seed-*-d[ae]*t.json")):
         _, seed, part = path.stem.split("-")
         stored = json.loads(path.read_text())["result"]
         results.setdefault(int(seed), {}).update(
@@ -160,6 +160,13 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
         assert f"| {seed} | {grown:.0f} | {each} | {shown} |" in page
     mean = np.mean([np.mean(one["trust_region"]["returns"]) for one in imagined])
     assert f"| mean | {mean:.0f} |" in page
+    assert len(imagined) == 20
+    seeds = [results[seed] for seed in range(20)]
+    grown = [np.mean(one["trust_region"]["returns"]) for one in imagined]
+    above = sum(g > data["best_policy"] for g, data in zip(grown, seeds, strict=True))
+    assert f"on {above}; not on seeds 2, 5 and 19" in page.replace("\n", " ")
+    assert f"and on {above} the" in README
+    assert all(g > data["best_episode"] for g, data in zip(grown, seeds, strict=True))
 
 
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
