@@ -32,6 +32,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 NOISES = (0.03, 0.0, 0.15)  # the first is the one at which features are compared
 UNROLLS = (1, 10)
 TRIAL_VALIDATION = 0.3  # least share of the episodes that the short trainings are checked on
+_WITHOUT_ANGLES = 1.1  # how much worse than by its errors a model without angles counts
 _SINGLE_STEPS = 1.25  # how much worse than by its score a model of single steps counts
 
 
@@ -67,10 +68,11 @@ def choose_settings(
     """Return the settings whose check comes out best.
 
     One choice after the other: features at the first noise and single steps, by the error at
-    all horizons; then the noise, then the steps in a row, by the score. Several steps in a row win
-    unless their score is worse by more than a quarter: the check sees only policies like those
-    of the data, and on others single steps err by far more. Where there is nothing to choose
-    nothing is trained.
+    all horizons; then the noise, then the steps in a row, by the score. The check sees only
+    policies like those of the data. On others a model without the features that an environment
+    needs, and one of single steps, err by far more. So sine and cosine win unless their error is
+    worse by more than a tenth, and several steps in a row unless their score is worse by more than
+    a quarter. Where there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -96,7 +98,8 @@ def choose_settings(
         return tried[candidate].check
 
     def error_at_all_horizons(candidate: ModelSettings) -> float:
-        return checked(candidate).error_at_all_horizons
+        error = checked(candidate).error_at_all_horizons
+        return error * (1.0 if candidate.angles else _WITHOUT_ANGLES)
 
     def score(candidate: ModelSettings) -> float:
         return checked(candidate).score

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from libtools import box_spec, lqr_return, make_policies
-from model_tools import SETTINGS, held_out, played
+from model_tools import SETTINGS, held_out, played, to_target
 from pbvf_offline.envs.lqr import LQREnv
 from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.models import choice
 from pbvf_offline.models.check import (
     HorizonCheck,
     ModelCheck,
@@ -19,6 +21,7 @@ from pbvf_offline.models.check import (
 )
 from pbvf_offline.models.choice import choose_settings, train
 from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 
@@ -127,6 +130,20 @@ def test_the_check_chooses_angles_where_an_observation_winds_and_no_noise_where_
     assert chosen.members == SETTINGS.members
     # Several steps in a row win a near tie.
     assert chosen.unroll == (10 if trials[4].check.score <= 1.25 * single.check.score else 1)
+
+
+@pytest.mark.parametrize(("error", "angles"), [(0.8, True), (1.09, True), (1.11, False)])
+def test_angles_win_a_near_tie(error: float, angles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors with angles in units of those without; the trainings themselves are left out."""
+
+    def check(candidate: ModelSettings, *_: Any) -> ModelCheck:
+        found = error if candidate.angles else 1.0
+        return ModelCheck((HorizonCheck(10, 9, 0.9, 1, found, 1, 0.9, found),), None, None, 60)
+
+    monkeypatch.setattr(choice, "train", lambda data, held, settings, updates: settings)
+    monkeypatch.setattr(choice, "check_model", check)
+    data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
+    assert choose_settings(data, held_out(data), SETTINGS, updates=1)[0].angles == angles
 
 
 def test_features_are_chosen_by_the_errors_at_all_horizons() -> None:
