@@ -46,7 +46,7 @@ from pbvf_runs.folder import (
     refuse_foreign,
     sweep,
 )
-from pbvf_runs.loggers import DEFAULT, RunLog
+from pbvf_runs.loggers import ANEW, DEFAULT, SETTINGS, RunLog
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -224,7 +224,7 @@ class _Runner:
             remove_tree(self.folder / CHECKPOINT_FILE)
             training = self._fresh()
         self._remove_stale()
-        self.log = RunLog(self.folder, training.steps, self.loggers)
+        self.log = self._opened_log(training.steps)
         hooks = Hooks(
             watch=self._watch,
             at=(*self.evaluate_at, *self.snapshots),
@@ -235,6 +235,18 @@ class _Runner:
         tail = train(training, self.env, self.steps, hooks)
         seconds = time.perf_counter() - started
         return self._complete(training, tail, seconds)
+
+    def _opened_log(self, steps: int) -> RunLog:
+        log = RunLog(self.folder, steps or ANEW, self.loggers)
+        if steps == 0:
+            settings = self.config.settings.to_dict()
+            named = {
+                "environment": self.config.env.name,
+                "critic": settings.pop("kind"),  # an event has a kind of its own
+                "policy": self.config.spec.arch,
+            }
+            log.add(SETTINGS, 0, named | settings)
+        return log
 
     def _fresh(self) -> Training:
         from pbvf_offline.online.training import start_training

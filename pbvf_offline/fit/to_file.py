@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pbvf_offline.critics import TrainingSet
+from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     ConflictError,
@@ -76,6 +77,7 @@ def fit_to_file(
     overwrite: bool = False,
     device: torch.device | None = None,
     progress: Callable[[int, int, float], None] | None = None,
+    on_event: OnEvent | None = None,
 ) -> FitResult:
     """Fit a critic and write it to ``out``.
 
@@ -96,6 +98,9 @@ def fit_to_file(
             what is there is the same fit with more updates.
         device: Where to compute; the CPU when None.
         progress: Called with updates done, updates wanted and the last loss.
+        on_event: Called with each event of the curve from the first on, also of a fit that goes
+            on or is complete: ``fit`` at every 100th update, the mean loss since the one
+            before, and ``validation`` at the last one.
 
     Raises:
         UsageError: A number is out of range.
@@ -111,6 +116,7 @@ def fit_to_file(
         raise UsageError(f"snapshots {wanted} are not in 1 … {updates}", where="--snapshots")
     there = _There(out, settings, dataset, device or torch.device("cpu"))
     files = [snapshot_path(out, update) for update in wanted]
+    losses = LossEvents(on_event)
     with writing(out, *files, kind=KIND, overwrite=overwrite) as refusal:
         replacing = overwrite or there.is_replacement()
         done = None if replacing else there.finished(updates)
@@ -124,6 +130,7 @@ def fit_to_file(
                 with contextlib.suppress(ConflictError):  # not of this fit: it stays
                     there.unfinished()
                     remove_file(there.partial)
+                _report_end(done, losses, on_event)
             return FitResult(done, 0.0, 0, files, already_complete=True)
         if refusal is not None:
             raise refusal
@@ -133,12 +140,21 @@ def fit_to_file(
         found = there.furthest(done, most=min([*missing, updates]))
         fit, context = _begin(data, settings, environment, there, found)
         started, first = time.perf_counter(), fit.updates
-        keeper = _Keeper(there.partial, context, updates, progress)
+        keeper = _Keeper(there.partial, context, updates, progress, losses)
         prepared = training_set(fit, data, there.device)
         result = _advance(fit, data, prepared, out, keeper, missing)
         seconds = time.perf_counter() - started
         remove_file(there.partial)
+        _report_end(result, losses, on_event)
     return FitResult(result, seconds, fit.updates - first, files, already_complete=False)
+
+
+def _report_end(file: CriticFile, losses: LossEvents, on_event: OnEvent | None) -> None:
+    """Report what the file of a finished fit holds and was not reported yet."""
+    losses(file.fit, finished=True)
+    if on_event is not None and file.validation is not None:
+        numbers = {k: v for k, v in file.validation.items() if not isinstance(v, list)}
+        on_event("validation", file.fit.updates, numbers)
 
 
 def _begin(
@@ -280,12 +296,13 @@ class _There:
 
 @dataclass
 class _Keeper:
-    """Writes the unfinished fit every so often and reports progress."""
+    """Writes the unfinished fit every so often, reports progress and losses."""
 
     partial: Path
     context: CriticContext
     total: int
     progress: Callable[[int, int, float], None] | None
+    losses: LossEvents
     last: float = dataclasses.field(default_factory=time.monotonic)
 
     def __call__(self, fit: Fit) -> None:
@@ -293,6 +310,7 @@ class _Keeper:
             self.progress(
                 fit.updates, self.total, fit.pending[-1] if fit.pending else fit.record[-1][1]
             )
+        self.losses(fit)
         if time.monotonic() - self.last > CHECKPOINT_SECONDS:
             self.keep(fit)
 

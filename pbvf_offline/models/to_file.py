@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
 from pbvf_offline.io.durable import remove_file
@@ -29,6 +30,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
 
 CHECKPOINT_SECONDS = 20.0
+_CHECKED = ("correlation", "slope", "error", "coverage", "state_error")
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,14 @@ class Hooks:
     Attributes:
         trial: Called after each short training.
         update: Called with updates done, updates wanted and the last loss.
+        on_event: Called with each event of the curve from the first on, also of a training that
+            goes on or is complete: ``trial`` by its number, ``fit`` at every 100th update, the
+            mean loss of a network since the one before, and ``check`` at the last one.
     """
 
     trial: Callable[[Trial], None] | None = None
     update: Callable[[int, int, float], None] | None = None
+    on_event: OnEvent | None = None
 
 
 def stored_model_seed(out: Path) -> int | None:
@@ -115,6 +121,8 @@ def fit_model_to_file(
         if done is not None and done.fit.total == updates:
             if refusal is None:
                 remove_file(partial)
+                _report_trials(done, hooks)
+                _report_end(done, LossEvents(hooks.on_event), hooks)
             return ModelResult(done, 0.0, 0, already_complete=True)
         if refusal is not None:
             raise refusal
@@ -124,11 +132,15 @@ def fit_model_to_file(
         file = _unfinished(partial, request, updates, dataset) or done
         if file is None:
             file = _begin(data, request, held, updates, environment, dataset, hooks)
-        first = _train(file, data, held, updates, partial, hooks)
+        else:
+            _report_trials(file, hooks)
+        losses = LossEvents(hooks.on_event)
+        first = _train(file, data, held, updates, _Keeper(partial, file, hooks, losses))
         check = check_model(file.ensemble, data, held, request.seed)
         result = dataclasses.replace(file, check=check)
         result.save(out)
         remove_file(partial)
+        _report_end(result, losses, hooks)
     seconds = time.perf_counter() - started
     return ModelResult(result, seconds, updates - first, already_complete=False)
 
@@ -138,14 +150,12 @@ def _train(
     data: Trajectories,
     held: NDArray[np.bool_],
     updates: int,
-    partial: Path,
-    hooks: Hooks,
+    keeper: _Keeper,
 ) -> int:
     """Train to the updates wanted and return how many there were."""
     fit = file.fit
     fit.extend(updates)
     first = fit.updates
-    keeper = _Keeper(partial, file, hooks)
     steps = Steps.of(data, fit.ensemble.scales, np.flatnonzero(~held[data.episode]))
     try:
         advance(fit, steps, updates, keeper)
@@ -159,6 +169,29 @@ def _train(
     return first
 
 
+def _report_trials(file: ModelFile, hooks: Hooks) -> None:
+    for number, trial in enumerate(file.trials, start=1):
+        _report_trial(number, trial, hooks)
+
+
+def _report_trial(number: int, trial: Trial, hooks: Hooks) -> None:
+    if hooks.on_event is not None:
+        values = {name: getattr(trial, name) for name in ("noise", "angles", "unroll")}
+        hooks.on_event("trial", number, values | {"score": trial.check.score})
+
+
+def _report_end(file: ModelFile, losses: LossEvents, hooks: Hooks) -> None:
+    """Report what the file of a finished training holds and was not reported yet."""
+    losses(file.fit, finished=True)
+    if hooks.on_event is not None and file.check is not None:
+        values = {
+            f"{name}_{horizon.steps}": getattr(horizon, name)
+            for horizon in file.check.horizons
+            for name in _CHECKED
+        }
+        hooks.on_event("check", file.fit.updates, values)
+
+
 def _begin(
     data: Trajectories,
     request: ModelRequest,
@@ -168,6 +201,15 @@ def _begin(
     dataset: str,
     hooks: Hooks,
 ) -> ModelFile:
+    tried = 0
+
+    def note(trial: Trial) -> None:
+        nonlocal tried
+        tried += 1
+        _report_trial(tried, trial, hooks)
+        if hooks.trial is not None:
+            hooks.trial(trial)
+
     shape = {field.name: getattr(request, field.name) for field in fields(ModelShape)}
     share = max(request.validation, TRIAL_VALIDATION)
     settings, trials = choose_settings(
@@ -178,7 +220,7 @@ def _begin(
         angles=(False, True) if request.angles is None else (request.angles,),
         unrolls=UNROLLS if request.unroll is None else (request.unroll,),
         updates=request.trial_updates,
-        note=hooks.trial,
+        note=note,
     )
     scales = Scales.of(data, np.flatnonzero(~held[data.episode]))
     initial = data.initial_observations.astype(np.float64)
@@ -235,11 +277,12 @@ def _refuse_difference(file: ModelFile, request: ModelRequest, dataset: str, pat
 
 @dataclass
 class _Keeper:
-    """Writes the unfinished training every so often and reports progress."""
+    """Writes the unfinished training every so often, reports progress and losses."""
 
     partial: Path
     file: ModelFile
     hooks: Hooks
+    losses: LossEvents
     last: float = 0.0
 
     def __post_init__(self) -> None:
@@ -249,6 +292,7 @@ class _Keeper:
         if self.hooks.update is not None:
             loss = fit.pending[-1] if fit.pending else fit.record[-1][1]
             self.hooks.update(fit.updates, fit.total, loss)
+        self.losses(fit)
         if time.monotonic() - self.last > CHECKPOINT_SECONDS:
             self.keep()
 

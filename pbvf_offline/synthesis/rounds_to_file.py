@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.make import registered_limit
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, PbvfError
@@ -59,11 +60,15 @@ class RoundCallbacks:
         begun: Called when there is something to do, before the first round.
         after_round: Called after each round.
         after_update: Called after each update of the default recipe.
+        on_event: Called with each event of the curve: ``round`` by its number over all tries,
+            ``recipe`` at every 100th update of the default recipe, the mean loss since the one
+            before, and after the last round ``comparison``. Not of rounds that are complete.
     """
 
     begun: Callable[[], None] | None = None
     after_round: Callable[[Round], None] | None = None
     after_update: Callable[[Fit], None] | None = None
+    on_event: OnEvent | None = None
 
 
 NO_CALLBACKS: Final = RoundCallbacks()
@@ -117,6 +122,7 @@ def rounds_to_file(
             callbacks.begun()
         started = time.perf_counter()
         horizon = episode_limit(data, environment)
+        curve = _Curve(callbacks, settings)
         file = imagined_rounds(
             data,
             model.ensemble,
@@ -125,7 +131,7 @@ def rounds_to_file(
             horizon=horizon,
             environment=environment,
             dataset=dataset,
-            after_round=callbacks.after_round,
+            after_round=curve.after_round,
         )
         if settings.compare > 0:
             file = better_critic(
@@ -135,10 +141,37 @@ def rounds_to_file(
                 settings,
                 environment=environment,
                 dataset=dataset,
-                after_update=callbacks.after_update,
+                after_update=curve.after_update,
             )
+            curve.compared(file)
         file.save(out)
     return RoundsResult(file, time.perf_counter() - started, already_complete=False)
+
+
+class _Curve:
+    """Reports the rounds, and the losses of the default recipe, as they come."""
+
+    def __init__(self, callbacks: RoundCallbacks, settings: RoundSettings) -> None:
+        self._callbacks, self._compare, self._rounds = callbacks, settings.compare, 0
+        self._losses = LossEvents(callbacks.on_event, "recipe")
+
+    def after_round(self, done: Round) -> None:
+        self._rounds += 1
+        if self._callbacks.on_event is not None:
+            self._callbacks.on_event("round", self._rounds, done.to_dict())
+        if self._callbacks.after_round is not None:
+            self._callbacks.after_round(done)
+
+    def after_update(self, fit: Fit) -> None:
+        self._losses(fit, finished=fit.updates == self._compare)
+        if self._callbacks.after_update is not None:
+            self._callbacks.after_update(fit)
+
+    def compared(self, file: CriticFile) -> None:
+        said = None if file.imagined is None else file.imagined.comparison
+        if self._callbacks.on_event is not None and said is not None:
+            values = {"imagined": said.imagined, "recipe": said.recipe}
+            self._callbacks.on_event("comparison", self._rounds, values)
 
 
 def stored_rounds_seed(out: Path) -> int | None:

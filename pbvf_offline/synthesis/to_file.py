@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.curve import OnEvent
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.io.output_file import writing
@@ -24,6 +25,14 @@ from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, best_of_the_
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 
 _LOOKED_AT = ("returns", "closest", "curve", "cautious", "above_data", "data_cautious")
+_MEANS = {
+    "predicted": "mean_predicted",
+    "objective": "mean_objective",
+    "distance": "mean_distance",
+    "returns": "mean_return",  # as training runs call it
+    "closest": "mean_closest_return",
+    "cautious": "mean_cautious_return",
+}
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,7 @@ def synthesize_to_file(
     model_digest: str | None = None,
     overwrite: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
+    on_event: OnEvent | None = None,
 ) -> SynthesisResult:
     """Grow policies and write them, with what was measured of them, to ``out``.
 
@@ -102,6 +112,9 @@ def synthesize_to_file(
         model_digest: Digest of the model's file.
         overwrite: Start over whatever is there.
         progress: Called with the stage's name, what is done and the total.
+        on_event: Called with each event of the curve: ``ascent`` at each step, the mean
+            objective, ``evaluation`` where the policies were measured, and ``result`` of those
+            chosen. Not of a synthesis that is complete.
 
     Raises:
         ConflictError: ``out`` exists with other settings, or another process writes it.
@@ -148,9 +161,7 @@ def synthesize_to_file(
             given=given,
             observations=observations,
             waypoint_every=None if evaluation is None else evaluation.every,
-            after_step=None
-            if progress is None
-            else lambda step, _: progress("synthesize", step, settings.steps),
+            after_step=_after_step(settings.steps, progress, on_event),
         )
         result = {
             "predicted": grown.predicted.tolist(),
@@ -167,7 +178,35 @@ def synthesize_to_file(
         origin = {**made_from, **looked_at, "result": before | result}
         file = PoliciesFile(grown.policies, critic.context.environment, origin)
         file.save(out)
+        if on_event is not None:
+            _report_result(before | result, settings.steps, on_event)
     return _result(file, already_complete=False)
+
+
+def _after_step(
+    steps: int, progress: Callable[[str, int, int], None] | None, on_event: OnEvent | None
+) -> Callable[[int, float], None]:
+    """Return what is called after each step of the ascent."""
+
+    def after_step(step: int, objective: float) -> None:
+        if on_event is not None:
+            on_event("ascent", step, {"objective": objective})
+        if progress is not None:
+            progress("synthesize", step, steps)
+
+    return after_step
+
+
+def _report_result(result: Mapping[str, Any], steps: int, on_event: OnEvent) -> None:
+    """Report what was measured along the ascent, and means over the chosen policies."""
+    for point in result.get("curve") or ():
+        values = {name: point[name] for name in ("returns", "predicted")}
+        on_event("evaluation", point["step"], _means(values) | values)
+    on_event("result", steps, _means(result))
+
+
+def _means(lists: Mapping[str, Any]) -> dict[str, float]:
+    return {mean: float(np.mean(lists[name])) for name, mean in _MEANS.items() if lists.get(name)}
 
 
 def _measure(

@@ -95,6 +95,25 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
         assert paths[0].read_bytes() != paths[2].read_bytes()
 
 
+@pytest.mark.parametrize("at", [1, 150, 240])
+def test_a_fit_that_goes_on_reports_the_curve_of_an_undisturbed_one(
+    at: int, tmp_path: Path
+) -> None:
+    curve: list[tuple[Any, ...]] = []
+    whole = run(tmp_path / "whole.safetensors", 240, on_event=lambda *event: curve.append(event))
+    assert [(kind, update) for kind, update, _ in curve] == [
+        *(("fit", update) for update in (100, 200, 240)),
+        ("validation", 240),
+    ]
+    assert [(u, v["loss"]) for _, u, v in curve[:2]] == whole.file.fit.record
+    out = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 240, progress=Interrupt(at))
+    again: list[tuple[Any, ...]] = []
+    run(out, 240, on_event=lambda *event: again.append(event))
+    assert again == curve
+
+
 @pytest.mark.parametrize("at", [1, 2, 50, 99, 100, 101, 119, 120])
 def test_interrupted_and_continued(at: int, tmp_path: Path, undisturbed: bytes) -> None:
     out = tmp_path / "c.safetensors"

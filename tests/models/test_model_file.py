@@ -101,7 +101,8 @@ def test_the_same_call_finds_it_complete_and_another_is_a_conflict(tmp_path: Pat
 def test_an_interrupted_training_continues_to_the_same_bytes(
     tmp_path: Path, request_: ModelRequest, at: int
 ) -> None:
-    make(tmp_path / "whole.safetensors", request_)
+    curve: list[tuple[object, ...]] = []
+    make(tmp_path / "whole.safetensors", request_, hooks=Hooks(on_event=lambda *e: curve.append(e)))
 
     def stop(done: int, wanted: int, loss: float) -> None:
         assert (wanted, loss > 0) == (100, True)
@@ -113,10 +114,12 @@ def test_an_interrupted_training_continues_to_the_same_bytes(
         make(out, request_, hooks=Hooks(update=stop))
     assert not out.exists()
     assert stored_model_seed(out) == 3
-    trials = []
-    rest = make(out, request_, hooks=Hooks(trial=trials.append))
+    trials, again = [], []
+    hooks = Hooks(trial=trials.append, on_event=lambda *event: again.append(event))
+    rest = make(out, request_, hooks=hooks)
     assert rest.updates_done_now == 100 - at
     assert trials == []
+    assert again == curve  # trials and check too, from the first event on
     assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "m.safetensors",

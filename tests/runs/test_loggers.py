@@ -9,7 +9,7 @@ import pytest
 from cli_tools import content
 from faults import read_only
 from pbvf_offline.errors import ResourceError, UsageError
-from pbvf_runs.loggers import DEFAULT, LOGGERS, RunLog
+from pbvf_runs.loggers import ANEW, DEFAULT, LOGGERS, SETTINGS, RunLog
 from pbvf_runs.train import train_run
 from run_tools import run_config
 
@@ -23,7 +23,8 @@ CONFIG = run_config("pssvf", "toyenv:Toy-v0", evaluations=2, gamma=1.0)
 
 @every_logger
 def test_a_logger_writes_in_its_own_place_alone(name: str, tmp_path: Path) -> None:
-    log = RunLog(tmp_path, 0, [name])
+    log = RunLog(tmp_path, ANEW, [name])
+    log.add(SETTINGS, 0, {"lr": 0.1, "hidden": [8, 8], "policy": None, "seed": 0, "fast": True})
     log.add("episode", 5, EPISODE)
     log.flush()
     log.add("evaluation", 9, EVALUATION)
@@ -37,7 +38,7 @@ def test_a_logger_writes_in_its_own_place_alone(name: str, tmp_path: Path) -> No
 
 @every_logger
 def test_a_logger_goes_on_from_an_earlier_step(name: str, tmp_path: Path) -> None:
-    for step in (0, 7):  # the second call does step 9 again
+    for step in (ANEW, 7):  # the second call does step 9 again
         log = RunLog(tmp_path, step, [name])
         log.add("episode", 9, EPISODE)
         log.close()
@@ -64,7 +65,7 @@ def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None
 @every_logger
 def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
     with read_only(tmp_path), pytest.raises(ResourceError, match=str(tmp_path)):
-        RunLog(tmp_path, 0, [name])
+        RunLog(tmp_path, ANEW, [name])
 
 
 def test_an_unknown_logger(tmp_path: Path) -> None:

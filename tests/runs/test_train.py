@@ -119,6 +119,13 @@ def test_metrics_say_what_happened(tmp_path: Path) -> None:
     result = train_run(CONFIG, tmp_path / "run", 90)
     text = (tmp_path / "run/metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
+    first, *others = lines
+    assert (first["kind"], first["step"], first["lr_critic"]) == (
+        "settings",
+        0,
+        CONFIG.settings.lr_critic,
+    )
+    assert all(line["kind"] != "settings" for line in others)
     episodes = [line for line in lines if line["kind"] == "episode"]
     assert [(e["step"], e["return"]) for e in episodes] == list(result.training_returns)
     assert [e["episode"] for e in episodes] == list(range(result.episodes))

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.commands import fit_imagined as imagined
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
-from pbvf_cli.shared.registered import Critic
+from pbvf_cli.shared.registered import Critic, CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.fit.rounds import IMAGINED, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
@@ -72,6 +73,8 @@ def fit_critic(
     force: Annotated[
         bool, option("--force", "Use the model though its own check failed.", panel=IMAGINED)
     ] = False,
+    log_dir: options.LogDir = None,
+    logger: CurveLoggers = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
@@ -83,6 +86,7 @@ def fit_critic(
     """
     wanted = values.parse_numbers(snapshots, "--snapshots")
     values.output_file(out)
+    curve = Curve(log_dir, logger)
     asked = imagined.shared(critic, given, search)
     more = {"--updates": updates, "--snapshots": snapshots}
     imagined.refuse_others(
@@ -105,6 +109,7 @@ def fit_critic(
     table.show("critic", critic)
     table.show("out", out)
     if model is not None:
+        devices.runs_on_cpu(device, sink)
         imagined.fit_imagined(
             sink,
             table,
@@ -113,9 +118,9 @@ def fit_critic(
             model,
             out,
             asked,
+            curve,
             overwrite=overwrite,
             force=force,
-            device=device,
         )
         return
     bonus = data.trajectories.reward_survive is not None
@@ -127,6 +132,7 @@ def fit_critic(
     )
     if wanted:
         table.show("snapshots", wanted)
+    curve.show(table)
     table.show("device", str(torch_device), devices.source(device))
     sink.settings("pbvf fit-critic", table.settings)
     if cut := data.counts["cut_episodes"]:
@@ -134,7 +140,11 @@ def fit_critic(
             f"note: {cut} episode(s) cut short by a step budget serve TD only: they have no "
             "return and no Monte Carlo target"
         )
-    with Bar("fitting", "updates", sink=sink) as bar, signals.held():
+    with (
+        Bar("fitting", "updates", sink=sink) as bar,
+        curve.opened("fit-critic", table, out) as on_event,
+        signals.held(),
+    ):
 
         def report(done: int, total: int, loss: float) -> None:
             signals.check()  # between two whole updates, so that what is kept is whole
@@ -151,6 +161,7 @@ def fit_critic(
             overwrite=overwrite,
             device=torch_device,
             progress=report,
+            on_event=on_event,
         )
     _print(sink, out, result, data)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_cli.shared import devices
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
@@ -18,8 +17,8 @@ from pbvf_offline.fit.rounds import RoundSettings, round_defaults
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
+    from pbvf_cli.shared.curves import Curve
     from pbvf_cli.shared.data import Data
-    from pbvf_cli.shared.options import DeviceName
     from pbvf_offline.fit.loop import Fit
     from pbvf_offline.fit.rounds import Round
     from pbvf_offline.fit.settings import FitSettings
@@ -70,10 +69,10 @@ def fit_imagined(
     model: Path,
     out: Path,
     given: Given[RoundSettings],
+    curve: Curve,
     *,
     overwrite: bool,
     force: bool,
-    device: DeviceName,
 ) -> None:
     """Run the rounds and print their result.
 
@@ -85,9 +84,9 @@ def fit_imagined(
         model: The model file.
         out: The critic file.
         given: Settings of the rounds.
+        curve: Where the curve goes.
         overwrite: Replace the output, also one of other settings.
         force: Use the model though its check failed.
-        device: Where tensors should live; this runs on the CPU.
 
     Raises:
         IncompatibleError: The model does not fit the dataset, or its check failed.
@@ -104,7 +103,6 @@ def fit_imagined(
         )
 
     signals.continues = False  # rounds have no file of their progress
-    devices.runs_on_cpu(device, sink)
     file = load_model(model)
     refuse_unfit(file, force=force)
     table.show("model", model)
@@ -120,6 +118,7 @@ def fit_imagined(
             where="--policy",
             remedy="add --fingerprint N: it then reads what policies do",
         )
+    curve.show(table)
     sink.settings("pbvf fit-critic", table.settings)
     if file.dataset != data.digest:
         sink.note("note: the model was learned from other data")
@@ -130,6 +129,7 @@ def fit_imagined(
     with (
         Bar("imagining", "rounds", sink=sink) as bar,
         Bar("comparing", "updates", sink=sink) as other,
+        curve.opened("fit-critic", table, out) as on_event,
     ):
 
         def report(last: Round) -> None:
@@ -150,10 +150,11 @@ def fit_imagined(
             environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
-            callbacks=RoundCallbacks(
-                sink.begin, report, compared
-            ),  # the first round may take a minute
+            # The first round may take a minute.
+            callbacks=RoundCallbacks(sink.begin, report, compared, on_event),
         )
+    if result.already_complete:
+        curve.note_missing(sink)
     _print(sink, out, result, data)
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.output import Sink, number, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.registered import CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.models.settings import MODEL_SOURCES, MODEL_UPDATES, ModelRequest
 from pbvf_offline.records import Defaults
@@ -45,6 +47,8 @@ def fit_model(
         ),
     ] = None,
     given: Given[ModelRequest],
+    log_dir: options.LogDir = None,
+    logger: CurveLoggers = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
@@ -56,6 +60,7 @@ def fit_model(
     continues an interrupted training, and finds a finished one complete.
     """
     values.output_file(out)
+    curve = Curve(log_dir, logger)
 
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.models.network import has_bfloat16
@@ -71,6 +76,7 @@ def fit_model(
         Defaults(ModelRequest(seed=0, bfloat16=has_bfloat16()), MODEL_SOURCES),
         stored_seed=None if overwrite else lambda: stored_model_seed(out),
     )
+    curve.show(table)
     sink.settings("pbvf fit-model", table.settings)
 
     def tried(trial: Trial) -> None:
@@ -82,7 +88,11 @@ def fit_model(
             f"tried noise {trial.noise:g} {angles} angles, {trial.unroll} in a row: error {error}"
         )
 
-    with Bar("learning", "updates", sink=sink) as bar, signals.held():
+    with (
+        Bar("learning", "updates", sink=sink) as bar,
+        curve.opened("fit-model", table, out) as on_event,
+        signals.held(),
+    ):
 
         def report(done: int, total: int, loss: float) -> None:
             signals.check()  # between two whole updates, so that what is kept is whole
@@ -96,7 +106,7 @@ def fit_model(
             environment=data.environment,
             dataset=data.digest,
             overwrite=overwrite,
-            hooks=Hooks(trial=tried, update=report),
+            hooks=Hooks(trial=tried, update=report, on_event=on_event),
         )
     _print(sink, out, result, data)
 

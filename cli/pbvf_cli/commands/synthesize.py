@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.critics import load_evaluator, refuse_unread
+from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, as_payload, number
 from pbvf_cli.shared.progress import Bar
-from pbvf_cli.shared.registered import Wrappers
+from pbvf_cli.shared.registered import CurveLoggers, Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import UsageError
 from pbvf_offline.records import Defaults
@@ -70,6 +71,8 @@ def synthesize(
     wrapper: Wrappers = None,
     protocol: Given[EvaluationSettings],
     workers: options.Workers = None,
+    log_dir: options.LogDir = None,
+    logger: CurveLoggers = None,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
@@ -79,6 +82,7 @@ def synthesize(
     With --from, given policies climb instead. Only --evaluate takes environment steps.
     """
     values.output_file(out, start if overwrite else None)
+    curve = Curve(log_dir, logger)
     trust_region = given.get("trust_region", True)
     _refuse_contradictions(given, start)
     place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
@@ -125,11 +129,13 @@ def synthesize(
     if model is not None:
         table.show("model", model)
         evaluator = load_evaluator(model, file, None, sink)
+    curve.show(table)
     sink.settings("pbvf synthesize", table.settings)
     with (
         Bar("climbing", "steps", sink=sink) as climb,
         Bar("measuring", "episodes", sink=sink) as measure,
         Bar("imagining", "policies", sink=sink) as imagine,
+        curve.opened("synthesize", table, out) as on_event,
     ):
         bars = {"synthesize": climb, "evaluate": measure, "imagine": imagine}
         result = synthesize_to_file(
@@ -146,7 +152,10 @@ def synthesize(
             model_digest=None if model is None else file_digest(model),
             overwrite=overwrite,
             progress=lambda stage, done, total: bars[stage].update(done, total),
+            on_event=on_event,
         )
+    if result.already_complete:
+        curve.note_missing(sink)
     measured_in = {} if evaluation is None else environments.environment_payload(evaluation.env)
     _print(sink, out, settings.seed, result, measured_in)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -95,6 +96,13 @@ Authors = Annotated[
 Replace = Annotated[bool, option("--overwrite", "Replace the output, if it differs.")]
 Overwrite = Annotated[
     bool, option("--overwrite", "Replace the output, also one of other settings.")
+]
+
+LogDir = Annotated[
+    Path | None,
+    option(
+        "--log-dir", "Where metrics.jsonl and TensorBoard events of the curve are written.", "DIR"
+    ),
 ]
 
 # ----------------------------------------------------------------------- how it is done

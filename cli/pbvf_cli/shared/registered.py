@@ -46,12 +46,16 @@ Wrappers = Annotated[
         show_default="none",
     ),
 ]
+
+
+def _loggers(text: str) -> Any:
+    return registered("--logger", LOGGERS, text, default=" and ".join(DEFAULT))
+
+
 Loggers = Annotated[
     list[str] | None,
-    registered(
-        "--logger",
-        LOGGERS,
-        "Where episodes and evaluations are logged, in the run's folder; may be repeated.",
-        default=" and ".join(DEFAULT),
-    ),
+    _loggers("Where episodes and evaluations are logged, in the run's folder; may be repeated."),
+]
+CurveLoggers = Annotated[
+    list[str] | None, _loggers("Who writes the curve of --log-dir; may be repeated.")
 ]

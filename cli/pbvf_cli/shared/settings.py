@@ -101,9 +101,10 @@ class SettingsTable:
                 continue
             known = field.name in values
             value = values[field.name] if known else getattr(defaults.settings, field.name)
+            text = field.text(value)
             self.show(
                 field.option.lstrip("-"),
-                value if isinstance(value, bool) else field.text(value) or None,
+                value if str(value) == text else text or None,  # a number stays one
                 "given" if known else defaults.source_of(field.name),
             )
         return dataclasses.replace(defaults.settings, **values)

@@ -1,8 +1,9 @@
-"""Loggers: what a training run records while it runs.
+"""Loggers: what a training run, a fit or a synthesis records while it runs.
 
 A new logger is one file: a module of this package, called as users call the logger, with a class
 ``Log`` that does what :class:`Logger` says. A package adds one with the entry point group
-``pbvf_runs.loggers``. What loggers write is derived: a run never reads it back.
+``pbvf_runs.loggers``. What loggers write is derived: nothing here ever reads it back. A logger
+that needs a package of an extra refuses, when its module is imported, to be without it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any, Final, Protocol
 
 from pbvf_offline.registry import Registry
 
+ANEW: Final = -1
+"""The step that a run or curve begins at, before its settings."""
+SETTINGS: Final = "settings"
 DEFAULT: Final = ("metrics", "tensorboard")
 METRICS_FILE: Final = "metrics.jsonl"
 EVENTS_FOLDER: Final = "tensorboard"
@@ -28,8 +32,8 @@ class Logger(Protocol):
     Args:
         place: The file or folder in the run's folder that is this logger's own. The folder
             above it exists.
-        step: Environment step that the run continues from; 0 at its start. Later events of an
-            earlier call will be added again.
+        step: Environment step that the run continues from. Later events of an earlier call
+            will be added again, from :data:`ANEW` on all of them.
 
     Raises:
         OSError: The place cannot be written.
@@ -41,8 +45,11 @@ class Logger(Protocol):
         """Take in one event.
 
         Args:
-            kind: ``episode`` or ``evaluation``.
-            step: Environment steps of the run.
+            kind: ``settings`` once, before all others; of training runs ``episode`` and
+                ``evaluation``; of fits and syntheses what ``on_event`` of the functions that make
+                them says.
+            step: Environment steps of the run, gradient steps of a fit or synthesis, or the
+                number of the round or trial; 0 of settings.
             values: JSON values by name; returns are in units of reward, lengths in steps.
         """
 
@@ -60,12 +67,17 @@ LOGGERS: Registry[type[Logger]] = Registry(
 )
 
 
+def place_of(folder: Path, name: str) -> Path:
+    """Return the file or folder in a run's folder that is a logger's own."""
+    return folder / _PLACES.get(name, f"{LOGS_FOLDER}/{name}")
+
+
 class RunLog:
     """Hands the events of a run to its loggers.
 
     Args:
         folder: The run's folder.
-        step: Environment step that the run continues from.
+        step: Environment step that the run continues from, or :data:`ANEW`.
         names: Loggers, by their names in :data:`LOGGERS`.
 
     Raises:
@@ -81,7 +93,7 @@ class RunLog:
             undo.callback(self.close)
             for name in names:
                 kind = LOGGERS.choose(name, where="--logger")
-                place = folder / _PLACES.get(name, f"{LOGS_FOLDER}/{name}")
+                place = place_of(folder, name)
                 try:
                     place.parent.mkdir(exist_ok=True)
                     self._loggers.append(kind(place, step))

@@ -1,0 +1,75 @@
+"""``--log-dir``: the curve of a fit or a synthesis."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbvf_cli.shared import values
+from pbvf_offline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pbvf_cli.shared.output import Sink
+    from pbvf_cli.shared.settings import SettingsTable
+    from pbvf_offline.curve import OnEvent
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What was given of ``--log-dir`` and ``--logger``.
+
+    Raises:
+        UsageError: The folder is a file, or there are loggers and no folder.
+    """
+
+    log_dir: Path | None
+    logger: Sequence[str] | None
+
+    def __post_init__(self) -> None:
+        if self.log_dir is not None:
+            values.output_folder(self.log_dir)
+        elif self.logger:
+            raise UsageError("has nowhere to write", where="--logger", remedy="give --log-dir too")
+
+    def show(self, table: SettingsTable) -> None:
+        """Add the folder and the loggers to the settings, where there are any."""
+        from pbvf_runs.loggers import DEFAULT
+
+        if self.log_dir is not None:
+            table.show("log-dir", self.log_dir)
+            table.choose("logger", self.logger, DEFAULT)
+
+    @contextlib.contextmanager
+    def opened(self, command: str, table: SettingsTable, out: Path) -> Iterator[OnEvent | None]:
+        """Yield what takes the events of a command that writes ``out``, if anything does.
+
+        Raises:
+            ConflictError: The folder holds another curve.
+        """
+        if self.log_dir is None:
+            yield None
+            return
+
+        from pbvf_runs.curves import CurveLog
+        from pbvf_runs.loggers import DEFAULT
+
+        settings = {"command": command} | {
+            s.name: s.value if isinstance(s.value, int | float | None) else s.shown
+            for s in table.settings
+        }
+        log = CurveLog(self.log_dir, out, settings, self.logger or DEFAULT)
+        with contextlib.closing(log):
+            yield log.add
+
+    def note_missing(self, sink: Sink) -> None:
+        """Say that an output that is complete does not hold its curve, where it is asked for."""
+        from pbvf_runs.curves import CURVE_FILE
+
+        if self.log_dir is not None and not (self.log_dir / CURVE_FILE).exists():
+            sink.note(
+                f"note: {self.log_dir}: there is no curve, because nothing was left to do; "
+                "--overwrite makes the output again, with one"
+            )
