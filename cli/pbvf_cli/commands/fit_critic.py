@@ -75,6 +75,7 @@ def fit_critic(
     ] = False,
     log_dir: options.LogDir = None,
     logger: CurveLoggers = None,
+    threads: options.Threads = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
@@ -108,6 +109,7 @@ def fit_critic(
     data = open_data(dataset, table, require_manifest=require_manifest)
     table.show("critic", critic)
     table.show("out", out)
+    devices.use_threads(threads, table)
     if model is not None:
         devices.runs_on_cpu(device, sink)
         imagined.fit_imagined(

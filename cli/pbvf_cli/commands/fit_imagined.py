@@ -153,8 +153,7 @@ def fit_imagined(
             # The first round may take a minute.
             callbacks=RoundCallbacks(sink.begin, report, compared, on_event),
         )
-    if result.already_complete:
-        curve.note_missing(sink)
+    curve.note_missing(sink, complete=result.already_complete)
     _print(sink, out, result, data)
 
 

@@ -49,6 +49,7 @@ def fit_model(
     given: Given[ModelRequest],
     log_dir: options.LogDir = None,
     logger: CurveLoggers = None,
+    threads: options.Threads = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
@@ -70,6 +71,7 @@ def fit_model(
     table = SettingsTable()
     data = open_data(dataset, table, require_manifest=require_manifest)
     table.show("out", out)
+    devices.use_threads(threads, table)
     updates = table.choose("updates", updates, MODEL_UPDATES)
     request = table.fill(
         given,

@@ -73,6 +73,7 @@ def quickstart(
             show_default="2",
         ),
     ] = None,
+    threads: options.Threads = None,
     seed: options.Seed = None,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
@@ -95,6 +96,7 @@ def quickstart(
     own = MODEL_UPDATES if recipe is Recipe.MODEL else CRITICS["psvf"].offline.updates
     updates = table.choose("updates", updates, own)
     workers = table.choose("workers", workers, 2)
+    devices.use_threads(threads, table)
     chosen = check_seed(table.choose("seed", seed, 0))
     sink.settings("pbvf quickstart", table.settings)
     bars: dict[str, Bar] = {}

@@ -71,6 +71,7 @@ def synthesize(
     wrapper: Wrappers = None,
     protocol: Given[EvaluationSettings],
     workers: options.Workers = None,
+    threads: options.Threads = None,
     log_dir: options.LogDir = None,
     logger: CurveLoggers = None,
     overwrite: options.Overwrite = False,
@@ -104,6 +105,7 @@ def synthesize(
     table = SettingsTable()
     table.show("critic", critic)
     table.show("out", out)
+    devices.use_threads(threads, table)
     started = None if start is None else _started(start, file)
     if start is not None:
         table.show("from", start)
@@ -154,8 +156,7 @@ def synthesize(
             progress=lambda stage, done, total: bars[stage].update(done, total),
             on_event=on_event,
         )
-    if result.already_complete:
-        curve.note_missing(sink)
+    curve.note_missing(sink, complete=result.already_complete)
     measured_in = {} if evaluation is None else environments.environment_payload(evaluation.env)
     _print(sink, out, settings.seed, result, measured_in)
 

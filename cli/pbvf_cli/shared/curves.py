@@ -64,11 +64,11 @@ class Curve:
         with contextlib.closing(log):
             yield log.add
 
-    def note_missing(self, sink: Sink) -> None:
+    def note_missing(self, sink: Sink, *, complete: bool) -> None:
         """Say that an output that is complete does not hold its curve, where it is asked for."""
         from pbvf_runs.curves import CURVE_FILE
 
-        if self.log_dir is not None and not (self.log_dir / CURVE_FILE).exists():
+        if complete and self.log_dir is not None and not (self.log_dir / CURVE_FILE).exists():
             sink.note(
                 f"note: {self.log_dir}: there is no curve, because nothing was left to do; "
                 "--overwrite makes the output again, with one"

@@ -1,4 +1,4 @@
-"""Where tensors live."""
+"""Where tensors live, and how many threads compute with them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from pbvf_cli.shared.output import Sink
+    from pbvf_cli.shared.settings import SettingsTable
 
 
 def torch_device(device: DeviceName) -> torch.device:
@@ -40,3 +41,18 @@ def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
     """Say that a command which runs on the CPU alone has no use for another device."""
     if device is DeviceName.CUDA:
         sink.note("note: this runs on the CPU; --device cuda changes nothing here")
+
+
+def use_threads(given: int | None, table: SettingsTable) -> None:
+    """Have this process compute on so many threads, one by default, and add it to the settings.
+
+    Threads wait for each other several times an update by running in circles. Where processes
+    have more threads than there are cores, that takes the time of those that have work to do. And
+    the order of a sum, with it the last digits of a result, may depend on their number.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threads = table.choose("threads", given, 1)
+    torch.set_num_threads(threads)
+    threadpool_limits(threads, user_api="blas")  # numpy's

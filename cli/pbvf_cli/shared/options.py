@@ -14,6 +14,7 @@ from pbvf_offline.setting_types import MOST
 
 _COMMON = "Every command"
 MOST_WORKERS = 10_000
+MOST_THREADS = 1_024
 
 
 class DeviceName(StrEnum):
@@ -113,6 +114,15 @@ Workers = Annotated[
         "--workers",
         "Processes that run episodes; results do not change.",
         most=MOST_WORKERS,
+        show_default="1",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    counting(
+        "--threads",
+        "Threads that compute. More may be faster where cores are idle, and change last digits.",
+        most=MOST_THREADS,
         show_default="1",
     ),
 ]
