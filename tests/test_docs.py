@@ -90,6 +90,19 @@ def test_readme_names_files_that_exist() -> None:
             assert (page.parent / name).exists(), f"{page.name}: {name}"
 
 
+def test_modules_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_/]+/[a-z_0-9]+\.py)(?::[A-Za-z_.]+)?`", page))
+    assert len(named) > 20
+    known = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("pbvf_offline", "datasets", "cli", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    missing = {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)}
+    assert not missing
+
+
 def test_options_that_pages_name_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     known = {"--help", "--all"}  # --all is of scripts/test.sh
