@@ -8,14 +8,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli_tools import pbvf
 from pbvf_cli.__main__ import main
 from pbvf_cli.commands import fit_imagined
+from pbvf_datasets.read.dataset import load_dataset
 from pbvf_experiments.cells import cell
+from pbvf_experiments.metrics import estimate_metrics
+from pbvf_experiments.offline import fqe as offline_fqe
 from pbvf_experiments.offline import one_seed as offline_seed
+from pbvf_experiments.offline.evaluation import unseen_policies
 from pbvf_experiments.offline.experiment import run_offline, summary
+from pbvf_experiments.offline.fqe import FqeSettings
 from pbvf_experiments.offline.settings import (
     IMAGINED,
     OfflineSettings,
@@ -26,6 +32,7 @@ from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import Recipe, run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
+from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.presets.offline import SynthesisPreset
@@ -213,6 +220,44 @@ def test_offline_evaluation_asks_what_the_seed_has_made(tmp_path: Path) -> None:
     assert [row["rank around"] for row in rows] == [None, 0.5, 0.5]  # the mean of those there are
     error = found["ascents"]["metrics"]["imagined"]["absolute_error"]
     assert [row["error ascents"] for row in rows] == pytest.approx([error] * 3)
+
+
+def test_fitted_q_evaluation_is_asked_about_policies_from_worst_to_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def values(data: Any, policies: Any, settings: Any, **_: Any) -> Any:
+        asked.append((policies, settings))
+        return -np.arange(float(len(policies))), {"d3rlpy": "1"}
+
+    monkeypatch.setattr(offline_fqe, "fitted_q_values", values)
+    monkeypatch.setattr(offline_seed, "require_d3rlpy", lambda: None)
+    ope = OpeSettings(7, climbing=2, every=50, episodes=1)
+    settings = dataclasses.replace(
+        IMAGINING, ope=ope, recipes=("evaluation", "fqe"), fqe_policies=3, fqe_updates=5
+    )
+    results = run_offline(settings, [3], tmp_path, lambda _: None)[3]
+    found, evaluated = results["fqe"], results["evaluation"]
+    assert [policies.theta.shape[0] for policies, _ in asked] == [3, 3]
+    assert asked[0][1] == FqeSettings(3, 5, 0.99)
+    for name in ("around", "ascents"):
+        true = evaluated[name]["true"]
+        assert found[name]["true"] == [sorted(true)[place] for place in (0, 3, 6)]
+        assert found[name]["true"] == [true[row] for row in found[name]["rows"]]
+        imagined = np.array(evaluated[name]["imagined"])[found[name]["rows"]]
+        expected = estimate_metrics(np.array(found[name]["true"]), imagined).to_dict()
+        assert found[name]["metrics"]["imagined"] == expected
+        assert found[name]["metrics"]["fqe"]["regret_at_1"] == 1.0  # the worst has the highest
+    critic = load_critic(tmp_path / "work" / "seed-003" / "model-critic.safetensors")
+    data = load_dataset(tmp_path / "work" / "seed-003" / "offline" / "fragments-v0", cache=False)
+    policies = unseen_policies(data, critic, ope, env=settings.env, seed=3)
+    rows = found["ascents"]["rows"]
+    np.testing.assert_array_equal(asked[1][0].theta, policies["ascents"].theta[rows])
+    assert found["unit"] == "return discounted by 0.99 a step"
+    row = summary({3: results})[0]
+    assert row["FQE's regret@1 around"] == 1.0
+    assert row["model's rank around"] == found["around"]["metrics"]["imagined"]["rank_correlation"]
 
 
 def test_offline_with_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

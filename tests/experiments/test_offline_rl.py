@@ -1,4 +1,4 @@
-"""TD3+BC and IQL of d3rlpy; what trains is skipped where the library is missing."""
+"""TD3+BC, IQL and FQE of d3rlpy; what trains is skipped where the library is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from model_tools import played
 from pbvf_cli.__main__ import main
 from pbvf_experiments.offline import baselines as offline_rl
 from pbvf_experiments.offline.baselines import offline_rl_settings, require_d3rlpy, train_offline_rl
+from pbvf_experiments.offline.fqe import FqeSettings, fitted_q_values, fqe_settings
 from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 
 needs_d3rlpy = pytest.mark.skipif(
@@ -48,9 +50,10 @@ def test_settings() -> None:
     td3, iql = (offline_rl_settings(n, "Swimmer-v5", seed=3, updates=7) for n in ("td3bc", "iql"))
     assert (td3.gamma, td3.standardise, iql.standardise) == (0.999, True, False)
     assert offline_rl_settings("iql", "Hopper-v5", seed=3, updates=7).gamma == 0.99
+    assert fqe_settings("Swimmer-v5", seed=3, updates=7) == FqeSettings(3, 7, 0.999)
 
 
-@pytest.mark.parametrize("name", ["td3bc", "iql"])
+@pytest.mark.parametrize("name", ["td3bc", "iql", "fqe"])
 def test_a_missing_library_is_named_before_anything_is_run(
     name: str,
     tmp_path: Path,
@@ -81,6 +84,12 @@ def test_discrete_actions() -> None:
     settings = offline_rl_settings("td3bc", "CartPole-v1", seed=0, updates=1)
     with pytest.raises(IncompatibleError, match="continuous actions"):
         train_offline_rl(data(discrete=True), settings)
+    trajectories = data(discrete=True)
+    with pytest.raises(IncompatibleError, match="deterministic policies with continuous actions"):
+        fitted_q_values(trajectories, trajectories.policies, FqeSettings(0, 1, 0.9))
+    stochastic = make_policies(box_spec(3, stochastic=True), 1)
+    with pytest.raises(IncompatibleError, match="deterministic policies with continuous actions"):
+        fitted_q_values(data(), stochastic, FqeSettings(0, 1, 0.9))
 
 
 @needs_d3rlpy
@@ -129,3 +138,32 @@ def test_the_buffer_holds_the_episodes() -> None:
     np.testing.assert_array_equal(
         second.observations[0], trajectories.observations[first + 1].astype("f")
     )
+
+
+@needs_d3rlpy
+@pytest.mark.parametrize("squash", ["tanh", "none"])
+def test_fitted_q_values(squash: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Observations stay and the reward is the action, so a policy's value is known."""
+    rng = np.random.default_rng(0)
+    spec = box_spec(1, low=-2.0, high=2.0, squash=squash)
+    acting = make_policies(spec, 150, mean=[5.0], std=[2.0])
+    trajectories = played(
+        acting, lambda obs, action, _: (obs, float(action[0]), False), rng.normal(5, 2, (150, 1)), 8
+    )
+    policies = Policies(
+        spec,
+        np.array([[0.0, -0.5], [0.7, 0.4]], np.float32),
+        acting.obs_mean[:2],
+        acting.obs_std[:2],
+    )
+    settings = FqeSettings(0, 600, 0.5, lr=3e-3, target_update_interval=20)
+    before = torch.get_rng_state()
+    values, libraries = fitted_q_values(trajectories, policies, settings)
+    expected = [
+        2 * np.mean([policies.actor(k).act(obs)[0] for obs in trajectories.initial_observations])
+        for k in range(2)
+    ]
+    np.testing.assert_allclose(values, expected, atol=0.1)
+    assert libraries["d3rlpy"]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert capfd.readouterr().out == ""

@@ -32,7 +32,7 @@ from pbvf_offline.presets.offline import default_gamma
 from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Trajectories
 
-_NAMES: Final = " and ".join(OFFLINE_RL.values())
+_NAMES: Final = ", ".join((*OFFLINE_RL.values(), "FQE"))
 # d3rlpy 2.8 asks for exactly gymnasium 1.0.0, and runs with later ones. So pip finds no
 # installation of both with their dependencies, and what it needs otherwise is an extra.
 _REMEDY: Final = (
@@ -100,9 +100,9 @@ def train_offline_rl(
     """
     actions = data.policies.spec.actions
     if not isinstance(actions, BoxActions):
-        raise IncompatibleError(f"{_NAMES} need continuous actions")
+        raise IncompatibleError("TD3+BC and IQL need continuous actions")
     require_d3rlpy()
-    with private_randomness(), _quiet():
+    with private_randomness(), quiet():
         d3rlpy = importlib.import_module("d3rlpy")
         d3rlpy.seed(settings.seed)
         kinds = {"td3bc": d3rlpy.algos.TD3PlusBCConfig, "iql": d3rlpy.algos.IQLConfig}
@@ -166,7 +166,7 @@ def d3rlpy_dataset(data: Trajectories) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep what d3rlpy says of its progress off standard output, and what gym says when loaded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

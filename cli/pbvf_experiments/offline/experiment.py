@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from pbvf_experiments.offline.evaluation import summary_of_evaluation
+from pbvf_experiments.offline.fqe import summary_of_fqe
 from pbvf_experiments.offline.one_seed import Note, OneSeed
 from pbvf_experiments.offline.settings import (
     EVALUATION,
     FITS,
+    FQE,
     IMAGINED,
     OFFLINE_RL,
     SEARCH,
@@ -59,8 +61,8 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
     return of what cross-entropy search and the baselines found. ``region``: through the first other
     critic run, inside the trust region; all these at the chosen step. ``plain peak`` and
     ``plain last``: plain ascent through that other critic, mean over its policies. What
-    ``evaluation`` came to is told by :func:`summary_of_evaluation`. A number that a seed lacks is
-    None, and the mean is over the others.
+    ``evaluation`` and ``fqe`` came to is told by :func:`summary_of_evaluation` and
+    :func:`summary_of_fqe`. A number that a seed lacks is None, and the mean is over the others.
     """
     rows: list[dict[str, float | str]] = []
     for seed, result in results.items():
@@ -73,6 +75,8 @@ def summary(results: Mapping[int, Mapping[str, Any]]) -> list[dict[str, float | 
                 row[name] = float(np.mean(result[name]["returns"]))
         if EVALUATION in result:
             row |= summary_of_evaluation(result[EVALUATION])
+        if FQE in result:
+            row |= summary_of_fqe(result[FQE])
         fit = next((name for name in FITS if name in result), None)
         if fit is not None:
             row |= _summary_of_fit(result[fit])

@@ -25,9 +25,11 @@ from pbvf_experiments.offline.baselines import (
 )
 from pbvf_experiments.offline.cross_entropy import cross_entropy_search
 from pbvf_experiments.offline.data import collect_fragments, describe, mean_return
-from pbvf_experiments.offline.evaluation import evaluate_unseen
+from pbvf_experiments.offline.evaluation import evaluate_unseen, unseen_policies
+from pbvf_experiments.offline.fqe import FqeSettings, evaluate_by_fqe, fqe_settings
 from pbvf_experiments.offline.settings import (
     EVALUATION,
+    FQE,
     IMAGINED,
     OFFLINE_RL,
     SEARCH,
@@ -88,6 +90,8 @@ class OneSeed:
             return self._offline_rl(name)
         if name == EVALUATION:
             return self._evaluation()
+        if name == FQE:
+            return self._fqe()
         return self._fit(name)
 
     def check(self) -> None:
@@ -97,7 +101,8 @@ class OneSeed:
             UsageError: A package is missing.
         """
         if any(
-            name in OFFLINE_RL and not self._file(name).exists() for name in self._settings.recipes
+            name in (*OFFLINE_RL, FQE) and not self._file(name).exists()
+            for name in self._settings.recipes
         ):
             require_d3rlpy()
 
@@ -278,11 +283,12 @@ class OneSeed:
     # Off-policy evaluation.
 
     def _evaluation(self) -> dict[str, Any]:
-        described = {
-            **self._described(IMAGINED["model"]),
-            "evaluation": dataclasses.asdict(self._settings.ope),
-        }
-        return self._cell(EVALUATION, described, self._run_evaluation)
+        return self._cell(EVALUATION, self._described_evaluation(), self._run_evaluation)
+
+    def _described_evaluation(self) -> dict[str, Any]:
+        """Return what decides the policies and what model and critic say, in JSON form."""
+        evaluation = dataclasses.asdict(self._settings.ope)
+        return {**self._described(IMAGINED["model"]), "evaluation": evaluation}
 
     def _run_evaluation(self) -> dict[str, Any]:
         settings, recipe = self._settings, IMAGINED["model"]
@@ -295,6 +301,29 @@ class OneSeed:
             env=EnvConfig(settings.env),
             seed=self._seed,
             workers=settings.workers,
+            note=self._note,
+        )
+
+    def _fqe(self) -> dict[str, Any]:
+        settings = self._settings
+        learner = fqe_settings(settings.env, seed=self._seed, updates=settings.fqe_updates)
+        described = {
+            **self._described_evaluation(),
+            "fqe": learner.to_dict(),
+            "policies": settings.fqe_policies,
+        }
+        return self._cell(FQE, described, lambda: self._run_fqe(learner))
+
+    def _run_fqe(self, learner: FqeSettings) -> dict[str, Any]:
+        settings, recipe = self._settings, IMAGINED["model"]
+        evaluated, data = self._evaluation(), self._data(recipe.data)
+        _, critic = self._critic("model", recipe)
+        return evaluate_by_fqe(
+            data.trajectories,
+            unseen_policies(data, critic, settings.ope, env=settings.env, seed=self._seed),
+            evaluated,
+            learner,
+            count=settings.fqe_policies,
             note=self._note,
         )
 

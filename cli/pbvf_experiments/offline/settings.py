@@ -53,7 +53,9 @@ OFFLINE_RL = {"td3bc": "TD3+BC", "iql": "IQL"}
 """Baselines of d3rlpy on the same data, and what they are called."""
 EVALUATION = "evaluation"
 """Off-policy evaluation by model and critic of the first of :data:`IMAGINED`."""
-RECIPES = (*FITS, *IMAGINED, SEARCH, *OFFLINE_RL, EVALUATION)
+FQE = "fqe"
+"""Fitted Q evaluation of d3rlpy, on some of the policies of :data:`EVALUATION`."""
+RECIPES = (*FITS, *IMAGINED, SEARCH, *OFFLINE_RL, EVALUATION, FQE)
 """What ``--cells`` can name."""
 
 
@@ -102,6 +104,8 @@ class OfflineSettings:
         rl_updates: Gradient steps of the baselines of :data:`OFFLINE_RL`.
         rl_episodes: Test episodes of each.
         ope: What off-policy evaluation is held against.
+        fqe_policies: Policies of each set that fitted Q evaluation is asked about.
+        fqe_updates: Its gradient steps for each.
         workers: Number of processes; does not change the results.
     """
 
@@ -121,6 +125,8 @@ class OfflineSettings:
     rl_updates: int = 16_000
     rl_episodes: int = 10
     ope: OpeSettings = _OPE
+    fqe_policies: int = 10
+    fqe_updates: int = 16_000
     workers: int = 1
 
     def data_settings(self, hidden: tuple[int, ...] = ()) -> dict[str, Any]:
