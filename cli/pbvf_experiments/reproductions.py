@@ -88,6 +88,20 @@ def _offline(request: Request) -> Reproduction:
     return Reproduction(summary(results), tuple(figures))
 
 
+def _environments(request: Request) -> Reproduction:
+    from pbvf_experiments.offline.environments import CELLS, run_environments, summary
+
+    _must_run(request, "environments")
+    results = run_environments(
+        choose_cells(CELLS, request.cells),
+        _SEEDS if request.seeds is None else request.seeds,
+        request.out,
+        request.note,
+        workers=request.workers,
+    )
+    return Reproduction(summary(results), ())
+
+
 def _lqr(request: Request) -> Reproduction:
     from pbvf_experiments.lqr.figure import LqrSettings, run_lqr, summary
     from pbvf_experiments.lqr.plots import draw_lqr
@@ -191,6 +205,7 @@ REPRODUCTIONS: dict[str, Callable[[Request], Reproduction]] = {
     "fig-learning-curves": _learning_curves,
     "fig-zero-shot": _zero_shot,
     "fig-offline": _offline,
+    "environments": _environments,
     "fig-ablations": _ablations,
     "fig-sensitivity": _sensitivity,
     "table": _table,

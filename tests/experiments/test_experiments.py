@@ -17,8 +17,10 @@ from pbvf_cli.commands import fit_imagined
 from pbvf_datasets.read.dataset import load_dataset
 from pbvf_experiments.cells import cell
 from pbvf_experiments.metrics import estimate_metrics
+from pbvf_experiments.offline import environments
 from pbvf_experiments.offline import fqe as offline_fqe
 from pbvf_experiments.offline import one_seed as offline_seed
+from pbvf_experiments.offline.environments import EnvironmentCell, run_environments
 from pbvf_experiments.offline.evaluation import unseen_policies
 from pbvf_experiments.offline.experiment import run_offline, summary
 from pbvf_experiments.offline.fqe import FqeSettings
@@ -35,6 +37,7 @@ from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
+from pbvf_offline.policies.files import load_policies
 from pbvf_offline.presets.offline import SynthesisPreset
 from pbvf_offline.records import Defaults
 from pbvf_runs.seeds import parse_seeds
@@ -283,6 +286,95 @@ def test_offline_with_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert run_offline(settings, [3], tmp_path, lambda _: None) == results  # finished: not needed
     with pytest.raises(UsageError, match="missing"):
         run_offline(settings, [3, 4], tmp_path, lambda _: None)
+
+
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the default recipes of both kinds of critics tiny, and every ascent short."""
+    from pbvf_offline.synthesis import settings as synthesis
+
+    monkeypatch.setattr(synthesis, "SYNTHESIS", SHORT)
+    quick = OfflinePreset((8,), 8, 1e-3, 10, 5, relabel=0.3, standardise=True, average=0.9)
+    for kind in (kinds.PSVF, kinds.PSSVF):
+        monkeypatch.setitem(kinds.OWN, kind.name, dataclasses.replace(kind, offline=quick))
+
+
+ELSEWHERE = dataclasses.replace(
+    IMAGINING, recipes=environments.SETTINGS.recipes, plain_steps=environments.SETTINGS.plain_steps
+)
+
+
+@pytest.mark.usefixtures("short_fits")
+def test_an_environment_whose_model_is_refused(tmp_path: Path) -> None:
+    cells, notes = [EnvironmentCell("CartPole-v1", "linear")], list[str]()
+
+    def run() -> Any:
+        return run_environments(cells, [3], tmp_path, notes.append, settings=ELSEWHERE)
+
+    results = run()
+    found = results["CartPole-v1-linear"][3]
+    assert sorted(p.name for p in (tmp_path / "raw" / "CartPole-v1-linear").iterdir()) == [
+        "seed-003-commands.json",
+        "seed-003-dataset.json",
+        "seed-003-default.json",
+    ]
+    commands = found["commands"]
+    assert commands["stands"] == "refused"
+    assert "search" not in commands["fit_for"]
+    assert "not for whole episodes" in commands["refusal"]
+    assert sum("the default recipe stands" in note for note in notes) == 1
+    assert commands["trust_region"] == found["default"]["trust_region"]
+    assert not any(key.startswith("plain") for key in found["default"])
+    before = len(notes)
+    assert run() == results
+    assert len(notes) == before  # every part was read back
+
+
+@pytest.mark.usefixtures("short_fits")
+def test_an_environment_where_the_better_critic_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pbvf_offline.models.check import ModelCheck
+
+    monkeypatch.setattr(ModelCheck, "refusal", None)
+    cells = [EnvironmentCell("InvertedPendulum-v5", "64x64")]
+    results = run_environments(cells, [3], tmp_path, lambda _: None, settings=ELSEWHERE)
+    commands = results[cells[0].name][3]["commands"]
+    said = commands["comparison"]
+    assert commands["stands"] == ("imagined" if said["imagined"] >= said["recipe"] else "recipe")
+    work = tmp_path / "work" / "InvertedPendulum-v5-64x64" / "seed-003"
+    critic = load_critic(work / "commands-critic.safetensors")
+    assert critic.imagined is not None
+    assert critic.imagined.comparison is not None
+    assert critic.imagined.comparison.to_dict() == said
+    for name in ("default", "commands-critic"):
+        grown = load_policies(work / f"{name}-region-policies.safetensors").policies
+        assert grown.spec.hidden == (64, 64)
+    assert load_dataset(work / "offline" / "fragments-64x64-v0").spec.hidden == (64, 64)
+
+
+def test_a_row_of_an_environment() -> None:
+    def seed(commands: float, best: float, stands: str) -> dict[str, Any]:
+        def grown(value: float) -> dict[str, Any]:
+            return {"trust_region": {"returns": [value - 1, value + 1]}, "stands": stands}
+
+        dataset = {"best_policy": best, "best_episode": 1.0}
+        return {"dataset": dataset, "default": grown(2.0), "commands": grown(commands)}
+
+    results = {
+        "cell": {0: seed(3, 2, "refused"), 1: seed(5, 6, "imagined"), 2: seed(1, 1, "refused")}
+    }
+    assert environments.summary(results) == [
+        {
+            "cell": "cell",
+            "commands": 3.0,
+            "default": 2.0,
+            "best policy": 3.0,
+            "best episode": 1.0,
+            "above best policy": "1 of 3",
+            "stands": "imagined 1, refused 2",
+        }
+    ]
 
 
 @pytest.mark.slow

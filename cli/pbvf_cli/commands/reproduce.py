@@ -23,6 +23,7 @@ class Name(StrEnum):
     FIG_LEARNING_CURVES = "fig-learning-curves"
     FIG_ZERO_SHOT = "fig-zero-shot"
     FIG_OFFLINE = "fig-offline"
+    ENVIRONMENTS = "environments"
     FIG_ABLATIONS = "fig-ablations"
     FIG_SENSITIVITY = "fig-sensitivity"
     TABLE = "table"
@@ -33,6 +34,8 @@ class Name(StrEnum):
     "pbvf reproduce fig-zero-shot --workers 2 --out docs/results/fig-zero-shot",
     "pbvf reproduce table --cells 'pssvf-linear-*' --seeds 0-4 --workers 2 "
     "--out docs/results/table",
+    "pbvf reproduce environments --cells 'Hopper-v5-*,*-linear' --seeds 0-4 "
+    "--out docs/results/environments",
     "pbvf reproduce table --no-run --out docs/results/table",
     continues=True,
 )
@@ -62,7 +65,8 @@ def reproduce(
         option(
             "--cells",
             "Which cells, by name, separated by commas; * stands for anything. "
-            f"fig-offline: {', '.join(RECIPES)}. fig-lqr: pssvf, psvf, pavf.",
+            f"fig-offline: {', '.join(RECIPES)}. fig-lqr: pssvf, psvf, pavf. "
+            "environments: ENV-linear and ENV-64x64.",
             "NAMES",
             default="those of the results page; all of the ablations and the grid",
         ),

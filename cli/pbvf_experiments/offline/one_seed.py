@@ -32,6 +32,7 @@ from pbvf_experiments.offline.settings import (
     FQE,
     IMAGINED,
     OFFLINE_RL,
+    REFUSED,
     SEARCH,
     ImaginedRecipe,
     OfflineSettings,
@@ -65,25 +66,29 @@ class OneSeed:
         seed: The seed.
         out: Folder of results; datasets, models, critics and policies go to its ``work`` folder.
         note: Told of each stage.
+        within: Subfolder of results and of ``work``, where several experiments share ``out``.
     """
 
-    def __init__(self, settings: OfflineSettings, seed: int, out: Path, note: Note) -> None:
+    def __init__(
+        self, settings: OfflineSettings, seed: int, out: Path, note: Note, *, within: str = ""
+    ) -> None:
         self._settings, self._seed = settings, seed
-        self._raw = out / "raw"
-        self._work = out / "work" / f"seed-{seed:03d}"
+        self._raw = out / "raw" / within
+        self._work = out / "work" / within / f"seed-{seed:03d}"
         self._tell = note
         self._datasets: dict[tuple[int, ...], Dataset] = {}
         self._models: dict[tuple[int, ...], tuple[Path, ModelFile]] = {}
 
     def dataset(self) -> dict[str, Any]:
         """Return what the dataset holds, and what its policies do in whole episodes."""
-        described = {"data": self._settings.data_settings()}
-        return self._cell("dataset", described, lambda: self._describe(()))
+        hidden = self._settings.policy
+        described = {"data": self._settings.data_settings(hidden)}
+        return self._cell("dataset", described, lambda: self._describe(hidden))
 
     def recipe(self, name: str) -> dict[str, Any]:
         """Return the result of one of :data:`pbvf_experiments.offline.settings.RECIPES`."""
         if name in IMAGINED:
-            return self._imagined(name, IMAGINED[name])
+            return self.imagined(name, IMAGINED[name])
         if name == SEARCH:
             return self._search()
         if name in OFFLINE_RL:
@@ -144,10 +149,12 @@ class OneSeed:
         settings, seed = self._settings, self._seed
         fit_settings, updates, snapshots = _fit_recipe(settings, seed, name)
         described = {
-            "data": settings.data_settings(),
+            "data": settings.data_settings(settings.policy),
             "fit": fit_settings.to_dict() | {"updates": updates, "snapshots": list(snapshots)},
             "synthesis": settings.synthesis(seed, trust_region=True).to_dict(),
-            "plain": settings.synthesis(seed, trust_region=False).to_dict(),
+            "plain": settings.synthesis(seed, trust_region=False).to_dict()
+            if settings.plain_steps
+            else None,
             "evaluate_every": settings.evaluate_every,
             "episodes": settings.episodes,
         }
@@ -158,7 +165,7 @@ class OneSeed:
     def _run_fit(
         self, name: str, fit_settings: FitSettings, updates: int, snapshots: tuple[int, ...]
     ) -> dict[str, Any]:
-        data = self._data(())
+        data = self._data(self._settings.policy)
         self._note(f"fitting the {name} critic, {updates:,} updates")
         path = self._work / f"{name}.safetensors"
         fitted = fit_to_file(
@@ -176,7 +183,7 @@ class OneSeed:
             "top_ranked": mean_return(self._settings, data, ranked, self._seed),
             "trust_region": self._grow(path, trust_region=True),
         }
-        for update in snapshots or (updates,):
+        for update in (snapshots or (updates,)) if self._settings.plain_steps else ():
             at = snapshot_path(path, update) if snapshots else path
             result[f"plain_{update}"] = self._grow(at, trust_region=False)
         return result
@@ -194,7 +201,8 @@ class OneSeed:
 
     # Critics of imagined episodes.
 
-    def _imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
+    def imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
+        """Return the result of a critic of imagined episodes."""
         settings = self._settings
         grown = settings.synthesis(self._seed, trust_region=True, hidden=recipe.policy)
         described = {
@@ -252,18 +260,27 @@ class OneSeed:
 
     def _run_imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
         path, model = self._learn(recipe.data)
-        critic, fitted = self._critic(name, recipe)
-        imagined, check = fitted.imagined, model.check
-        if imagined is None or check is None:
-            raise TypeError("a finished model has a check, and its critic says how it was fitted")
-        settings = self._settings
-        self._note(f"growing policies through the {name} critic")
-        result = {
+        settings, check = self._settings, model.check
+        if check is None:
+            raise TypeError("a finished model has a check")
+        learned = {
             "noise": model.ensemble.settings.noise,
             "angles": model.ensemble.settings.angles,
             "unroll": model.ensemble.settings.unroll,
             "check": check.to_dict(),
             "fit_for": list(check.fit_for),
+        }
+        if recipe.compare and check.refusal is not None:
+            self._note(f"{check.refusal}; the default recipe stands")
+            grown = self._fit("default")["trust_region"]
+            return {**learned, "stands": REFUSED, "refusal": check.refusal, "trust_region": grown}
+        critic, fitted = self._critic(name, recipe)
+        imagined = fitted.imagined
+        if imagined is None:
+            raise TypeError("a critic of imagined episodes says how it was fitted")
+        self._note(f"growing policies through the {name} critic")
+        result = {
+            **learned,
             "kept": imagined.kept.to_dict(),
             "rounds": [done.to_dict() for done in imagined.rounds],
             "trust_region": grow(
@@ -277,8 +294,12 @@ class OneSeed:
                 model_digest=file_digest(path),
             ),
         }
-        # The other recipes' dataset has a cell of its own.
-        return result | {"dataset": self._describe(recipe.data)} if recipe.data else result
+        if imagined.comparison is not None:
+            result["stands"] = "imagined" if imagined.stands else "recipe"
+            result["comparison"] = imagined.comparison.to_dict()
+        if recipe.data != settings.policy:  # that dataset has a cell of its own
+            result["dataset"] = self._describe(recipe.data)
+        return result
 
     # Off-policy evaluation.
 
@@ -401,7 +422,7 @@ def _fit_recipe(
 ) -> tuple[FitSettings, int, tuple[int, ...]]:
     """Return a recipe's fit settings, updates and snapshots."""
     env = make_env(EnvConfig(settings.env))
-    spec = spec_for_env(env, ())
+    spec = spec_for_env(env, settings.policy)
     close_env(env)
     default = default_fit_settings("psvf", settings.env, spec, seed=seed)
     if name == "default":

@@ -29,12 +29,15 @@ class ImaginedRecipe:
         policy: Hidden sizes of the policies that climb; None: those of the dataset's policies.
         data: Hidden sizes of the dataset's policies. All recipes of the same data share one
             dataset and one learned environment.
+        compare: Whether it is what the commands do: the default recipe's critic stands where it is
+            the better one, and also where the check of the learned environment refuses it.
     """
 
     kind: str = "pssvf"
     fingerprint: int = 0
     policy: tuple[int, ...] | None = None
     data: tuple[int, ...] = ()
+    compare: bool = False
 
 
 FITS = ("default", "paper")
@@ -47,6 +50,10 @@ IMAGINED = {
     "deep-64x64": ImaginedRecipe(fingerprint=64, policy=_DEEP, data=_DEEP),
 }
 """Recipes of a critic of imagined episodes."""
+REFUSED = "refused"
+STANDING = ("imagined", "recipe", REFUSED)
+"""What stands where the commands choose: the critic of imagined episodes, that of the default
+recipe because it is the better one, or that because the check refuses whole episodes."""
 SEARCH = "cem"
 """Control: cross-entropy search in the learned environment of the first of these."""
 OFFLINE_RL = {"td3bc": "TD3+BC", "iql": "IQL"}
@@ -88,11 +95,13 @@ class OfflineSettings:
 
     Attributes:
         env: The environment.
+        policy: Hidden sizes of the policies of the dataset that is described, and that critics of
+            the data themselves are fitted to.
         steps: Transitions of each dataset.
         perturb_every: Steps of each fragment.
         sigma: Standard deviation of the parameter noise.
         snapshots: Updates of the paper's critic at which policies are grown.
-        plain_steps: Gradient steps of plain ascent.
+        plain_steps: Gradient steps of plain ascent; 0: there is none.
         evaluate_every: Gradient steps between measurements of plain ascent.
         episodes: Test episodes of each measurement.
         policies: Fresh policies grown through each critic.
@@ -110,6 +119,7 @@ class OfflineSettings:
     """
 
     env: str = "Swimmer-v5"
+    policy: tuple[int, ...] = ()
     steps: int = 100_000
     perturb_every: int = 200
     sigma: float = 0.5
@@ -150,7 +160,7 @@ class OfflineSettings:
             n_step=usual.n_step,
             fingerprint=recipe.fingerprint,
             policy=recipe.policy,
-            compare=0,
+            compare=usual.compare if recipe.compare else 0,
         )
 
     def synthesis(
