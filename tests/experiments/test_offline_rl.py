@@ -156,7 +156,7 @@ def test_fitted_q_values(squash: str, capfd: pytest.CaptureFixture[str]) -> None
         acting.obs_mean[:2],
         acting.obs_std[:2],
     )
-    settings = FqeSettings(0, 600, 0.5, lr=3e-3, target_update_interval=20)
+    settings = FqeSettings(0, 600, 0.5, lr=3e-3)
     before = torch.get_rng_state()
     values, libraries = fitted_q_values(trajectories, policies, settings)
     expected = [

@@ -2,8 +2,10 @@
 
 Le et al., *Batch Policy Learning under Constraints*, 2019. Each policy has a Q-function of its own.
 The library's own settings are kept, except for what belongs to the task: the discount factor is
-that of the project's critics of steps, observations are standardised, and actions are scaled from
-their bounds to [-1, 1].
+that of the project's critics of steps, observations are standardised, actions are scaled from
+their bounds to [-1, 1], and the target network is updated more often. Each of its updates carries
+rewards over one step more, so the library's 100 gradient steps between them would make 16,000
+gradient steps look 160 steps ahead in episodes of 1,000, and 20 make them look 800 ahead.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class FqeSettings(Record):
     gamma: float
     batch_size: int = 100
     lr: float = 1e-4
-    target_update_interval: int = 100
+    target_update_interval: int = 20
 
 
 def fqe_settings(env_id: str, *, seed: int, updates: int) -> FqeSettings:
