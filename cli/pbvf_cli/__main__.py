@@ -22,6 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_standard_streams()
 
+    from pbvf_cli.shared.layout import given_width
+
+    if given_width() is None:
+        os.environ.pop("COLUMNS", None)  # libraries would print nothing, or a letter a line
+
     from pbvf_cli.shared.errors import finish_stdout, guarded
 
     arguments = list(sys.argv[1:] if argv is None else argv)

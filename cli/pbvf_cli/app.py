@@ -9,8 +9,9 @@ import importlib
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
+
+from pbvf_cli.shared.help import HelpCommand, HelpGroup
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "collect": ("collect", "Collect a dataset, every step tagged with the policy that acted."),
@@ -20,9 +21,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "evaluate": ("evaluate", "Run policies for whole episodes, and compare with a critic."),
     "predict": ("predict", "Say what a critic makes of policies, without an environment."),
     "train-online": ("train_online", "Train policy and critic together in an environment."),
+    "info": ("info", "Show what a dataset, critic, model, run, … holds and is made from."),
+    "verify": ("verify", "Check that a dataset, critic, model, run, … is whole and safe."),
     "dataset list": ("dataset.info:list_all", "List the datasets in the datasets' folder."),
     "dataset info": ("dataset.info:info", "Show what is in a dataset and where it came from."),
-    "dataset verify": ("dataset.verify:verify_path", "Check that a file is whole and safe."),
+    "dataset verify": ("verify", "The same as pbvf verify."),
     "dataset merge": ("dataset.edit:merge", "Make one dataset of the episodes of several."),
     "dataset filter": ("dataset.edit:filter_", "Make a dataset of the episodes that pass."),
     "dataset split": ("dataset.edit:split", "Split a dataset into several by whole episodes."),
@@ -50,7 +53,7 @@ _GROUPS: Final = {
 }
 
 
-class _Lazy(TyperGroup):
+class _Lazy(HelpGroup):
     """A group whose commands are imported when they are used.
 
     Attributes:
@@ -66,7 +69,7 @@ class _Lazy(TyperGroup):
                 continue
             first, _, rest = name.removeprefix(self.prefix).partition(" ")
             # A name and a line are all that a list of commands needs.
-            self.add_command(TyperCommand(first, help=_GROUPS[first] if rest else summary))
+            self.add_command(HelpCommand(first, help=_GROUPS[first] if rest else summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return a command's name, the command itself, and the arguments after it."""
@@ -82,7 +85,7 @@ def _load(name: str) -> Any:
     module, _, attribute = COMMANDS[name][0].partition(":")
     function = getattr(importlib.import_module(f"pbvf_cli.commands.{module}"), attribute or module)
     only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    only.command(name.rpartition(" ")[2], epilog=function.epilog)(function)
+    only.command(name.rpartition(" ")[2], cls=HelpCommand, epilog=function.epilog)(function)
     return get_command(only)
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -15,13 +16,15 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, UsageError
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json
+from pbvf_offline.io.tensor_file import decode, read_tensor_file
 from pbvf_offline.policies.spaces import action_space
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
-from pbvf_runs.episodes import stored_episodes
-from pbvf_runs.records import CHECKPOINT_FILE, CONFIG_FILE, RESULT_FILE, StoredConfig
+from pbvf_runs.episodes import missing_file, stored_episodes
+from pbvf_runs.records import CHECKPOINT_FILE, CONFIG_FILE, RESULT_FILE, Evaluation, StoredConfig
 
-_READINGS = 3  # of a run that goes on while it is read
+READINGS: Final = 3
+"""How often a run that goes on meanwhile is read anew before what is wrong with it counts."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,45 @@ def is_run(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file()
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """Return the folders of the training runs that a folder holds, in the order of their names."""
+    return sorted(child for child in folder.iterdir() if is_run(child))
+
+
+def run_config(folder: Path) -> StoredConfig:
+    """Return what decides the run in a folder.
+
+    Raises:
+        DamagedError: It is missing or malformed.
+        IncompatibleError: A newer version made it.
+    """
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        raise missing_file(path)
+    return StoredConfig.parse(read_file(path, MAX_SMALL), path)
+
+
+def kept_so_far(folder: Path) -> tuple[int, int, tuple[Evaluation, ...]]:
+    """Return the steps, whole episodes and evaluations of a run up to its last checkpoint.
+
+    Raises:
+        DamagedError: The checkpoint is damaged.
+    """
+    path = folder / CHECKPOINT_FILE
+    if not path.exists():
+        return 0, 0, ()
+    content, _ = decode("checkpoint", read_tensor_file(path), str(path))
+    try:
+        evaluations = content["extra"]["evaluations"]
+        return (
+            int(content["steps"]),
+            int(content["episodes"]),
+            tuple(Evaluation.from_dict(entry, path) for entry in evaluations),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError("is not the checkpoint of a run", where=path) from error
+
+
 def load_run(folder: Path) -> RunData:
     """Return the training episodes that a run has on disk, also of one that is not finished.
 
@@ -59,20 +101,19 @@ def load_run(folder: Path) -> RunData:
             a newer version made it.
         DamagedError: A file is missing or damaged, or does not belong to the others.
     """
-    path = folder / CONFIG_FILE
-    config = StoredConfig.parse(read_file(path, MAX_SMALL), path)
+    config = run_config(folder)
     if config.settings.normalization == "per-step":
         raise IncompatibleError(
             "a run with --normalization per-step has no policies that could be named",
             where=folder,
             remedy="train with --normalization episode",
         )
-    for reading in range(_READINGS):
-        before = _state(folder)
+    for reading in range(READINGS):
+        before = run_state(folder)
         try:
-            episodes = list(_checked(folder, config.spec))
+            episodes = list(checked_episodes(folder, config.spec))
         except DamagedError:
-            if reading + 1 < _READINGS and _state(folder) != before:
+            if reading + 1 < READINGS and run_state(folder) != before:
                 continue  # the run went on
             raise
         break
@@ -91,8 +132,11 @@ def load_run(folder: Path) -> RunData:
     )
 
 
-def _state(folder: Path) -> tuple[bytes | None, bytes | None]:
-    """Return digests of what names the other files; None for what is not there."""
+def run_state(folder: Path) -> tuple[bytes | None, bytes | None]:
+    """Return digests of a run's checkpoint and result, which name its other files; None: missing.
+
+    A run that goes on while it is read changes them.
+    """
 
     def digest(name: str) -> bytes | None:
         try:
@@ -103,8 +147,8 @@ def _state(folder: Path) -> tuple[bytes | None, bytes | None]:
     return digest(CHECKPOINT_FILE), digest(RESULT_FILE)
 
 
-def _checked(folder: Path, spec: PolicySpec) -> Iterator[Episode]:
-    """Yield the stored episodes, each checked.
+def checked_episodes(folder: Path, spec: PolicySpec) -> Iterator[Episode]:
+    """Yield the stored episodes of a run, each checked as one that a dataset takes in.
 
     Raises:
         DamagedError: One is malformed.

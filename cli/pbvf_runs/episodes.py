@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pbvf_datasets.format.columns import (
     columns_to_image,
@@ -17,8 +17,7 @@ from pbvf_datasets.format.columns import (
 )
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.durable import remove_tree, write_durably
-from pbvf_offline.io.reading import MAX_SMALL, read_file
-from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.tensor_file import decode, read_tensor_file
 from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Episode
@@ -29,6 +28,7 @@ from pbvf_runs.records import (
     PENDING_FILE,
     RESULT_FILE,
     TAIL_FILE,
+    StoredResult,
 )
 
 BRING_BACK: Final = "bring it back, or start over with --overwrite"
@@ -159,10 +159,7 @@ def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield each file of episodes, the start of its digest, and what names it."""
     from pbvf_offline.online.checkpoint import KIND
 
-    path = folder / RESULT_FILE
-    result: Any = parse_json(read_file(path, MAX_SMALL), str(path)) if path.exists() else {}
-    if not isinstance(result, dict):
-        raise DamagedError("is not a run's result", where=path, remedy="remove it and run again")
+    result = StoredResult.read(folder)
     path = folder / CHECKPOINT_FILE
     if path.exists():
         content = decode(KIND, read_tensor_file(path), str(path))[0]
@@ -174,10 +171,10 @@ def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
             yield folder / EPISODES_FOLDER / name, digest, "checkpoint"
         if kept.pending is not None:
             yield folder / PENDING_FILE, _digest(kept.pending, path), "checkpoint"
-    elif result.get("episodes"):
+    elif result is not None and result.episodes:
         raise missing_file(path)
-    if result.get("tail") is not None:
-        yield folder / TAIL_FILE, _digest(result["tail"], folder / RESULT_FILE), "result"
+    if result is not None and result.tail is not None:
+        yield folder / TAIL_FILE, _digest(result.tail, folder / RESULT_FILE), "result"
 
 
 def _digest(text: object, where: Path) -> str:

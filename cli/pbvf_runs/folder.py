@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pbvf_offline.errors import ConflictError, DamagedError
+from pbvf_offline.errors import ConflictError
 from pbvf_offline.io.durable import make_folders, temporary_for, write_durably
 from pbvf_offline.io.reading import MAX_SMALL, file_digest, read_file
 from pbvf_offline.io.strict_json import parse_json
@@ -23,10 +23,10 @@ from pbvf_runs.records import (
     POLICY_FILE,
     RESULT_FILE,
     TAIL_FILE,
-    Evaluation,
     RunConfig,
     RunResult,
     StoredConfig,
+    StoredResult,
     snapshot_files,
 )
 
@@ -140,35 +140,28 @@ def finished_run(
         ConflictError: It has more steps than are asked for.
         DamagedError: Its result file is malformed.
     """
-    path = folder / RESULT_FILE
-    if not path.exists():
+    stored = StoredResult.read(folder)
+    if stored is None:
         return None
-    stored = parse_json(read_file(path, MAX_SMALL), str(path))
-    try:
-        done = int(stored["steps"])
-        if done > steps:
-            raise longer(folder, done, steps)
-        files = [path for step in snapshots for path in snapshot_files(folder, step)]
-        files += [folder / CRITIC_FILE, folder / POLICY_FILE]
-        if done < steps or not all(path.exists() for path in files):
-            return None
-        # What was damaged since is made again from the checkpoint.
-        if any(file_digest(folder / n) != d for n, d in stored.get("files", {}).items()):
-            return None
-        return RunResult(
-            folder,
-            config,
-            done,
-            int(stored["episodes"]),
-            tuple(Evaluation.from_dict(e) for e in stored["evaluations"]),
-            tuple((int(s), float(r)) for s, r in stored["training_returns"]),
-            tuple(snapshot_files(folder, step)[0] for step in snapshots),
-            already_complete=True,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(
-            f"is not a run's result: {error}", where=path, remedy="remove it and run again"
-        ) from error
+    if stored.steps > steps:
+        raise longer(folder, stored.steps, steps)
+    files = [path for step in snapshots for path in snapshot_files(folder, step)]
+    files += [folder / CRITIC_FILE, folder / POLICY_FILE]
+    if stored.steps < steps or not all(path.exists() for path in files):
+        return None
+    # What was damaged since is made again from the checkpoint.
+    if any(file_digest(folder / name) != digest for name, digest in stored.files.items()):
+        return None
+    return RunResult(
+        folder,
+        config,
+        stored.steps,
+        stored.episodes,
+        stored.evaluations,
+        stored.training_returns,
+        tuple(snapshot_files(folder, step)[0] for step in snapshots),
+        already_complete=True,
+    )
 
 
 def longer(folder: Path, done: int, steps: int) -> ConflictError:

@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import Meta
 
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.formats import check_version
+from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.spec import PolicySpec
@@ -50,6 +53,20 @@ class StoredConfig(Record):
         if isinstance(value, dict):
             check_version(value.pop("version", 1), path)
         return cls.from_dict(value, path)
+
+    def contents(self) -> dict[str, Any]:
+        """Return what ``config.json`` holds: with the format version from version 2 on."""
+        version = self.format_version
+        return ({} if version == 1 else {"version": version}) | self.to_dict()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the JSON form, in hex."""
+        return hashlib.sha256(canonical_json(self.contents())).hexdigest()
+
+    def source(self, steps: int) -> str:
+        """Return the digest by which files made of the run's first steps name it, in hex."""
+        return hashlib.sha256(f"{self.digest} {steps}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -90,21 +107,12 @@ class RunConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, as ``config.json`` holds it.
-
-        It holds the format version from version 2 on.
-        """
-        version = self.stored.format_version
-        return ({} if version == 1 else {"version": version}) | self.stored.to_dict()
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the JSON form, in hex."""
-        return hashlib.sha256(canonical_json(self.to_dict())).hexdigest()
+        """Return the JSON form, as ``config.json`` holds it."""
+        return self.stored.contents()
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Record):
     """Returns of the unperturbed learned policy at one step, its statistics frozen.
 
     Attributes:
@@ -114,27 +122,41 @@ class Evaluation:
     """
 
     step: int
-    returns: tuple[float, ...]
+    returns: Annotated[tuple[float, ...], Meta(min_length=1)]
     returns_without_survival: tuple[float, ...] | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        without = self.returns_without_survival
-        return {
-            "step": self.step,
-            "returns": list(self.returns),
-            "returns_without_survival": None if without is None else list(without),
-        }
+
+@dataclass(frozen=True)
+class StoredResult(Record):
+    """What ``result.json`` of a finished run holds; see :class:`RunResult`.
+
+    Attributes:
+        tail: Digest of the file of the episode that the step budget cut, if it cut one.
+        files: Digests of the critic's and the policy's file.
+    """
+
+    steps: Annotated[int, Meta(ge=1)]
+    episodes: Annotated[int, Meta(ge=0)]
+    evaluations: tuple[Evaluation, ...]
+    training_returns: tuple[tuple[int, float], ...]
+    tail: str | None
+    files: dict[str, str]
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Evaluation:
-        """Read the JSON form."""
-        without = data["returns_without_survival"]
-        return cls(
-            int(data["step"]),
-            tuple(float(r) for r in data["returns"]),
-            None if without is None else tuple(float(r) for r in without),
-        )
+    def read(cls, folder: Path) -> StoredResult | None:
+        """Read the result of the run in a folder; None: it is not finished.
+
+        Raises:
+            DamagedError: It is no run's result.
+        """
+        path = folder / RESULT_FILE
+        if not path.exists():
+            return None
+        try:
+            return cls.from_dict(parse_json(read_file(path, MAX_SMALL), path), path)
+        except DamagedError as error:
+            remedy = "remove it and run again"
+            raise DamagedError(error.what, where=error.where, remedy=remedy) from error
 
 
 @dataclass(frozen=True)

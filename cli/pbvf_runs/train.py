@@ -278,7 +278,7 @@ class _Runner:
         )
         if training.steps > self.steps:
             raise longer(self.folder, training.steps, self.steps)
-        self.evaluations = {e["step"]: Evaluation.from_dict(e) for e in extra["evaluations"]}
+        self.evaluations = {e["step"]: Evaluation.from_dict(e, path) for e in extra["evaluations"]}
         passed = [step for step in self.evaluate_at if step <= training.steps]
         taken = [step for step in self.snapshots if step <= training.steps]
         missing = [step for step in passed if step not in self.evaluations] + [
@@ -461,5 +461,4 @@ class _Runner:
         return PoliciesFile(training.policy, self.config.env.reference(), origin).encode()
 
     def _source(self, training: Training) -> str:
-        text = f"{self.config.digest} {training.steps}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self.config.stored.source(training.steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -100,24 +99,6 @@ def test_absurd_counts_are_exit_2_before_anything_is_made(here, argv, option):
     assert ran.error.startswith(f"error: {option}: ")
     assert ABSURD in ran.error
     assert list(here.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("collect",), ("fit-critic",), ("fit-model",), ("synthesize",), ("evaluate",),
-        ("train-online",), ("reproduce",),
-        ("dataset", "merge"), ("dataset", "filter"), ("dataset", "split"),
-    ],
-)  # fmt: skip
-def test_no_name_of_an_option_is_cut_in_a_terminal_of_80_columns(monkeypatch, command):
-    from typer import rich_utils
-
-    monkeypatch.setattr(rich_utils, "MAX_WIDTH", 80)
-    ran = pbvf(*command, "--help").ok()
-    shown = [line for line in ran.out.splitlines() if re.match(r"│ +\*? *--", line)]
-    assert len(shown) > 5
-    assert [line for line in shown if re.search(r"--[a-z-]*…", line)] == []
 
 
 @pytest.mark.parametrize("limit", ["true", "0", "-1", "2.5", '"7"'])

@@ -197,7 +197,7 @@ def test_a_failure_of_the_thread_is_not_lost(folder: Path, monkeypatch: pytest.M
         raise MemoryError
 
     monkeypatch.setattr(verify_dataset, "LONG_EPISODE", 1)
-    monkeypatch.setattr(verify_dataset, "wrong_actions", fail)
+    monkeypatch.setattr(verify_dataset, "action_error", fail)
     with pytest.raises(ResourceError, match="not enough memory"):
         verify(folder)
 

@@ -59,7 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
     def make(
         steps: int, config: RunConfig = CONFIG, snapshots: tuple[int, ...] = ()
     ) -> dict[str, bytes]:
-        key = (steps, config.digest, snapshots)
+        key = (steps, config.stored.digest, snapshots)
         if key not in made:
             folder = tmp_path_factory.mktemp("run") / "undisturbed"
             train_run(config, folder, steps, snapshots=snapshots)

@@ -14,12 +14,14 @@ import tarfile
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 from attacks.make import MEMBERS
 from cli_tools import content
 from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
+from pbvf_datasets.share import archive
 from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header, pack, unpack
 from pbvf_offline.errors import (
     ConflictError,
@@ -425,3 +427,15 @@ def test_a_dataset_without_a_usable_name_needs_one(made, root, tmp_path):
     unpack(tmp_path / "x.tar", NAME)
     assert content(root / NAME) == content(copy)
     assert names(tmp_path) == ["copy", "root", "x.tar"]
+
+
+def test_a_whole_archive_of_a_wrong_dataset_is_damaged(made, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(made, tmp_path / "wrong-v0"))
+    with h5py.File(folder / DATA, "r+") as file:
+        file["episode_0/rewards"][0] = np.nan
+    reseal(folder)
+    monkeypatch.setattr(archive, "check_content", lambda *_: None)  # as another program packs
+    pack(folder, tmp_path / "wrong.tar")
+    found = archive.verify_archive(tmp_path / "wrong.tar")
+    assert (found.kind, found.status, found.path) == ("archive", "damaged", tmp_path / "wrong.tar")
+    assert str(found.error).startswith(f"{tmp_path / 'wrong.tar'}/{DATA}: episode_0/rewards")

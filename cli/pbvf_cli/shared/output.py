@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import json
 import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from pbvf_cli.shared import layout
 from pbvf_offline.errors import ResourceError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from pbvf_cli.shared.settings import Setting
 
-_UNBOUNDED = 10_000
-_WIDTH = 200  # columns where no terminal says how many; a path must not be folded
+_PREFIXES = ("B", "kB", "MB", "GB", "TB")
 _live: list[Console] = []  # of the progress bar on screen, which redraws below what it prints
 
 
@@ -91,6 +91,27 @@ def number(value: float | None, digits: int = 6) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
 
 
+def size_text(size: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> size_text(999), size_text(12_345_678)
+    ('999 B', '12.3 MB')
+    """
+    value, prefix = float(size), 0
+    while value >= 999.95 and prefix < len(_PREFIXES) - 1:
+        value, prefix = value / 1000, prefix + 1
+    return f"{size} B" if prefix == 0 else f"{value:.1f} {_PREFIXES[prefix]}"
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """Return names and values in one line for people; those that are None are left out."""
+    return ", ".join(
+        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in sorted(values.items())
+        if value is not None
+    )
+
+
 NO_RETURN: Final[Mapping[str, None]] = {"mean": None, "min": None, "max": None}
 
 
@@ -104,6 +125,21 @@ def return_range(returns: Mapping[str, float] | None) -> str:
 def time_taken(seconds: float, rate: float | None, unit: str) -> str:
     """Return how long work took and how fast it was, for people."""
     return "nothing to do" if rate is None else f"{seconds:.1f} s ({rate:,.4g} {unit}/s)"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command prints on stdout.
+
+    Attributes:
+        payload: What ``--json`` prints.
+        rows: The same for people, name and value.
+        table: A second table, header and rows.
+    """
+
+    payload: Mapping[str, Any]
+    rows: Sequence[tuple[str, str]]
+    table: tuple[Sequence[str], Iterable[Sequence[str]]] | None = None
 
 
 _claimed: list[TextIO] = []
@@ -157,7 +193,7 @@ class Sink:
         """Show the settings, and where each comes from, when work begins."""
         if not self.quiet:
             rows = [(s.name, s.shown, s.source) for s in settings]
-            self._held = _render(_table(title, ("setting", "value", "from"), rows), sys.stderr)
+            self._held = _table(title, ("setting", "value", "from"), rows, sys.stderr)
 
     def begin(self) -> None:
         """Show the settings, unless they were shown; a command that fails at once stays brief."""
@@ -190,10 +226,9 @@ class Sink:
         if self.json_only:
             text = json.dumps(plain(payload), allow_nan=False)
         else:
-            text = _render(_table(None, None, rows), self._data)
+            text = _table(None, None, rows, self._data)
             if table is not None:
-                header, lines = table
-                text += "\n" + _render(_table(None, header, lines), self._data)
+                text += "\n\n" + _table(None, *table, self._data)
         try:
             self._data.write(text + "\n")
             self._data.flush()
@@ -209,46 +244,20 @@ class Sink:
 
 
 def _table(
-    title: str | None, header: Sequence[str] | None, rows: Iterable[Sequence[str]]
-) -> RenderableType:
-    from rich.box import SIMPLE
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [tuple(one_line(cell) for cell in row) for row in rows]
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None if header is None else SIMPLE,
-        show_header=header is not None,
-        pad_edge=False,
-    )
-    for k in range(max((len(row) for row in rows), default=0)):
-        table.add_column("" if header is None else header[k], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a name is no markup
-    return table
-
-
-def _render(renderable: RenderableType, stream: TextIO) -> str:
-    """Return what rich makes of something, for a stream that may be no terminal."""
-    from rich.console import Console
-
+    title: str | None,
+    header: Sequence[str] | None,
+    rows: Iterable[Sequence[str]],
+    stream: TextIO,
+) -> str:
+    """Return a table for a stream: as wide as it needs to be where nobody looks."""
+    cells = [tuple(one_line(cell) for cell in row) for row in rows]
     terminal = is_terminal(stream)
-    console = Console(
-        file=io.StringIO(),
-        force_terminal=terminal,
-        width=None if terminal else _WIDTH,
-        no_color=None if terminal else True,
-    )
-    if terminal:
-        # A terminal breaks long lines itself, and gives back ids and digests in one piece.
-        unbounded = console.options.update(max_width=_UNBOUNDED)
-        console.width = max(console.width, console.measure(renderable, options=unbounded).maximum)
-    with console.capture() as capture:
-        console.print(renderable)
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+    top, lines = layout.table(header, cells, layout.terminal_width(stream) if terminal else None)
+    if title is not None:
+        top = [title, "", *top]
+    if terminal and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
+        top = [line if set(line) <= {" ", "─"} else f"\x1b[1m{line}\x1b[0m" for line in top]
+    return "\n".join(line.rstrip() for line in [*top, *lines])
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pbvf_cli.shared import output
+from pbvf_cli.shared import layout, output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,7 +109,7 @@ class Bar:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
-            console: Console = Console(file=sys.stderr)
+            console: Console = Console(file=sys.stderr, width=layout.terminal_width(sys.stderr))
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),

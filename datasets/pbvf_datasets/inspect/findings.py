@@ -27,8 +27,7 @@ class Verification:
 
     Attributes:
         path: What was checked.
-        kind: ``dataset``, ``critic``, ``policies``, ``checkpoint``, or ``file`` when that
-            could not be told.
+        kind: What it is, such as ``dataset`` or ``critic``; ``file`` when that could not be told.
         status: ``unsafe`` when anything in it is; else ``damaged`` when anything is; else
             ``unverified`` when no manifest vouches for it or it is of a form that this
             program cannot check; else ``intact``.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.errors import DamagedError, shorten
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.recompute import Recomputation
@@ -170,3 +171,23 @@ def expected_action(episode: Trajectories, step: int) -> Any:
             row, obs = int(episode.policy[step]), episode.observations[step : step + 1]
             outputs = recomputed.outputs([row], [1], obs)
         return recomputed.actions(outputs)[0]
+
+
+def action_error(episode: Trajectories, where: str) -> DamagedError | None:
+    """Return what is wrong with the actions of an episode, or None.
+
+    Args:
+        episode: One episode.
+        where: Its file and place, for the message.
+    """
+    wrong = wrong_actions(episode)
+    if not wrong.size:
+        return None
+    step = int(wrong[0])
+    return DamagedError(
+        f"the actions of {wrong.size:,} of {len(episode):,} steps are not those of the "
+        f"policies that the tags name, the first at step {step}: "
+        f"{shorten(episode.actions[step], 80)} is stored, "
+        f"{shorten(expected_action(episode, step), 80)} is what its policy does",
+        where=where,
+    )

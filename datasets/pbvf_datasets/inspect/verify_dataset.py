@@ -26,13 +26,13 @@ from pbvf_datasets.inspect.findings import (
     check_environment,
 )
 from pbvf_datasets.inspect.minari_safety import not_checked, odd_attribute, safe_for_minari
-from pbvf_datasets.inspect.recompute import expected_action, wrong_actions
+from pbvf_datasets.inspect.recompute import action_error
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import CardWarning, CheckedFolder, UnverifiedWarning, open_folder
 from pbvf_datasets.read.untrusted_hdf5 import GuardedGroup
-from pbvf_offline.errors import DamagedError, PbvfError, ResourceError, UnsafeError, shorten
+from pbvf_offline.errors import DamagedError, PbvfError, ResourceError, UnsafeError
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
@@ -212,19 +212,7 @@ class _Check:
 
 
 def _action_error(where: str, episode: CheckedEpisode) -> DamagedError | None:
-    """Return what is wrong with the actions of an episode, or None."""
-    single = _trajectories(episode)
-    wrong = wrong_actions(single)
-    if not wrong.size:
-        return None
-    step = int(wrong[0])
-    return DamagedError(
-        f"the actions of {wrong.size:,} of {len(episode):,} steps are not those of the "
-        f"policies that the tags name, the first at step {step}: "
-        f"{shorten(single.actions[step], 80)} is stored, "
-        f"{shorten(expected_action(single, step), 80)} is what its policy does",
-        where=where,
-    )
+    return action_error(_trajectories(episode), where)
 
 
 def _trajectories(episode: CheckedEpisode) -> Trajectories:

@@ -57,6 +57,29 @@ def verify_file(path: Path) -> Verification:
     )
 
 
+def file_kind(path: Path) -> str:
+    """Return the kind that a tensor file gives itself; errors are those of :func:`_peek`."""
+    return _peek(path)[0]
+
+
+def is_tar(start: bytes) -> bool:
+    """Return whether a file with these first bytes (512 are enough) is a tar archive."""
+    return start[257:262] == b"ustar"
+
+
+def start_of(path: Path) -> bytes:
+    """Return the first bytes of a file, 1,024 at most.
+
+    Raises:
+        ResourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            return file.read(1024)
+    except OSError as error:
+        raise resource_error(error, path) from error
+
+
 def _peek(path: Path) -> tuple[str, str]:
     """Return kind and digest as a tensor file names them, reading only its header.
 
@@ -99,9 +122,11 @@ def _refuse_others(start: bytes, path: Path) -> None:
             where=path,
             remedy=f"give the folder that holds {DATA_FILE}",
         )
-    if start[257:262] == b"ustar":
+    if is_tar(start):
         raise UsageError(
-            "is an archive", where=path, remedy="unpack it first with 'pbvf dataset unpack'"
+            "is an archive",
+            where=path,
+            remedy="check it with 'pbvf verify', or unpack it with 'pbvf dataset unpack'",
         )
 
 

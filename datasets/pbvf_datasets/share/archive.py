@@ -17,8 +17,9 @@ import hashlib
 import os
 import re
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -31,6 +32,8 @@ from pbvf_datasets.format.schema import (
     check_dataset_id,
     new_dataset_path,
 )
+from pbvf_datasets.inspect.findings import FOUND, Findings, Verification
+from pbvf_datasets.inspect.verify_dataset import verify_dataset
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, MAX_METADATA_BYTES, parse_metadata
 from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
 from pbvf_datasets.share.receiving import (
@@ -65,6 +68,7 @@ RECORD: Final = tarfile.RECORDSIZE
 _OCTAL_LIMIT: Final = 8**11
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 _MOST_MEMBERS: Final = 64
+_INSIDE: Final = "archive/inside-v0"  # what an archive's dataset is called while it is verified
 _AGAIN: Final = "copy it again, or ask for it once more"
 _PACK: Final = "give an archive that 'pbvf dataset pack' made, not compressed"
 _LINKS: Final = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link"}
@@ -272,6 +276,80 @@ def _same(file: Path, out: Outgoing, total: int, progress: Progress | None) -> b
     return True
 
 
+# --------------------------------------------------------------------------- look inside
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What an archive holds, by its small files.
+
+    Attributes:
+        dataset: How the dataset calls itself, or None.
+        manifest: The parsed ``manifest.json``.
+        sizes: Bytes of each file.
+        signed: Whether there is a signature.
+    """
+
+    dataset: str | None
+    manifest: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    signed: bool
+
+
+def look_inside(file: Path) -> Inside:
+    """Return what an archive holds; digests are not compared.
+
+    Raises:
+        UsageError: There is no such file.
+        DamagedError: It is no archive of a dataset.
+        UnsafeError: It holds what no archive of a dataset holds.
+        IncompatibleError: The dataset is of another format version.
+        ResourceError: It cannot be read.
+    """
+    with _opened(file) as stream:
+        found = _Archive(stream, file, silent)
+        manifest = parse_manifest(found.manifest, f"{file}: {MANIFEST_FILE}")
+        return Inside(found.dataset_id, manifest, found.sizes, found.signature is not None)
+
+
+def verify_archive(file: Path, *, progress: Progress | None = None) -> Verification:
+    """Check an archive: every byte of it, and the dataset inside as ``verify`` checks one.
+
+    The dataset is unpacked into a temporary folder for that, which goes away again.
+
+    Args:
+        file: The archive.
+        progress: Told how many bytes are read and of how many.
+
+    Raises:
+        UsageError: There is no such file.
+        ResourceError: It cannot be read, or there is no room to unpack it.
+    """
+    with tempfile.TemporaryDirectory(prefix="pbvf-verify-") as room:
+        try:
+            place = unpack(file, _INSIDE, root=Path(room), progress=progress).path
+        except FOUND as error:
+            found = Findings()
+            found.add(error)
+            return Verification(file, "archive", found.status(verified=True), (error,))
+        part = verify_dataset(place)
+
+        def shown(text: str) -> str:
+            return text.replace(str(place), str(file))
+
+        return replace(
+            part,
+            path=file,
+            kind="archive",
+            problems=tuple(
+                type(p)(p.what, where=shown(p.where or str(file)), remedy=p.remedy)
+                for p in part.problems
+            ),
+            warnings=tuple(shown(warning) for warning in part.warnings),
+            minari_reason=shown(part.minari_reason),
+        )
+
+
 # ------------------------------------------------------------------------------ unpack
 
 
@@ -354,6 +432,7 @@ class _Archive:
         manifest: The bytes of ``manifest.json``.
         signature: Those of the signature, or None.
         dataset_id: How the dataset calls itself, or None.
+        sizes: Bytes of each file.
 
     Raises:
         DamagedError: It is no archive of a dataset.
@@ -379,6 +458,7 @@ class _Archive:
         place = f"{where}: {MANIFEST_FILE}"
         self._files = listed_files(parse_manifest(self.manifest, place), place)
         self._members = self._known(members)
+        self.sizes = {name: member.size for name, member in self._members.items()}
         limits = {
             METADATA_FILE: MAX_METADATA_BYTES,
             CARD_FILE: MAX_CARD_BYTES,

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.output import Sink, number
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pbvf_datasets.inspect.describe import Description, Histogram
-
-_BARS = ("return from", "to", "episodes", "")
-_BAR = 40
-_SHOWN = 12  # numbers of a normaliser; the rest is for --json
-_PREFIXES = ("B", "kB", "MB", "GB", "TB")
+from pbvf_cli.shared.output import Sink, number, size_text
 
 
 @command("pbvf dataset list", "MINARI_DATASETS_PATH=/data/minari pbvf dataset list --json")
@@ -59,123 +45,7 @@ def info(
 
     Digests and the form of everything are checked, values are not: see 'pbvf dataset verify'.
     """
-    from pbvf_datasets.inspect.describe import describe
+    from pbvf_cli.shared.kinds.dataset import show
 
-    found = describe(dataset, require_manifest=require_manifest)
-    histogram = found.histogram
-    sink.result(
-        found.to_dict(),
-        _rows(found),
-        table=None if histogram is None else (_BARS, _bars(histogram)),
-    )
-
-
-def size_text(size: int) -> str:
-    """Return a number of bytes for people.
-
-    >>> size_text(999), size_text(12_345_678)
-    ('999 B', '12.3 MB')
-    """
-    value, prefix = float(size), 0
-    while value >= 999.95 and prefix < len(_PREFIXES) - 1:
-        value, prefix = value / 1000, prefix + 1
-    return f"{size} B" if prefix == 0 else f"{value:.1f} {_PREFIXES[prefix]}"
-
-
-def _rows(found: Description) -> list[tuple[str, str]]:
-    provenance = found.provenance or {}
-    ends = (("terminated", found.terminated), ("truncated", found.truncated), ("cut", found.cut))
-    sizes = sorted(found.sizes.items())
-    rows = [
-        ("dataset", found.dataset),
-        ("path", str(found.path)),
-        ("verified", "yes: its manifest fits" if found.verified else "no: it has no manifest"),
-        ("digest", found.digest),
-        ("licence", found.license or "none given: others may not use it without asking"),
-        ("authors", ", ".join(provenance.get("authors", ())) or "none given"),
-        ("episodes", number(found.episodes)),
-        ("episodes ended", ", ".join(f"{count:,} {name}" for name, count in ends)),
-        ("steps", number(found.steps)),
-        ("steps an episode", _range(found.lengths)),
-        ("return of whole episodes", _range(found.returns)),
-        ("policies", number(found.policies)),
-        ("segments", f"{found.segments:,} ({found.segments / found.episodes:.3g} an episode)"),
-        ("policy", _policy(found)),
-        ("normaliser", _normaliser(found)),
-        ("observations", found.observation_space),
-        ("actions", found.action_space),
-        ("env", found.env or "not named"),
-    ]
-    environment = found.environment or {}
-    if environment.get("kwargs"):
-        rows.append(("env arguments", json.dumps(environment["kwargs"])))
-    if environment.get("withheld"):
-        rows.append(("arguments not stored", ", ".join(environment["withheld"])))
-    if found.provenance is not None:
-        seed = provenance["seed"]
-        rows += [
-            ("made by", str(provenance["tool"])),
-            ("versions", _pairs(provenance["versions"])),
-            ("seed", "not known" if seed is None else str(seed)),
-            ("warm-up steps", f"{provenance['warmup_steps']:,}, not stored"),
-            ("settings", _settings(provenance["settings"])),
-            ("command", provenance.get("command") or "-"),
-        ]
-        sources = [f"{s['id']} ({s['episodes']:,} episodes)" for s in provenance.get("sources", ())]
-        if sources:
-            rows.append(("made from", ", ".join(sources)))
-    elif isinstance(found.metadata.get("minari_version"), str):
-        rows.append(("written by", f"Minari {found.metadata['minari_version']}"))
-    files = ", ".join(f"{name} {size_text(size)}" for name, size in sizes)
-    return [*rows, ("size", f"{size_text(sum(found.sizes.values()))} ({files})")]
-
-
-def _range(values: NDArray[Any]) -> str:
-    if not values.size:
-        return "-"
-    low, high = values.min().item(), values.max().item()
-    mean = float((values / 2).mean()) * 2
-    return f"mean {number(mean)}, {number(low)} to {number(high)}"
-
-
-def _policy(found: Description) -> str:
-    spec = found.spec
-    if spec is None:
-        return "-"
-    kind = "stochastic" if spec.stochastic else "deterministic"
-    return f"{kind}, {spec.arch}, {spec.size:,} parameters, squash {spec.squash}"
-
-
-def _normaliser(found: Description) -> str:
-    if found.obs_mean is None or found.obs_std is None:
-        return f"{found.normalisers:,} different ones"
-    if not found.obs_mean.any() and (found.obs_std == 1).all():
-        return "none (mean 0, std 1)"
-    return f"mean {_numbers(found.obs_mean)}; std {_numbers(found.obs_std)}"
-
-
-def _numbers(values: NDArray[Any]) -> str:
-    text = " ".join(number(value, 4) for value in values[:_SHOWN].tolist())
-    return f"{text} … ({len(values)})" if len(values) > _SHOWN else text
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    """Return what was chosen; the environment and the sources have lines of their own."""
-    left_out = ("env", "sources")
-    return _pairs({k: v for k, v in settings.items() if v is not None and k not in left_out}) or "-"
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key} {value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in sorted(values.items())
-    )
-
-
-def _bars(histogram: Histogram) -> list[tuple[str, str, str, str]]:
-    edges = [number(edge, 4) for edge in histogram.edges]
-    most = max(histogram.counts)
-    return [
-        (edges[k], edges[k + 1], f"{count:,}", "#" * -(-count * _BAR // most))
-        for k, count in enumerate(histogram.counts)
-    ]
+    shown = show(dataset, require_manifest=require_manifest)
+    sink.result(shown.payload, shown.rows, table=shown.table)

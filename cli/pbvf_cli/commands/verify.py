@@ -1,4 +1,4 @@
-"""``pbvf dataset verify``: check datasets, critics, policies, models and checkpoints."""
+"""``pbvf verify``: check anything that this project writes."""
 
 from __future__ import annotations
 
@@ -16,31 +16,37 @@ if TYPE_CHECKING:
 
 
 @command(
+    "pbvf verify lab/swimmer-v0",
+    "pbvf verify ./downloaded-v0 --require-manifest --json",
+    "pbvf verify critic.safetensors",
+    "pbvf verify runs/pendulum",
     "pbvf dataset verify lab/swimmer-v0",
-    "pbvf dataset verify ./downloaded-v0 --require-manifest --json",
-    "pbvf dataset verify critic.safetensors",
 )
-def verify_path(
+def verify(
     path: Annotated[
         str,
         argument(
-            "PATH", "An id or folder of a dataset, or a critic, policies, model or checkpoint file."
+            "PATH",
+            "A dataset's id or folder, a critic, model, policies or checkpoint file, the folder of "
+            "a run or of several, or an archive.",
         ),
     ],
     *,
     require_manifest: options.RequireManifest = False,
     sink: Sink,
 ) -> None:
-    """Check that a file is whole, consistent and safe; report everything that is wrong.
+    """Check that something is whole, consistent and safe; report everything that is wrong.
 
-    Digests, structure, links, sizes, shapes, finite values, tags, and for deterministic
-    policies that every stored action is the one that its policy gives. Ends with 0 when it is
-    intact or only unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked.
+    What it is, its content tells. Digests, structure, links, sizes, shapes, finite values,
+    tags, whether the files of a run belong together, and for deterministic policies that every
+    stored action is the one that its policy gives. Ends with 0 when it is intact or only
+    unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked.
     """
-    from pbvf_datasets.inspect.verify import verify
+    from pbvf_cli.shared.kinds import KINDS, kind_of
 
-    with Bar("verifying", "steps", sink=sink) as bar:
-        found = verify(path, progress=bar.update)
+    kind, place = kind_of(path)
+    with Bar("verifying", "bytes" if kind == "archive" else "steps", sink=sink) as bar:
+        found = KINDS[kind].verify(place, bar.update)
     for warning in found.warnings:
         sink.note(f"warning: {warning}")
     table = None

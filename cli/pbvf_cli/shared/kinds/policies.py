@@ -1,0 +1,88 @@
+"""Policies files: what one holds, for people and for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbvf_cli.shared.output import Shown, number, pairs
+from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
+
+if TYPE_CHECKING:
+    from pbvf_offline.policies.files import PoliciesFile
+
+
+def show(policies: Path) -> Shown:
+    """Return what a policies file holds; nothing in it is run, and no environment is built.
+
+    Raises:
+        PbvfError: As :func:`pbvf_offline.policies.files.load_policies` does.
+    """
+    import numpy as np
+
+    from pbvf_offline.io.reading import file_digest
+    from pbvf_offline.policies.files import load_policies
+
+    loaded = load_policies(policies)
+    held, spec = loaded.policies, loaded.policies.spec
+    norms = np.linalg.norm(held.theta.astype(np.float64), axis=1)
+    log_std = held.theta[:, : spec.log_std_size]
+    parts = np.hstack([held.theta.astype(np.float64), held.obs_mean, held.obs_std])
+    distinct = len(np.unique(parts, axis=0))
+    normalised = bool(np.any(held.obs_mean != 0) or np.any(held.obs_std != 1))
+    reference = loaded.environment
+    payload = {
+        "policies": len(held),
+        "distinct": distinct,
+        "path": policies,
+        "env": None if reference is None else reference.name,
+        "env_kwargs": {} if reference is None else reference.kwargs,
+        "spec": spec.to_dict(),
+        "architecture": spec.arch,
+        "parameters": spec.size,
+        "theta_norms": norms,
+        "log_std": log_std if spec.log_std_size else None,
+        "normalised": normalised,
+        "obs_mean": held.obs_mean,
+        "obs_std": held.obs_std,
+        "origin": loaded.origin,
+        "sha256": file_digest(policies),
+    }
+    rows = [
+        ("policies", f"{len(held):,} ({distinct:,} distinct)"),
+        ("architecture", kind_text(spec)),
+        ("parameters", f"{spec.size:,}"),
+        ("observations", f"{spec.obs_dim}, {'normalised' if normalised else 'as they are'}"),
+        ("actions", actions_text(spec)),
+        ("environment", "not named" if reference is None else reference.name),
+        *_origin_rows(loaded),
+        ("sha256", str(payload["sha256"])),
+    ]
+    header = ["policy", "norm of theta", "largest |theta|", "mean of obs_mean", "mean of obs_std"]
+    largest = np.abs(held.theta).max(axis=1)
+    table = [
+        [
+            str(k),
+            number(float(norms[k])),
+            number(float(largest[k])),
+            number(float(held.obs_mean[k].mean())),
+            number(float(held.obs_std[k].mean())),
+        ]
+        for k in range(min(len(held), ROWS_SHOWN))
+    ]
+    if len(held) > ROWS_SHOWN:
+        table.append(["…", f"{len(held) - ROWS_SHOWN:,} more"])
+    return Shown(payload, rows, (header, table))
+
+
+def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:
+    """Return where policies came from, without what is long."""
+    rows = []
+    for name, value in loaded.origin.items():
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            rows.append((name.replace("_", " "), str(value)))
+        elif name in ("sources", "layers") and isinstance(value, list):
+            rows.append((name, ", ".join(str(entry)[:64] for entry in value[:4])))
+        elif name == "settings" and isinstance(value, dict):
+            rows.append((name, pairs(value)))
+    return rows or [("origin", "not said")]

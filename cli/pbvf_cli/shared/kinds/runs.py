@@ -1,0 +1,128 @@
+"""Training runs: what a folder of one or of several holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pbvf_cli.shared.output import Shown, number, pairs
+from pbvf_cli.shared.policy_text import kind_text
+
+if TYPE_CHECKING:
+    from pbvf_runs.records import StoredConfig
+
+_AVERAGES = {"average_return": "average return", "last20_return": "return over the last fifth"}
+
+
+def show(folder: Path) -> Shown:
+    """Return what the folder of a run holds, finished or not.
+
+    Raises:
+        DamagedError: A file is missing or malformed.
+        IncompatibleError: A newer version made it.
+    """
+    payload = _payload(folder)
+    rows = [
+        ("run", str(folder)),
+        ("state", "finished" if payload["finished"] else "not finished"),
+        ("steps", f"{payload['steps']:,} in {payload['episodes']:,} whole episodes"),
+        *_config_rows(payload),
+        *((label, number(payload[name])) for name, label in _AVERAGES.items()),
+        ("seed", str(payload["seed"])),
+        ("settings", pairs(payload["settings"])),
+        ("digest", payload["digest"]),
+    ]
+    rows += [(name, digest) for name, digest in payload["files"].items()]
+    return Shown(payload, rows)
+
+
+def show_several(folder: Path) -> Shown:
+    """Return what a folder of several runs holds.
+
+    Raises:
+        DamagedError: A file is missing or malformed.
+        IncompatibleError: A newer version made one.
+    """
+    from pbvf_runs.data import runs_in
+
+    parts = [_payload(run) for run in runs_in(folder)]
+    header = ("run", "seed", "state", "steps", "episodes", "average", "last fifth")
+    lines = [
+        (
+            part["run"].name,
+            str(part["seed"]),
+            "finished" if part["finished"] else "not finished",
+            *(number(part[name]) for name in ("steps", "episodes", *_AVERAGES)),
+        )
+        for part in parts
+    ]
+    rows = [("runs in", str(folder)), ("runs", number(len(parts)))]
+    return Shown({"path": folder, "runs": parts}, rows, (header, lines))
+
+
+def show_checkpoint(path: Path) -> Shown:
+    """Return what the checkpoint of a run holds.
+
+    Raises:
+        PbvfError: It cannot be read.
+    """
+    from pbvf_offline.io.reading import file_digest
+    from pbvf_offline.io.tensor_file import decode, read_tensor_file
+
+    content, _ = decode("checkpoint", read_tensor_file(path), str(path))
+    payload: dict[str, Any] = {
+        "path": path,
+        **{name: content.get(name) for name in ("steps", "episodes", "updates", "settings")},
+        "policy": content.get("spec"),
+        "sha256": file_digest(path),
+    }
+    rows = [
+        ("path", str(path)),
+        *((name, number(payload[name])) for name in ("steps", "episodes", "updates")),
+        ("settings", pairs(payload["settings"] or {})),
+        ("sha256", payload["sha256"]),
+    ]
+    return Shown(payload, rows)
+
+
+def _payload(folder: Path) -> dict[str, Any]:
+    from pbvf_runs.data import kept_so_far, run_config
+    from pbvf_runs.records import StoredResult, average_returns
+
+    config, result = run_config(folder), StoredResult.read(folder)
+    if result is None:
+        steps, episodes, evaluations = kept_so_far(folder)
+    else:
+        steps, episodes, evaluations = result.steps, result.episodes, result.evaluations
+    return {
+        "run": folder,
+        "finished": result is not None,
+        "steps": steps,
+        "episodes": episodes,
+        **_of_config(config),
+        **average_returns(evaluations, steps),
+        "evaluations": [evaluation.to_dict() for evaluation in evaluations],
+        "digest": config.source(steps),
+        "files": {} if result is None else result.files,
+    }
+
+
+def _of_config(config: StoredConfig) -> dict[str, Any]:
+    settings = config.settings.to_dict()
+    return {
+        "env": config.environment.name,
+        "environment": config.environment.to_dict(),
+        "critic": config.settings.kind,
+        "policy": {**config.spec.to_dict(), "arch": config.spec.arch},
+        "kind_of_policy": kind_text(config.spec),
+        "seed": settings.pop("seed"),
+        "settings": settings,
+    }
+
+
+def _config_rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("env", payload["env"]),
+        ("critic", payload["critic"]),
+        ("policy", payload["kind_of_policy"]),
+    ]

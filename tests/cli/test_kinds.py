@@ -1,0 +1,162 @@
+"""``pbvf info`` and ``pbvf verify`` of everything that this project writes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli_tools import make, pbvf, run_process
+from pbvf_cli.shared.kinds import KINDS
+
+ENV = "toyenv:ToyDrift-v0"
+
+
+@pytest.fixture(scope="module")
+def made(drift: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kinds") / "all"
+    shutil.copytree(drift, folder)
+    train = f"train-online {ENV} --critic pssvf --steps 200 --evaluations 2"
+    return make(
+        folder,
+        f"{train} --run one --seed 0",
+        f"{train} --run many --seeds 3-4",
+        "dataset pack lab/drift-v0 packed",
+        "dataset keygen key",
+        "dataset sign lab/drift-v0 --key key",
+    )
+
+
+@pytest.fixture
+def at(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made / "datasets"))
+    monkeypatch.chdir(made)
+    return made
+
+
+THINGS = {
+    "lab/drift-v0": "dataset",
+    "datasets/lab/drift-v0": "dataset",
+    "theta": "critic",
+    "actions": "critic",
+    "one/critic.safetensors": "critic",
+    "grown": "policies",
+    "one/policy.safetensors": "policies",
+    "good": "model",
+    "bad": "model",
+    "one": "run",
+    "one/checkpoint.safetensors": "checkpoint",
+    "many": "runs",
+    "packed": "archive",
+}
+
+
+def test_every_kind_is_tried(at: Path) -> None:
+    assert {*THINGS.values(), "signature", "file"} == set(KINDS)
+
+
+@pytest.mark.parametrize(("name", "kind"), THINGS.items())
+def test_what_is_whole_is_told_shown_and_intact(name: str, kind: str, at: Path) -> None:
+    shown = pbvf("info", name, "--json", "-q").ok().json
+    found = pbvf("verify", name, "--json", "-q").ok().json
+    assert (shown["kind"], found["kind"], found["status"]) == (kind, kind, "intact")
+    assert found["problems"] == []
+    assert pbvf("dataset", "verify", name, "-q", "--json").ok().json == found
+    text = pbvf("info", name, "-q").ok().out
+    assert text.split()[:2] == ["kind", kind]
+
+
+def test_what_something_was_made_from_can_be_followed(at: Path) -> None:
+    def shown(name: str) -> dict[str, object]:
+        return pbvf("info", name, "--json", "-q").ok().json
+
+    data = shown("lab/drift-v0")["digest"]
+    assert shown("theta")["dataset"] == shown("good")["dataset"] == data
+    assert shown("packed")["digest"] == data
+    origin = shown("grown")["origin"]
+    assert isinstance(origin, dict)
+    assert origin["critic"] == shown("theta")["sha256"]
+    assert shown("one")["digest"] == shown("one/critic.safetensors")["dataset"]
+    settings = shown("theta")["settings"]
+    assert isinstance(settings, dict)
+    assert settings["hidden"] == [8]
+    text = pbvf("info", "good", "-q").ok().out
+    assert str(data) in text
+    assert "hidden [16, 16]" in text
+
+
+def test_a_kind_is_told_by_content_not_by_name(at: Path, tmp_path: Path) -> None:
+    for name, kind in (("packed", "archive"), ("theta", "critic"), ("grown", "policies")):
+        shutil.copy(at / name, tmp_path / "file.json")
+        assert pbvf("info", tmp_path / "file.json", "--json", "-q").ok().json["kind"] == kind
+    shutil.copytree(at / "many", tmp_path / "data-v0")
+    assert pbvf("info", tmp_path / "data-v0", "--json", "-q").ok().json["kind"] == "runs"
+
+
+def test_a_signature_is_shown_and_needs_its_key(at: Path) -> None:
+    name = at / "datasets/lab/drift-v0/manifest.json.sig"
+    shown = pbvf("info", name, "--json").ok().json
+    assert shown["kind"] == "signature"
+    assert shown["digest"] == pbvf("info", "lab/drift-v0", "--json").ok().json["digest"]
+    pbvf("verify", name).refused(2, "public key", "check-signature")
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("one/config.json", "a part of a run; give one"),
+        ("one/metrics.jsonl", "a part of a run"),
+        ("datasets/lab/drift-v0/manifest.json", "a part of a dataset"),
+        ("datasets/lab/drift-v0/data/main_data.hdf5", "HDF5"),
+        ("datasets", "not a dataset folder"),
+        ("lab/none-v0", "there is no dataset"),
+    ],
+)
+def test_a_part_or_nothing_is_wrong_usage(name: str, words: str, command: str, at: Path) -> None:
+    pbvf(command, name).refused(2, words)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"), [(b"hello world", 3), (b"\x80\x04\x95\x0b\x00\x00\x00", 4)]
+)
+def test_files_of_no_kind(data: bytes, code: int, here: Path) -> None:
+    (here / "file").write_bytes(data)
+    pbvf("info", "file").refused(code, "file")
+    ran = pbvf("verify", "file", "--json")
+    assert (ran.code, ran.json["kind"]) == (code, "file")
+
+
+def test_a_damaged_run_and_a_damaged_archive_are_exit_3(at: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(at / "one", tmp_path / "one"))
+    (run / "policy.safetensors").unlink()
+    ran = pbvf("verify", run, "--json", "-q")
+    assert (ran.code, ran.json["status"]) == (3, "damaged")
+    image = bytearray((at / "packed").read_bytes())
+    image[len(image) // 2] ^= 1
+    (tmp_path / "packed").write_bytes(image)
+    ran = pbvf("verify", tmp_path / "packed", "--json", "-q")
+    assert (ran.code, ran.json["kind"], ran.json["status"]) == (3, "archive", "damaged")
+    assert ran.json["problems"][0]["where"].startswith(str(tmp_path / "packed"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("dataset", "info", "one"),
+        ("dataset", "merge", "one", "--dataset", "lab/new-v0"),
+        ("synthesize", "theta", "--dataset", "one", "--out", "new"),
+    ],
+)
+def test_a_run_where_a_dataset_is_wanted_is_wrong_usage(command: tuple[str, ...], at: Path) -> None:
+    pbvf(*command, "-q").refused(2, "not a dataset folder", "--export-dataset")
+
+
+def test_info_of_a_dataset_imports_no_torch(at: Path) -> None:
+    code = (
+        "import sys\nfrom pbvf_cli.__main__ import main\n"
+        "assert main(['info', 'lab/drift-v0', '--json']) == 0\n"
+        "assert not {'torch', 'minari', 'toyenv'} & set(sys.modules)\n"
+    )
+    assert run_process(code=code).ok().json["kind"] == "dataset"
