@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,23 @@ import pytest
 from cli_tools import content
 from faults import read_only
 from pbvf_offline.errors import ResourceError, UsageError
+from pbvf_offline.registry import Registry
 from pbvf_runs.loggers import ANEW, DEFAULT, LOGGERS, SETTINGS, RunLog
 from pbvf_runs.train import train_run
 from run_tools import run_config
 
-every_logger = pytest.mark.parametrize("name", LOGGERS)
+EXTRAS = ("wandb",)  # they are tested where their packages are
+
+
+@pytest.fixture(params=LOGGERS)
+def name(request: pytest.FixtureRequest) -> str:
+    """Every logger."""
+    logger: str = request.param
+    if logger in EXTRAS:
+        pytest.importorskip(logger)
+    return logger
+
+
 EPISODE = {"episode": 0, "return": -1.5, "critic_loss": None}
 EVALUATION = {"returns": [1.0, 2.0], "mean_return": 1.5, "returns_without_survival": None}
 
@@ -21,7 +34,6 @@ EVALUATION = {"returns": [1.0, 2.0], "mean_return": 1.5, "returns_without_surviv
 CONFIG = run_config("pssvf", "toyenv:Toy-v0", evaluations=2, gamma=1.0)
 
 
-@every_logger
 def test_a_logger_writes_in_its_own_place_alone(name: str, tmp_path: Path) -> None:
     log = RunLog(tmp_path, ANEW, [name])
     log.add(SETTINGS, 0, {"lr": 0.1, "hidden": [8, 8], "policy": None, "seed": 0, "fast": True})
@@ -36,7 +48,6 @@ def test_a_logger_writes_in_its_own_place_alone(name: str, tmp_path: Path) -> No
     assert sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()) > 0
 
 
-@every_logger
 def test_a_logger_goes_on_from_an_earlier_step(name: str, tmp_path: Path) -> None:
     for step in (ANEW, 7):  # the second call does step 9 again
         log = RunLog(tmp_path, step, [name])
@@ -50,7 +61,6 @@ def test_a_logger_goes_on_from_an_earlier_step(name: str, tmp_path: Path) -> Non
     log.close()
 
 
-@every_logger
 def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None:
     train_run(CONFIG, tmp_path / "told", 30, loggers=(name,))
     train_run(CONFIG, tmp_path / "silent", 30, loggers=())
@@ -62,7 +72,6 @@ def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None
     assert content(tmp_path / "told") == silent
 
 
-@every_logger
 def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
     with read_only(tmp_path), pytest.raises(ResourceError, match=str(tmp_path)):
         RunLog(tmp_path, ANEW, [name])
@@ -71,3 +80,14 @@ def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
 def test_an_unknown_logger(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--logger: there is no logger 'x'; choose one of metrics"):
         RunLog(tmp_path, 0, ["x"])
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_logger_whose_package_is_missing(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, extra, None)
+    monkeypatch.delitem(sys.modules, f"pbvf_runs.loggers.{extra}", raising=False)
+    fresh = Registry[object]("logger", "none", {extra: f"pbvf_runs.loggers.{extra}:Log"})
+    with pytest.raises(UsageError) as caught:
+        fresh.choose(extra, where="--logger")
+    expected = f"--logger {extra}: {extra} is not installed; pip install 'pbvf-offline[{extra}]'"
+    assert str(caught.value) == expected
