@@ -26,6 +26,7 @@ from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.evaluation import require_end, warm_up
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.repetition import warn_not_repeatable
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule, Schedule
 from pbvf_offline.seeding import Stream, generator
@@ -115,6 +116,7 @@ class CollectResult:
         seconds: From the first reset of a stored episode to the final rename.
         steps_per_second: Steps stored now over these seconds.
         returns: Mean, min and max undiscounted return of whole episodes, or None.
+        repeatable: False where an episode that was played again came out otherwise, else None.
         already_complete: Whether nothing had to be done.
     """
 
@@ -129,6 +131,7 @@ class CollectResult:
     seconds: float
     steps_per_second: float | None
     returns: dict[str, float] | None
+    repeatable: bool | None
     already_complete: bool
 
 
@@ -233,7 +236,14 @@ def _run(
     indices = (
         itertools.count(first) if settings.episodes is None else range(first, settings.episodes)
     )
-    with closing(run_episodes(job, indices, workers=workers)) as results:  # type: ignore[type-var]
+    stored = writer.first_stored()
+
+    def differs() -> None:
+        writer.mark_not_repeatable()
+        warn_not_repeatable(settings.env.name, continued=stored is not None, recorded=True)
+
+    played = run_episodes(job, indices, workers=workers, differs=differs, stored=stored)
+    with closing(played) as results:  # type: ignore[type-var]
         for episode in results:
             if settings.steps is not None and len(episode) > settings.steps - steps:
                 episode = episode.truncate(settings.steps - steps)  # noqa: PLW2901
@@ -329,6 +339,7 @@ def _result(
         seconds=seconds,
         steps_per_second=None if steps_now is None else steps_now / max(seconds, 1e-9),
         returns=stats["return"],
+        repeatable=provenance.get("repeatable"),
         already_complete=steps_now is None,
     )
 

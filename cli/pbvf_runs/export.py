@@ -9,9 +9,14 @@ from typing import Any
 from pbvf_datasets.format.identity import stored_settings
 from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
 from pbvf_datasets.write.writer import DatasetWriter
-from pbvf_offline.envs.make import close_env, make_env
+from pbvf_offline.envs.make import Env, close_env, make_env
 from pbvf_offline.errors import UsageError
 from pbvf_offline.io.work_folder import refuse_difference, refuse_foreign
+from pbvf_offline.policies.policy import Policies
+from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.loop import digest_again
+from pbvf_offline.rollout.repetition import Again, warn_not_repeatable
+from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_runs.episodes import stored_episodes
 from pbvf_runs.records import (
     RunConfig,
@@ -65,6 +70,16 @@ def _export_settings(config: RunConfig, steps: int) -> dict[str, Any]:
     return {"made by": "train-online", "steps": steps, **config.to_dict()}
 
 
+def _is_repeatable(env: Env, config: RunConfig, first: Episode) -> bool:
+    """Whether the run's first episode comes out alike when it is played twice."""
+    policy = Policies(config.spec, first.theta, first.obs_mean, first.obs_std)
+    schedule = PerturbationSchedule(policy, 0.0, None, config.settings.seed)
+    digests = {
+        digest_again(env, schedule, Again(0, others), len(first)) for others in ((), (1, 2, 3))
+    }
+    return len(digests) == 1 and None not in digests
+
+
 def export_dataset(
     result: RunResult,
     dataset: str,
@@ -103,6 +118,9 @@ def export_dataset(
                 for index, episode in enumerate(stored_episodes(result.folder)):
                     if index >= done:
                         writer.add(episode)
+                    if index == 0 and not _is_repeatable(env, config, episode):
+                        writer.mark_not_repeatable()
+                        warn_not_repeatable(config.env.name, recorded=True)
                 writer.finish()
             return writer.path
     finally:

@@ -330,6 +330,7 @@ class _Runner:
             episodes=self.config.evaluation_episodes,
             seed=evaluation_seed(self.config.settings.seed, step),
             without_survival=True,
+            check=self.last_return is None,  # once in a process
         )
         # The two are added up in different ways: only more than rounding is a bonus.
         bonus = not np.allclose(returns, without, rtol=1e-9, atol=1e-9)

@@ -9,7 +9,7 @@ program's is refused, and the message says to upgrade.
 1  0.1.0
 2  policies of a family other than the MLP with tanh; environments with wrappers; critics fitted
    to imagined returns or with another augmentation than relabelling; critics that read
-   fingerprints
+   fingerprints; datasets from environments that are not repeatable
 == ==========================================================================================
 """
 

@@ -16,6 +16,7 @@ from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.repetition import warn_not_repeatable
 from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule
 
 
@@ -75,6 +76,7 @@ def evaluate_policies(
     max_steps: int | None = None,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    check: bool = True,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Run each policy for exactly ``episodes`` whole episodes.
 
@@ -92,6 +94,7 @@ def evaluate_policies(
         max_steps: Step limit where the environment has none.
         workers: Number of processes.
         progress: Called with episodes done and wanted.
+        check: Play the first episode once more, and warn where it comes out otherwise.
 
     Raises:
         UsageError: The environment has no time limit and ``max_steps`` is None.
@@ -104,7 +107,12 @@ def evaluate_policies(
     job = EpisodeJob(config, schedule, max_steps, ReturnOf(gamma, without_survival))
     total = len(policies) * episodes
     pairs = []
-    for pair in run_episodes(job, range(total), workers=workers):
+
+    def warn() -> None:
+        warn_not_repeatable(config.name)
+
+    differs = warn if check else None
+    for pair in run_episodes(job, range(total), workers=workers, differs=differs):
         pairs.append(pair)
         if progress is not None:
             progress(len(pairs), total)

@@ -11,7 +11,7 @@ import itertools
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -30,6 +30,14 @@ from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.rollout.answers import FLAGS, NUMBERS, Answers
 from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.repetition import (
+    OTHER_STEPS,
+    Again,
+    Item,
+    episode_digest,
+    with_repetition,
+    without_repetition,
+)
 from pbvf_offline.rollout.schedules import Schedule, Segment
 from pbvf_offline.rollout.workers import Job, ordered_map
 
@@ -308,34 +316,69 @@ class EpisodeJob:
     max_steps: int | None = None
     reduce: Callable[[Episode], Any] | None = None
 
-    def start(self) -> Callable[[int], Any]:
-        """Build the environment and return the function from episode index to result."""
+    def start(self) -> Callable[[Item], Any]:
+        """Build the environment and return the function from episode to result."""
         env = make_env(self.config)
         _silence_mujoco()
 
-        def run(index: int) -> Any:
+        def run(item: Item) -> Any:
+            if isinstance(item, Again):
+                return digest_again(env, self.schedule, item, self.max_steps)
+            index = item if isinstance(item, int) else item.index
             episode = run_episode(env, self.schedule, index, self.max_steps)
-            return episode if self.reduce is None else self.reduce(episode)
+            result = episode if self.reduce is None else self.reduce(episode)
+            return result if isinstance(item, int) else (result, episode_digest(episode))
 
         return run
 
 
+def digest_again(env: Env, schedule: Schedule, item: Again, max_steps: int | None) -> str | None:
+    """Return the digest of an episode after others; None where the environment failed in one."""
+    few = OTHER_STEPS if max_steps is None else min(OTHER_STEPS, max_steps)
+    try:
+        for other in item.others:
+            run_episode(env, schedule, other, few)
+        return episode_digest(run_episode(env, schedule, item.index, max_steps))
+    except (UsageError, DivergedError):
+        return None  # what a user asked for has not failed
+
+
 def run_episodes(
-    job: EpisodeJob, indices: Iterable[int] | None, *, workers: int = 1
+    job: EpisodeJob,
+    indices: Iterable[int] | None,
+    *,
+    workers: int = 1,
+    differs: Callable[[], None] | None = None,
+    stored: Episode | None = None,
 ) -> Iterator[Any]:
     """Yield the results of a job's episodes in order of ``indices`` (None: 0, 1, 2, …).
 
     A single worker is this process itself.
 
+    Args:
+        job: What to play.
+        indices: Which episodes.
+        workers: Number of processes.
+        differs: Where given, the first episode is played once more, after some steps of others,
+            before its result is yielded; called if it comes out otherwise.
+        stored: Episode 0 as an earlier process played it, to be played again in its place.
+
     Raises:
         WorkerError: The same episode lost its worker three times.
     """
-    wanted: Iterable[int] = itertools.count() if indices is None else indices
+    wanted: Iterator[int] = itertools.count() if indices is None else iter(indices)
+    if differs is None:
+        return _answers(job, wanted, workers)
+    items = with_repetition(wanted, stored=stored is not None)
+    return without_repetition(_answers(job, items, workers), differs, stored)
+
+
+def _answers(job: EpisodeJob, items: Iterator[Item], workers: int) -> Generator[Any, None, None]:
     if workers <= 1:
         run = job.start()
-        return (run(index) for index in wanted)
-    typed: Job[int, Any] = job
-    return ordered_map(typed, wanted, workers)
+        return (run(item) for item in items)
+    typed: Job[Item, Any] = job
+    return ordered_map(typed, items, workers)
 
 
 def _silence_mujoco() -> None:

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
@@ -170,7 +170,7 @@ def ordered_map(
     *,
     hang_seconds: float = HANG_SECONDS,
     queued: int = _QUEUED,
-) -> Iterator[OutT]:
+) -> Generator[OutT, None, None]:
     """Yield ``job(item)`` for every item in order, computed by ``workers`` processes.
 
     Items may be endless: they are drawn as workers become free. Closing the iterator

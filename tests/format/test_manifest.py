@@ -76,6 +76,7 @@ def resealed(folder, change):
         (lambda m: m["provenance"].pop("stats"), "provenance"),
         (lambda m: m["provenance"].update(seed=True), "seed"),
         (lambda m: m["provenance"].update(authors=[1]), "authors"),
+        (lambda m: m["provenance"].update(repeatable="no"), "repeatable"),
         (lambda m: m["provenance"].update(environment={"id": "x"}), "environment"),
         (lambda m: m["provenance"]["environment"].update(withheld=[1]), "withheld"),
         (lambda m: m["provenance"]["stats"].update({"return": {"mean": 1}}), "return"),
@@ -90,6 +91,7 @@ def resealed(folder, change):
         (made_of(**{"from": ["x"]}), "malformed digest"),
         (made_of(provenance={}), "lacks"),
         (made_of(provenance=origin(command=3)), "command"),
+        (made_of(provenance=origin(repeatable=3)), "repeatable"),
     ],
 )
 def test_a_well_sealed_but_malformed_manifest_is_damage(folder, change, why):

@@ -15,6 +15,8 @@ SHARED = ("numpy", "normal", "python", "action", "observation", "wrapped", "torc
 """Sources that are seeded for an episode, or before the environment is built."""
 CARRIED = ("counter", "normalised", "own")
 """What lasts from episode to episode, or is nobody's to seed."""
+OTHERS = ("none", "once", "process")
+OF_THIS_PROCESS = 0.0
 
 
 class Luck(gym.Env[Any, Any]):
@@ -51,6 +53,8 @@ class Luck(gym.Env[Any, Any]):
                 return float(self._own.uniform())
             case "counter":
                 return float(min(self._episodes, 10))
+            case "process":
+                return OF_THIS_PROCESS
         return 0.0
 
     def reset(
@@ -60,6 +64,8 @@ class Luck(gym.Env[Any, Any]):
         self._t = 0
         self._start = float(self.np_random.uniform(-1, 1))
         self._episodes += 1
+        if self._source == "once" and self._episodes > 1:
+            raise RuntimeError("only one episode")
         return np.array([self._start, self._draw()]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -77,7 +83,7 @@ def wrapped(**kwargs: Any) -> gym.Env[Any, Any]:
     return RescaleAction(Luck(**kwargs), np.float32(0), np.float32(1))
 
 
-for _source in ("none", *SHARED, *CARRIED):
+for _source in (*OTHERS, *SHARED, *CARRIED):
     _name = f"Luck{_source.capitalize()}-v0"
     if _name not in registry:
         gym.register(

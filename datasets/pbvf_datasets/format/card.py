@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_datasets.format.schema import DATA_FILE, dataset_version
+from pbvf_datasets.format.schema import DATA_FILE, dataset_version, is_not_repeatable
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -21,6 +21,11 @@ _BINS = 10
 _BAR = 40
 _MOST_SOURCES: Final = 50
 _MOST_COMMANDS: Final = 20
+_NOT_REPEATABLE: Final = (
+    "**Not repeatable.** An episode that was played again from its seed came out otherwise: the "
+    "environment keeps state from one episode to the next, draws from sources that are not seeded, "
+    "or was continued on another machine. The same command and seed need not give these data again."
+)
 _BIBTEX = re.compile(r"[\\{}\"#%&$~^_]")
 
 _HUB_LICENSES: Final = """
@@ -175,6 +180,8 @@ def _making(provenance: Mapping[str, Any], command: str | None) -> list[str]:
     parts += [""]
     if command is not None:
         parts += ["```bash", _command(command), "```", ""]
+    if is_not_repeatable(provenance):
+        parts += [_NOT_REPEATABLE, ""]
     settings = dict(provenance["settings"])
     if sources:
         settings.pop("sources", None)  # a table of its own

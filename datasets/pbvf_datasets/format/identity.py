@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
 from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, dataset_path, dataset_version
@@ -18,7 +18,7 @@ from pbvf_offline.errors import DamagedError, PbvfError
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.work_folder import WorkFolder
-from pbvf_offline.records import Record, fields
+from pbvf_offline.records import Record, fields, since
 
 START_ANEW: Final = "give another dataset id, or --overwrite to start over"
 
@@ -41,6 +41,7 @@ class _Plan(Record):
     command: str | None
     overwrite: bool
     state: dict[str, Any] | None
+    repeatable: Annotated[bool, since(2)] = True
 
 
 _IDENTITY = tuple(field.name for field in fields(_Identity))
@@ -77,7 +78,8 @@ def parse_plan(data: bytes, where: Path) -> dict[str, Any]:
     """Read the bytes of ``plan.json``.
 
     Returns:
-        ``version``, ``identity``, ``command``, ``overwrite`` and ``state``.
+        ``version``, ``identity``, ``command``, ``overwrite``, ``state`` and, where an episode came
+        out otherwise when it was played again, ``repeatable``: false.
 
     Raises:
         DamagedError: They are not what was written there.

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +55,10 @@ _STATS: Mapping[str, tuple[type, ...]] = {
     "policies": (int,),
     "cut": (int,),
     "return": (dict, type(None)),
+}
+_MORE: Mapping[str, tuple[type, ...]] = {
+    "command": (str, type(None)),
+    "repeatable": (bool,),  # since version 2
 }
 _MORE_STATS = ("normalisers", "terminated", "length")
 _SOURCE: Mapping[str, tuple[type, ...]] = {
@@ -196,7 +200,7 @@ def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
 
 
 def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
-    provenance = _typed(value, _PROVENANCE, "provenance", where, ("command", "sources"))
+    provenance = _typed(value, _PROVENANCE, "provenance", where, (*_MORE, "sources"))
     _check_origin(provenance, where)
     sources = provenance.get("sources", [])
     if not isinstance(sources, list):
@@ -211,7 +215,7 @@ def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
         if entry["provenance"] is not None:
             table = {key: kinds for key, kinds in _PROVENANCE.items() if key != "spec"}
             name = "provenance.sources.provenance"
-            inner = _typed(entry["provenance"], table, name, where, ("command",))
+            inner = _typed(entry["provenance"], table, name, where, _MORE)
             _check_origin(inner, where)
 
 
@@ -223,8 +227,9 @@ def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> 
         )
     if any(not isinstance(name, str) for name in provenance["authors"]):
         raise DamagedError("provenance.authors is malformed", where=where)
-    if type(provenance.get("command")) not in (str, type(None)):
-        raise DamagedError("provenance.command is malformed", where=where)
+    for name, kinds in _MORE.items():
+        if name in provenance and type(provenance[name]) not in kinds:
+            raise DamagedError(f"provenance.{name} is malformed", where=where)
     stats = _typed(provenance["stats"], _STATS, "provenance.stats", where, _MORE_STATS)
     returns = stats["return"]
     if returns is not None and (
@@ -239,7 +244,7 @@ def _typed(
     table: Mapping[str, tuple[type, ...]],
     name: str,
     where: str | os.PathLike[str],
-    more: Sequence[str] = (),
+    more: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return an object that has all keys of a table, of its types, and perhaps some more."""
     if not isinstance(value, dict) or not set(table) <= set(value):

@@ -156,10 +156,24 @@ def dataset_version(provenance: Mapping[str, Any]) -> int:
     Args:
         provenance: As the manifest holds it.
     """
-    inner = [source["provenance"] or {} for source in provenance.get("sources", ())]
-    environments = [p.get("environment") for p in (provenance, *inner)]
+    every = all_provenance(provenance)
+    environments = [p.get("environment") for p in every]
     known = [EnvReference.from_dict(e, "environment") for e in environments if e is not None]
-    return format_version([PolicySpec.from_dict(provenance["spec"], "spec"), *known])
+    version = format_version([PolicySpec.from_dict(provenance["spec"], "spec"), *known])
+    return max(version, 2) if any("repeatable" in p for p in every) else version
+
+
+def all_provenance(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a provenance and those of all datasets behind it, empty where one is not known."""
+    return [provenance, *(s["provenance"] or {} for s in provenance.get("sources", ()))]
+
+
+def is_not_repeatable(provenance: Mapping[str, Any]) -> bool:
+    """Whether the data, or some of them, come from an environment that failed the check.
+
+    That is, an episode that was played again from its seed came out otherwise.
+    """
+    return any(p.get("repeatable") is False for p in all_provenance(provenance))
 
 
 # ----------------------------------------------------------------------------- spaces

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.schema import resolve_dataset
+from pbvf_datasets.format.schema import is_not_repeatable, resolve_dataset
 from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.read.dataset import folder_environment
 from pbvf_datasets.read.folder_episodes import folder_episodes
@@ -127,6 +127,15 @@ class Description:
         return given if isinstance(given, str) else None
 
     @property
+    def repeatable(self) -> bool | None:
+        """False where the same seeds need not give these episodes again, None where nobody knows.
+
+        That is, when an episode was played again, it came out otherwise.
+        """
+        failed = self.provenance is not None and is_not_repeatable(self.provenance)
+        return False if failed else None
+
+    @property
     def histogram(self) -> Histogram | None:
         """Returns of the whole episodes; None when there are none to count."""
         finite = self.returns[np.isfinite(self.returns)]
@@ -165,6 +174,7 @@ class Description:
             "versions": provenance.get("versions"),
             "minari_version": self.metadata.get("minari_version"),
             "seed": provenance.get("seed"),
+            "repeatable": self.repeatable,
             "settings": provenance.get("settings"),
             "warmup_steps": provenance.get("warmup_steps"),
             "command": provenance.get("command"),

@@ -48,6 +48,7 @@ class DatasetFacts:
         sources: The datasets that it is made of.
         warmup_steps: Steps run for the normaliser and not stored.
         command: A command line that makes the same dataset, or None.
+        repeatable: False where an episode came out otherwise when it was played again.
     """
 
     dataset_id: str
@@ -58,6 +59,7 @@ class DatasetFacts:
     sources: Sequence[Any]
     warmup_steps: int
     command: str | None
+    repeatable: bool
 
 
 def lay_out(build: Path, facts: DatasetFacts, episodes: Iterable[Episode]) -> dict[str, Any]:
@@ -129,6 +131,8 @@ def _provenance(facts: DatasetFacts, seen: _Seen) -> dict[str, Any]:
         "stats": seen.tally.stats(),
         "command": facts.command,
     }
+    if not facts.repeatable:
+        provenance["repeatable"] = False
     if facts.sources:
         provenance["sources"] = facts.sources
     return provenance

@@ -278,6 +278,28 @@ class DatasetWriter:
         with self._resources():
             self._write_plan({**self._plan, "state": given})
 
+    def mark_not_repeatable(self) -> None:
+        """Record that an episode, played again from its seed, came out otherwise.
+
+        Manifest and card will say so.
+
+        Raises:
+            UsageError: The writer is closed, or the dataset complete.
+            ResourceError: The disk refuses.
+        """
+        self._check_open()
+        with self._resources():
+            version = max(self._plan["version"], 2)
+            self._write_plan({**self._plan, "version": version, "repeatable": False})
+
+    def first_stored(self) -> Episode | None:
+        """Return the first episode that is on disk, read again; None if there is none.
+
+        Raises:
+            DamagedError: It was changed on disk.
+        """
+        return next(iter(self._shards), None)
+
     def add(self, episode: Episode) -> None:
         """Take in one finished episode; it is on disk after a few more, or :meth:`flush`.
 
@@ -575,6 +597,7 @@ class DatasetWriter:
             sources=self._sources,
             warmup_steps=warmup if type(warmup) is int else self._warmup_steps,
             command=self._plan["command"],
+            repeatable=self._plan.get("repeatable", True),
         )
 
     def _write_plan(self, plan: dict[str, Any]) -> None:

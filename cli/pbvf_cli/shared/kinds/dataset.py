@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _BARS = ("return from", "to", "episodes", "")
 _BAR = 40
 _SHOWN = 12  # numbers of a normaliser; the rest is for --json
+_NOT_REPEATABLE = (
+    "no: an episode played again from its seed came out otherwise; the environment keeps state, "
+    "draws from sources that are not seeded, or was continued on another machine"
+)
 
 
 def show(dataset: str | os.PathLike[str], *, require_manifest: bool = False) -> Shown:
@@ -61,6 +65,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         rows.append(("env arguments", json.dumps(environment["kwargs"])))
     if environment.get("withheld"):
         rows.append(("arguments not stored", ", ".join(environment["withheld"])))
+    if found.repeatable is False:
+        rows.append(("repeatable", _NOT_REPEATABLE))
     if found.provenance is not None:
         seed = provenance["seed"]
         rows += [
