@@ -95,7 +95,7 @@ def test_what_is_carried_over_is_told_and_recorded(source: str, workers: int, ro
     version, told = provenance(root)
     assert (version, told["repeatable"]) == (2, False)
     assert "**Not repeatable.**" in (root / ID / "README.md").read_text()
-    info = pbvf("dataset", "info", ID).ok()
+    info = pbvf("info", root / ID).ok()
     assert rows(info.out)["repeatable"].startswith("no: ")
     assert pbvf("dataset", "info", ID, "--json").ok().json["repeatable"] is False
     assert pbvf("dataset", "verify", ID, "--json").ok().json["status"] == "intact"
