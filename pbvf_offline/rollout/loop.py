@@ -42,6 +42,7 @@ from pbvf_offline.rollout.schedules import Schedule, Segment
 from pbvf_offline.rollout.workers import Job, ordered_map
 
 _FIRST_CAPACITY = 1024
+_MAX_INT32 = 2**31 - 1
 _RESET_ANSWER = "observation, info"
 _STEP_ANSWER = "observation, reward, terminated, truncated, info"
 
@@ -107,11 +108,25 @@ class EpisodeRun:
         self.terminated = self.truncated = False
         self.reports_survive = False
         with self._blame(reset=True):
-            obs, _ = env.reset(seed=self.seed)
+            obs, _ = self._reset()
             # Copied at once: some environments return the same array at every step.
             self.observations[0] = self._answers.observation(obs, 0)
         if observe is not None:
             observe(self.observations[0])
+
+    def _reset(self) -> Any:
+        """Reset the environment, with half of the seeds' range where it takes no more.
+
+        Seeds have 32 bits, and some environments refuse more than 31. Only there the highest bit
+        is left out: with the same seed all other environments do what they always did.
+        """
+        try:
+            return self._env.reset(seed=self.seed)
+        except (OverflowError, ValueError, TypeError, AssertionError):
+            if self.seed <= _MAX_INT32:
+                raise
+        self.seed &= _MAX_INT32
+        return self._env.reset(seed=self.seed)
 
     def _grow(self) -> None:
         """Make room for twice as many steps; what is there stays."""

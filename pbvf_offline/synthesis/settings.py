@@ -125,6 +125,7 @@ class SynthesisSettings(Record):
             raise UsageError(
                 f"{self.restarts} restarts of {self.count} policies are not 1 … 100,000 starts",
                 where="--restarts",
+                remedy=f"give at most {max(1, _MOST_STARTS // self.count)}",
             )
         if self.restarts > 1 and not self.trust_region:
             raise UsageError("plain ascent has one start a policy", where="--restarts")

@@ -333,6 +333,12 @@ def test_given_policies_are_rolled_out_in_turn_and_one_can_be_perturbed(tmp_path
     PoliciesFile(source.select([1])).save(one)
     result = collect("Toy-v0", "--episodes", 5, "--policies", several)
     data = load()
+    # A name that is no text in this locale enters no file.
+    strange = one.rename(tmp_path / "one\udce9")
+    collect("Toy-v0", "--episodes", 1, "--policies", strange, dataset="lab/strange-v0")
+    command = load("lab/strange-v0").manifest["provenance"]["command"]
+    assert "--policies 'one\ufffd'" in command
+    one = strange.rename(one)
     assert isinstance(data.policies, Policies)
     assert result["policies"] == 3
     assert result["warmup_steps"] == 0

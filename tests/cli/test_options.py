@@ -43,6 +43,13 @@ def test_a_licence_is_one_short_printable_line(text):
     assert values.licence("LicenseRef-ours é", "--license") == "LicenseRef-ours é"
 
 
+@pytest.mark.parametrize("name", ["", " ", "A\nB", "Ren\udce9", "x" * 201])
+def test_an_author_is_one_short_printable_line(here, name):
+    argv = ("collect", "LQR-v0", "--dataset", "lab/x-v0", "--episodes", 1)
+    pbvf(*argv, "--author", "René", "--author", name).refused(2, "--author: ", "is not a name")
+    assert not (here / "datasets").exists()
+
+
 def test_an_environment_is_shown_with_its_arguments():
     form = SettingsTable()
     plain = values.EnvOptions("LQR-v0", None, None)

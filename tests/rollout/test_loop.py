@@ -216,6 +216,35 @@ def test_actions_are_stored_as_received_even_if_the_env_changes_them() -> None:
     assert np.array_equal(episode.rewards, episode.actions[:, 0].astype(float))
 
 
+class Int32Env(ProbeEnv):
+    """Refuses seeds that do not fit into 32 signed bits, as code in C does."""
+
+    def __init__(self, refusal: type[Exception]) -> None:
+        super().__init__()
+        self.refusal = refusal
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if seed >= 2**31:
+            raise self.refusal("seed out of bounds for int32")
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize("refusal", [OverflowError, ValueError, TypeError, AssertionError])
+def test_the_highest_bit_of_a_seed_is_left_out_only_where_it_is_refused(refusal: Any) -> None:
+    plan = schedule()
+    large = next(i for i in range(100) if plan.reset_seed(i) >= 2**31)
+    small = next(i for i in range(100) if plan.reset_seed(i) < 2**31)
+    for env, index, seed in (
+        (ProbeEnv(), large, plan.reset_seed(large)),
+        (Int32Env(refusal), large, plan.reset_seed(large) - 2**31),
+        (Int32Env(refusal), small, plan.reset_seed(small)),
+    ):
+        episode = run_episode(env, plan, index)
+        # The seed that is stored is the one that gives this start again.
+        assert episode.seed == seed
+        assert np.array_equal(episode.observations[0], env.reset(seed=seed)[0])
+
+
 def test_infos_may_differ_between_reset_and_step() -> None:
     plain = played(probe(info="reset"), schedule())
     assert plain.reward_survive is None

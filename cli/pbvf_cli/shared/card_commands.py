@@ -26,9 +26,9 @@ def collect_command(
     undecided = () if policies is None else PERTURBING
     words += settings.words(leave_out=(*undecided, *FRESH, "seed"))
     if policies is not None:
-        words += ["--policies", policies.name]
+        words += ["--policies", _file_name(policies)]
     elif base is not None:
-        words += ["--base", base.name]
+        words += ["--base", _file_name(base)]
     else:
         words += settings.policy.words()
         words += settings.words(*(FRESH if settings.normalize else FRESH[:1]))
@@ -52,6 +52,11 @@ def train_online_command(
     words += _env_words(config.env)
     words += ["--export-dataset", dataset, *_rights_words(license_id, authors)]
     return shlex.join([*words, *settings.words("seed")])
+
+
+def _file_name(path: Path) -> str:
+    """Return a file's name as text that any program reads, also where its bytes are none."""
+    return path.name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _env_words(env: EnvConfig) -> list[str]:

@@ -67,6 +67,11 @@ def licence(param: typer.CallbackParam, value: str | None) -> str | None:
     return values.licence(value, param.opts[0])
 
 
+def authors(param: typer.CallbackParam, value: list[str] | None) -> list[str] | None:
+    """Check an option that names authors."""
+    return values.authors(value, param.opts[0])
+
+
 # ------------------------------------------------------------------ what is worked on
 
 Environment = Annotated[str, argument("ENV", "A Gymnasium id, or module:Name-v0.")]
@@ -92,7 +97,8 @@ License = Annotated[
     option("--license", "Licence of the dataset, such as CC-BY-4.0.", "ID", callback=licence),
 ]
 Authors = Annotated[
-    list[str] | None, option("--author", "An author of the dataset; may be repeated.", "NAME")
+    list[str] | None,
+    option("--author", "An author of the dataset; may be repeated.", "NAME", callback=authors),
 ]
 Replace = Annotated[bool, option("--overwrite", "Replace the output, if it differs.")]
 Overwrite = Annotated[

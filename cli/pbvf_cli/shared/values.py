@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
     from pbvf_offline.envs.wrappers import Wrapper
 
-_LONGEST_LICENCE = 200
+_LONGEST_NAME = 200
 ENV_OPTIONS = ("--env", "--env-kwargs", "--max-episode-steps", "--wrapper")
 
 
@@ -76,15 +76,34 @@ def licence(value: str | None, option: str) -> str | None:
     Raises:
         UsageError: It is not.
     """
-    if value is not None and not (
-        value.strip() and value.isprintable() and len(value) <= _LONGEST_LICENCE
-    ):
+    if value is not None and not _is_line(value):
         raise UsageError(
             f"{value[:40]!r} is not the name of a licence",
             where=option,
             remedy="give an identifier such as CC-BY-4.0",
         )
     return value
+
+
+def authors(names: list[str] | None, option: str) -> list[str] | None:
+    """Check that authors are short printable texts on one line each, where given.
+
+    Raises:
+        UsageError: One is not.
+    """
+    for name in names or ():
+        if not _is_line(name):
+            raise UsageError(
+                f"{name[:40]!r} is not a name",
+                where=option,
+                remedy="give a short printable text on one line",
+            )
+    return names
+
+
+def _is_line(text: str) -> bool:
+    """Whether a text that goes into a file is short and printable; a surrogate is not."""
+    return bool(text.strip()) and text.isprintable() and len(text) <= _LONGEST_NAME
 
 
 def check_dataset(dataset: str) -> None:
