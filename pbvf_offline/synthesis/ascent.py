@@ -170,7 +170,7 @@ class _Adam:
     """Plain ascent: Adam on theta, dimension by dimension, as the paper has it."""
 
     def __init__(self, theta: torch.Tensor, lr: float) -> None:
-        if lr > torch.finfo(theta.dtype).max:
+        if lr / (1 - _BETA1) > torch.finfo(theta.dtype).max:  # the size of Adam's first step
             raise DivergedError(
                 f"the learning rate {lr:g} is beyond single precision", remedy="lower --lr"
             )

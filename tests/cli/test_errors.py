@@ -230,3 +230,12 @@ def test_version():
     from pbvf_offline import __version__
 
     assert pbvf("--version").out == f"pbvf {__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [("dataset", "list"), ("collect", "no:X-v0", "--dataset", "a-v0")])
+def test_a_current_folder_that_was_deleted_is_exit_6(here, monkeypatch, argv):
+    gone = here / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    pbvf(*argv).refused(6, "the current folder is not there any more; change to one that exists")

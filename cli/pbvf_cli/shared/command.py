@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from pbvf_cli.shared import options
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.output import Sink
+from pbvf_offline.errors import ResourceError
 from pbvf_offline.records import Field, Record, fields
 
 R = TypeVar("R", bound=Record)
@@ -82,6 +84,7 @@ def command(
         @functools.wraps(function)
         def run(**values: Any) -> None:
             signals.continues, signals.starts_anew = continues, anew and values["overwrite"]
+            _check_current_folder()
             function(**{p.name: _collect(p, values) for p in own})
 
         signature = inspect.Signature([p for group in groups.values() for p in group])
@@ -94,6 +97,20 @@ def command(
         return run
 
     return decorate
+
+
+def _check_current_folder() -> None:
+    """Check that there is one: torch ends the process without, and relative paths mean nothing.
+
+    Raises:
+        ResourceError: It was deleted.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ResourceError(
+            "the current folder is not there any more", remedy="change to one that exists"
+        ) from error
 
 
 def _expand(parameter: inspect.Parameter) -> list[inspect.Parameter]:
