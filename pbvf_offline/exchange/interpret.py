@@ -26,6 +26,7 @@ from pbvf_offline.exchange.layer_names import (
 from pbvf_offline.exchange.weight_files import Weights
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.families import DEFAULT_FAMILY
+from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Squash
@@ -177,9 +178,9 @@ def interpret(
     theta = np.concatenate([part.ravel() for part in narrow])
     if not (np.isfinite(theta).all() and np.isfinite(mean).all() and np.isfinite(std).all()):
         raise DamagedError("holds numbers that are NaN, infinite or too large", where=where)
-    if not (std > 0).all():
+    if not (std >= SMALLEST_STD).all():
         raise UsageError(
-            "the standard deviation has entries that are not positive",
+            f"the standard deviation has entries that are {NOT_POSITIVE}",
             where=where,
             remedy="give what observations are divided by, with the source's own epsilon in it",
         )

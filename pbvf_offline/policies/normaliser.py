@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import DivergedError
 
 MIN_STD = 1e-6
+SMALLEST_STD = float(np.finfo(np.float64).tiny)  # below it 1 / std is infinite
+NOT_POSITIVE = f"not positive, or below {SMALLEST_STD:.1e}, which nothing can be divided by"
 _BLOCK_ROWS = 512
 
 

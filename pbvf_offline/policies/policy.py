@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD
 from pbvf_offline.policies.spec import PolicySpec
 
 INITIAL_LOG_STD = -0.5
@@ -63,6 +64,9 @@ def renormalise(
         new_mean: (obs_dim,), the mean wanted.
         new_std: (obs_dim,), the standard deviation wanted.
 
+    Raises:
+        IncompatibleError: The parameters wanted are beyond single precision.
+
     Returns:
         (K, D) float32; rows already in the wanted normaliser come back bit for bit.
     """
@@ -71,7 +75,14 @@ def renormalise(
     if len(rows):
         mean, std = obs_mean[rows], obs_std[rows]
         params = result[:, spec.log_std_size :]
-        spec.network.renormalise(spec, params, rows, new_std / std, (new_mean - mean) / std)
+        with np.errstate(all="ignore"):  # what overflows is refused
+            spec.network.renormalise(spec, params, rows, new_std / std, (new_mean - mean) / std)
+        if not np.all(np.isfinite(result)):
+            raise IncompatibleError(
+                "a policy cannot be expressed in another normaliser in single precision: its "
+                f"obs_std goes down to {std.min():.2g}, the other's up to {new_std.max():.2g}",
+                remedy="leave such policies out",
+            )
     return result
 
 
@@ -108,8 +119,8 @@ class Policies:
                 )
             if not np.all(np.isfinite(array)):
                 raise UsageError(f"{name} holds NaN or infinite values")
-        if np.any(self.obs_std <= 0):
-            raise UsageError("obs_std holds values that are not positive")
+        if np.any(self.obs_std < SMALLEST_STD):
+            raise UsageError(f"obs_std holds values that are {NOT_POSITIVE}")
 
     def __len__(self) -> int:
         return int(self.theta.shape[0])

@@ -624,6 +624,9 @@ DAMAGED: dict[str, Case] = {
     "NaN theta": _values("episode_2/infos/theta", (1, 0), np.nan, "NaN", "policy 1"),
     "infinite mean": _values("episode_1/infos/obs_mean", (1, 0), np.inf, "NaN"),
     "standard deviation of 0": _values("episode_1/infos/obs_std", (0, 0), 0.0, "not positive"),
+    "standard deviation that nothing can be divided by": _values(
+        "episode_1/infos/obs_std", (0, 0), 5e-324, "below 2.2e-308"
+    ),
     "terminated in the middle": _values("episode_1/terminations", 4, True, "step 4", "before the"),
     "truncated in the middle": _values("episode_1/truncations", 4, True, "step 4", "before the"),
     "an episode without an end": _values("episode_1/truncations", -1, False, "neither"),

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from torch import nn
 
 from libtools import box_spec, discrete_spec, make_policies
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.families.mlp import TANH_MLP
@@ -227,6 +227,13 @@ def test_renormalise_by_hand() -> None:
     assert new.tolist() == [[1.0, 5.0]]
 
 
+def test_parameters_that_overflow_in_another_normaliser_blame_the_normaliser() -> None:
+    one = make_policies(box_spec(1), 1)
+    tiny = dataclasses.replace(one, obs_std=np.array([[1e-300]]))
+    with pytest.raises(IncompatibleError, match=r"down to 1e-300, the other.s up to 2"):
+        tiny.in_normaliser(np.zeros(1), np.array([2.0]))
+
+
 def test_renormalise_returns_rows_already_there_bit_for_bit(rng: np.random.Generator) -> None:
     spec = box_spec(2, (3,))
     theta = rng.normal(0, 1, (3, spec.size)).astype(np.float32)
@@ -359,6 +366,7 @@ def test_policies_check_their_arrays() -> None:
         ((theta, mean[:2], std), "obs_mean"),
         ((theta, mean, std.astype(np.float32)), "obs_std"),
         ((theta, mean, bad), "not positive"),
+        ((theta, mean, np.where(bad == 0, 5e-324, bad)), "obs_std .* below 2.2e-308"),
         ((nan, mean, std), "NaN"),
         ((theta, mean + np.inf, std), "NaN or infinite"),
     ):

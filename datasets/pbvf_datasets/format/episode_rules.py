@@ -25,6 +25,7 @@ from pbvf_datasets.format.schema import (
 )
 from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, PbvfError, shorten
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
+from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Cut
 
@@ -366,9 +367,9 @@ def policies_in_force(values: Values) -> Iterator[Problem]:
 
 
 def positive_deviations(values: Values) -> Iterator[Problem]:
-    """Standard deviations of normalisers are positive."""
-    if values.arrays["infos/obs_std"].min() <= 0:
-        yield Problem(DamagedError, "infos/obs_std", "it holds values that are not positive")
+    """Standard deviations of normalisers are positive, and can be divided by."""
+    if values.arrays["infos/obs_std"].min() < SMALLEST_STD:
+        yield Problem(DamagedError, "infos/obs_std", f"it holds values that are {NOT_POSITIVE}")
 
 
 def actions_in_space(values: Values) -> Iterator[Problem]:
