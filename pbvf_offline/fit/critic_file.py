@@ -114,19 +114,25 @@ class CriticFile:
         return Policies(spec or self.spec, theta, np.tile(own.mean, rows), np.tile(own.std, rows))
 
     def predict(
-        self, theta: NDArray[np.float32], spec: PolicySpec | None = None
+        self, policies: Policies | NDArray[np.float32], spec: PolicySpec | None = None
     ) -> NDArray[np.float64]:
-        """Return the prediction (K,) for thetas (K, D) in the critic's normaliser.
+        """Return the prediction (K,) for policies.
 
         The mean value over the stored initial observations, or V(theta) itself.
 
         Args:
-            theta: (K, D).
-            spec: Their architecture; the critic's own when None.
+            policies: K policies of any normaliser; or thetas (K, D), which do not tell theirs and
+                must be in the critic's.
+            spec: Architecture of thetas; the critic's own when None.
 
         Raises:
             IncompatibleError: The critic does not read such policies.
         """
+        if isinstance(policies, Policies):
+            own, spec = self.normaliser, policies.spec
+            theta = policies.in_normaliser(own.mean, own.std)
+        else:
+            theta = policies
         device = next(self.critic.parameters()).device
         states = self.normalised(self.context.initial_observations)
         return self.critic_of(spec).objective(torch.from_numpy(theta).to(device), states).numpy()

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
-from pbvf_offline.errors import PbvfError, WorkerError
+from pbvf_offline.errors import PbvfError, UsageError, WorkerError
 
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
@@ -33,6 +33,7 @@ MAX_TRIES = 3
 HANG_SECONDS = 600.0
 _QUEUED = 2  # jobs in a worker's hands: one running, one waiting, so that it never idles
 _POLL_SECONDS = 1.0
+_BEGUN = "begun"  # a worker's first word
 
 
 class Job(Protocol[Item_contra, Out_co]):
@@ -53,6 +54,7 @@ class _Worker(Generic[ItemT]):
         )
         self.process.start()
         child.close()
+        self.began = False
         self.owed: deque[tuple[int, ItemT]] = deque()
         self.last_sign = time.monotonic()
 
@@ -144,6 +146,7 @@ class _Pool(Generic[ItemT, OutT]):
 
         Raises:
             WorkerError: The same item lost its worker three times.
+            UsageError: A worker failed to import the script that started it.
         """
         ready = set(wait([w.conn for w in self._workers if w.owed], _POLL_SECONDS))
         for worker in list(self._workers):
@@ -154,6 +157,7 @@ class _Pool(Generic[ItemT, OutT]):
             if hung or worker.conn in ready or not worker.process.is_alive():
                 self._workers.remove(worker)
                 worker.kill()
+                _refuse_unguarded(worker)
                 _mourn(worker, self._tries, hung=hung)
                 self._lost.extendleft(reversed(worker.owed))
 
@@ -186,6 +190,7 @@ def ordered_map(
 
     Raises:
         WorkerError: The same item lost its worker three times.
+        UsageError: A worker failed to import the script that started it.
     """
     pool = _Pool(job, items, workers, hang_seconds, queued)
     next_out = 0
@@ -210,13 +215,26 @@ def ordered_map(
 def _receive(worker: _Worker[Any], done: dict[int, tuple[bool, Any]]) -> bool:
     """Take one answer; False when the pipe is broken."""
     try:
-        position, good, value = worker.conn.recv()
+        answer = worker.conn.recv()
     except (EOFError, OSError):
         return False
+    if answer == _BEGUN:
+        worker.began = True
+        return True
+    position, good, value = answer
     worker.owed.popleft()
     worker.last_sign = time.monotonic()
     done[position] = (good, value)
     return True
+
+
+def _refuse_unguarded(worker: _Worker[Any]) -> None:
+    """Say what is wrong where a worker ended with an exception before it came to its work."""
+    if not worker.began and worker.process.exitcode == 1:
+        raise UsageError(
+            "a worker could not import the script that started it, which every worker runs anew",
+            remedy='put what it does under `if __name__ == "__main__":`, or use one worker',
+        )
 
 
 def _mourn(worker: _Worker[Any], tries: dict[int, int], *, hung: bool) -> None:
@@ -253,6 +271,7 @@ def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent
         parent_end.close()  # else the pipe would outlive the parent
     run: Callable[[Any], Any] | None = None
     try:
+        child.send(_BEGUN)
         while True:
             # A killed parent cannot close pipes that sibling workers inherited; watch its id.
             while not child.poll(_POLL_SECONDS):

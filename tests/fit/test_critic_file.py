@@ -25,6 +25,7 @@ from pbvf_offline.errors import (
 from pbvf_offline.fit.critic_file import KIND, load_critic
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.io.tensor_file import decode, encode
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import stack_episodes
 
 
@@ -302,3 +303,13 @@ def test_fit_settings_out_of_range(tmp_path: Path, changes: dict[str, Any]) -> N
     path.write_bytes(encode("critic", content, tensors))
     with pytest.raises(DamagedError, match=r"critic\.safetensors: settings: "):
         load_critic(path)
+
+
+def test_policies_are_judged_in_the_critics_normaliser_and_bare_thetas_as_they_are() -> None:
+    file = make_file("pssvf")
+    own = file.policies(file.context.theta)
+    moved = own.obs_mean + 1.0, own.obs_std * 2
+    theta = own.in_normaliser(moved[0][0], moved[1][0])
+    other = Policies(own.spec, theta, *moved)
+    assert file.predict(other) == pytest.approx(file.predict(own), abs=1e-5)
+    assert np.array_equal(file.predict(own), file.predict(own.theta))

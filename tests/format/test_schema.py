@@ -164,6 +164,10 @@ def test_root_is_minaris(monkeypatch, tmp_path):
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     assert schema.datasets_root() == tmp_path == get_dataset_path()
+    # Minari would make a folder of this name; what a shell expands never gets here.
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "~/x")
+    with pytest.raises(UsageError, match=f"only a shell expands; .* {Path.home()}/x"):
+        schema.datasets_root()
     monkeypatch.delenv("MINARI_DATASETS_PATH")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert schema.datasets_root() == Path(get_dataset_path())

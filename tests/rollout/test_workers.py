@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing as mp
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -207,6 +208,32 @@ def test_start_method_with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_script_without_a_main_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from pbvf_offline.rollout.workers import ordered_map\n"
+        "from test_workers import FunctionJob\n"
+        "try:\n"
+        "    list(ordered_map(FunctionJob(abs), range(3), 2))\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+        "    raise\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    ran = subprocess.run(
+        [sys.executable, script],
+        check=False,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    said = ran.stdout.splitlines()[-1]
+    assert said.startswith("UsageError a worker could not import the script")
+    assert "if __name__ ==" in said
 
 
 def test_spawned_workers_find_the_users_module() -> None:

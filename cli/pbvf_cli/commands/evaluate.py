@@ -158,9 +158,7 @@ def _compare(
     """Return what a critic predicts, and how well it ranks."""
     from pbvf_offline.fit.validation import rank_correlation
 
-    normaliser = judge.normaliser
-    theta = policies.in_normaliser(normaliser.mean, normaliser.std)
-    predicted = judge.predict(theta, policies.spec)
+    predicted = judge.predict(policies)
     return {
         "predicted": predicted,
         "rank_correlation": rank_correlation(predicted, discounted.mean(axis=1)),

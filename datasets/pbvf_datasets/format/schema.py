@@ -315,8 +315,18 @@ _ID_REMEDY = "give an id such as 'lab/swimmer-fragments-v0'"
 
 
 def datasets_root() -> Path:
-    """Return the folder of local datasets: ``MINARI_DATASETS_PATH`` or Minari's default."""
+    """Return the folder of local datasets: ``MINARI_DATASETS_PATH`` or Minari's default.
+
+    Raises:
+        UsageError: It begins with ``~``, which Minari takes for the name of a folder.
+    """
     given = os.environ.get("MINARI_DATASETS_PATH")
+    if given and given.startswith("~"):
+        raise UsageError(
+            f"{given!r} begins with ~, which only a shell expands",
+            where="MINARI_DATASETS_PATH",
+            remedy=f"give the whole path, such as {Path(given).expanduser()}",
+        )
     return Path(given) if given else Path.home() / ".minari" / "datasets"
 
 

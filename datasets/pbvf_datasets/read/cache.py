@@ -60,7 +60,7 @@ def cache_folder() -> Path:
     """Return where caches live: PBVF_CACHE, else XDG_CACHE_HOME or ~/.cache."""
     given = os.environ.get("PBVF_CACHE")
     if given:
-        return Path(given)
+        return Path(given).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pbvf-offline"
 
