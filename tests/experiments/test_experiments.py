@@ -33,7 +33,7 @@ from pbvf_experiments.offline.settings import (
 from pbvf_experiments.plots import draw_offline
 from pbvf_experiments.quickstart import Recipe, run_quickstart
 from pbvf_offline.critics import OfflinePreset, kinds
-from pbvf_offline.errors import ConflictError, DamagedError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
@@ -305,7 +305,21 @@ ELSEWHERE = dataclasses.replace(
 
 
 @pytest.mark.usefixtures("short_fits")
-def test_an_environment_whose_model_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["the check", "the search"])
+def test_an_environment_where_a_command_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    from pbvf_offline.models.check import ModelCheck
+
+    reason = "not for whole episodes"
+    if by == "the search":
+        reason = "no start can be drawn into the trust region"
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise IncompatibleError(reason)
+
+        monkeypatch.setattr(ModelCheck, "refusal", None)
+        monkeypatch.setattr(offline_seed, "rounds_to_file", refuse)
     cells, notes = [EnvironmentCell("CartPole-v1", "linear")], list[str]()
 
     def run() -> Any:
@@ -321,7 +335,7 @@ def test_an_environment_whose_model_is_refused(tmp_path: Path) -> None:
     commands = found["commands"]
     assert commands["stands"] == "refused"
     assert "search" not in commands["fit_for"]
-    assert "not for whole episodes" in commands["refusal"]
+    assert reason in commands["refusal"]
     assert sum("the default recipe stands" in note for note in notes) == 1
     assert commands["trust_region"] == found["default"]["trust_region"]
     assert not any(key.startswith("plain") for key in found["default"])

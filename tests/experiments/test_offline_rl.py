@@ -146,13 +146,13 @@ def test_fitted_q_values(squash: str, capfd: pytest.CaptureFixture[str]) -> None
     """Observations stay and the reward is the action, so a policy's value is known."""
     rng = np.random.default_rng(0)
     spec = box_spec(1, low=-2.0, high=2.0, squash=squash)
-    acting = make_policies(spec, 150, mean=[5.0], std=[2.0])
+    acting = make_policies(spec, 150, mean=[3.0], std=[1.0])
     trajectories = played(
         acting, lambda obs, action, _: (obs, float(action[0]), False), rng.normal(5, 2, (150, 1)), 8
     )
     policies = Policies(
         spec,
-        np.array([[0.0, -0.5], [0.7, 0.4]], np.float32),
+        np.array([[0.0, -0.5], [0.35, -0.3]], np.float32),
         acting.obs_mean[:2],
         acting.obs_std[:2],
     )

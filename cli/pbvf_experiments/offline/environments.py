@@ -3,8 +3,9 @@
 For each environment, architecture and seed, as in section 4.4: fragments of perturbations of one
 fresh policy, then five policies grown from fresh ones, once through the default recipe, and once
 through ``pbvf fit-model`` and ``pbvf fit-critic --model``. There the default recipe stands where
-the check of the learned environment refuses whole episodes, or its critic is the better one by the
-cautious imagined return.
+its critic is the better one by the cautious imagined return, and where the commands refuse to go
+on, because the check of the learned environment says that it is not fit for whole episodes or
+because fresh policies cannot be drawn into the trust region.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from pbvf_experiments.offline.settings import (
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
+from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
@@ -260,7 +261,7 @@ class OneSeed:
 
     def _run_imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
         path, model = self._learn(recipe.data)
-        settings, check = self._settings, model.check
+        check = model.check
         if check is None:
             raise TypeError("a finished model has a check")
         learned = {
@@ -270,17 +271,28 @@ class OneSeed:
             "check": check.to_dict(),
             "fit_for": list(check.fit_for),
         }
-        if recipe.compare and check.refusal is not None:
-            self._note(f"{check.refusal}; the default recipe stands")
-            grown = self._fit("default")["trust_region"]
-            return {**learned, "stands": REFUSED, "refusal": check.refusal, "trust_region": grown}
+        refusal = check.refusal if recipe.compare else None
+        if refusal is None:
+            try:
+                return learned | self._grow_imagined(name, recipe, path, model)
+            except IncompatibleError as error:
+                if not recipe.compare:
+                    raise
+                refusal = str(error)
+        self._note(f"{refusal}; the default recipe stands")
+        grown = self._fit("default")["trust_region"]
+        return {**learned, "stands": REFUSED, "refusal": refusal, "trust_region": grown}
+
+    def _grow_imagined(
+        self, name: str, recipe: ImaginedRecipe, path: Path, model: ModelFile
+    ) -> dict[str, Any]:
+        settings = self._settings
         critic, fitted = self._critic(name, recipe)
         imagined = fitted.imagined
         if imagined is None:
             raise TypeError("a critic of imagined episodes says how it was fitted")
         self._note(f"growing policies through the {name} critic")
-        result = {
-            **learned,
+        result: dict[str, Any] = {
             "kept": imagined.kept.to_dict(),
             "rounds": [done.to_dict() for done in imagined.rounds],
             "trust_region": grow(

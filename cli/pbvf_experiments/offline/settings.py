@@ -30,7 +30,7 @@ class ImaginedRecipe:
         data: Hidden sizes of the dataset's policies. All recipes of the same data share one
             dataset and one learned environment.
         compare: Whether it is what the commands do: the default recipe's critic stands where it is
-            the better one, and also where the check of the learned environment refuses it.
+            the better one, and also where they refuse to go on.
     """
 
     kind: str = "pssvf"
@@ -53,7 +53,7 @@ IMAGINED = {
 REFUSED = "refused"
 STANDING = ("imagined", "recipe", REFUSED)
 """What stands where the commands choose: the critic of imagined episodes, that of the default
-recipe because it is the better one, or that because the check refuses whole episodes."""
+recipe because it is the better one, or that because a command refuses to go on."""
 SEARCH = "cem"
 """Control: cross-entropy search in the learned environment of the first of these."""
 OFFLINE_RL = {"td3bc": "TD3+BC", "iql": "IQL"}
