@@ -31,10 +31,9 @@ def start(command: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
 
 def seconds(command: str, count: int, folder: Path, environment: dict[str, str]) -> float:
     """Return the seconds that so many of a command take, started at once."""
+    out = folder / command.partition(" ")[0]
     started = time.perf_counter()
-    running = [
-        start(f"{command} --out {folder}/{k} --overwrite", environment) for k in range(count)
-    ]
+    running = [start(f"{command} --out {out}-{k} --overwrite", environment) for k in range(count)]
     for process in running:
         if process.wait() != 0:
             raise RuntimeError(f"{command} failed")
