@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from pbvf_offline.io.durable import write_file
 
+SHADING = "line: mean, shaded: lowest to highest seed"
 BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
 
 
@@ -34,6 +36,54 @@ def save_figure(figure: Any, path: Path) -> None:
     image = io.BytesIO()
     figure.savefig(image, dpi=120, metadata={"Software": None})
     write_file(path, image.getvalue())
+
+
+def seeds_in_words(count: int, *, shaded: bool = True) -> str:
+    """Return what lines and shading over so many seeds are, for a title.
+
+    >>> seeds_in_words(5)
+    'n = 5 seeds; line: mean, shaded: lowest to highest seed'
+    >>> seeds_in_words(1)
+    'n = 1 seed'
+    """
+    text = "n = 1 seed" if count == 1 else f"n = {count} seeds"
+    return text if count == 1 or not shaded else f"{text}; {SHADING}"
+
+
+def draw_band(axes: Any, steps: ArrayLike, values: NDArray[np.float64], **line: Any) -> None:
+    """Draw the mean over the rows of ``values`` (seeds, steps), and from lowest to highest row.
+
+    Such a band never leaves the range of possible values, which one of standard deviations does.
+
+    Args:
+        axes: Where to.
+        steps: (steps,) places on the horizontal axis.
+        values: (seeds, steps).
+        line: Arguments of the line, such as its label.
+    """
+    (drawn,) = axes.plot(steps, values.mean(axis=0), **{"linewidth": 1.4, **line})
+    if len(values) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+
+
+def legend_below(axes: Any, *, columns: int = 2, fontsize: float = 7) -> None:
+    """Put the legend of axes below them, where it hides nothing."""
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=columns,
+        fontsize=fontsize,
+        frameon=False,
+    )
+
+
+def shared_legend(figure: Any, axes: Any, *, columns: int) -> None:
+    """Put the legend of axes that stands for all of a figure below it."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
+    )
 
 
 def draw_synthesis(result: Mapping[str, Any], path: Path, title: str) -> None:
@@ -74,32 +124,34 @@ def draw_synthesis(result: Mapping[str, Any], path: Path, title: str) -> None:
     axes.set_xlabel("gradient step through the frozen critic")
     axes.set_ylabel("undiscounted return")
     axes.set_title(title)
-    axes.legend(fontsize=8)
+    shared_legend(figure, axes, columns=2)
     save_figure(figure, path)
 
 
 def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
     """Draw figure ``fig:offline`` anew: TD error above, small return curves below.
 
-    Means over dataset seeds. The band of the TD error spans the seeds, those of the returns
-    are one standard deviation over them.
+    Means over dataset seeds, and from the lowest to the highest seed.
 
     Raises:
         ResourceError: The disk or a permission refuses.
     """
     seeds = sorted(results)
     keys = [k for k in results[seeds[0]]["paper"] if k.startswith("plain_")]
-    figure = new_figure(2.3 * len(keys), 6)
+    figure = new_figure(max(2.3 * len(keys), 7.0), 6.7)
+    figure.suptitle(
+        "Policies grown from scratch through PSVFs, each of a dataset of its own\n"
+        f"{seeds_in_words(len(seeds))}",
+        fontsize=10,
+    )
     grid = figure.add_gridspec(2, len(keys))
     top = figure.add_subplot(grid[0, :])
     losses = np.array([[loss for _, loss in results[s]["paper"]["loss"]] for s in seeds])
     updates = [update for update, _ in results[seeds[0]]["paper"]["loss"]]
-    top.plot(updates, losses.mean(axis=0), color=GREEN)
-    top.fill_between(
-        updates, losses.min(axis=0), losses.max(axis=0), color=GREEN, alpha=0.2, linewidth=0
-    )
+    draw_band(top, updates, losses, color=GREEN)
     if losses.size:
         top.set_yscale("log")
+    thousands(top)
     top.set_xlabel("updates of the PSVF (one-step TD)")
     top.set_ylabel("mean squared TD error")
     best = np.mean([results[s]["best_episode"] for s in seeds])
@@ -115,14 +167,20 @@ def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
             ]
         )
         steps = [point["step"] for point in results[seeds[0]]["paper"][key]["curve"]]
-        mean, spread = curves.mean(axis=0), curves.std(axis=0)
-        axes.plot(steps, mean, color=BLUE, label="from scratch")
-        axes.fill_between(steps, mean - spread, mean + spread, color=BLUE, alpha=0.2, linewidth=0)
-        axes.axhline(best, color=ORANGE, label="best episode")
-        axes.axhline(policy, color=RED, linestyle="--", label="best policy, whole episodes")
-        axes.set_title(f"{int(key.removeprefix('plain_')):,} updates", fontsize=9)
+        draw_band(axes, steps, curves, color=BLUE, label="grown policies")
+        axes.axhline(best, color=ORANGE, label="best episode of the dataset (mean)")
+        axes.axhline(policy, color=RED, linestyle="--", label="best policy, whole episodes (mean)")
+        axes.set_title(f"after {int(key.removeprefix('plain_')):,} updates", fontsize=9)
         axes.set_xlabel("gradient step")
         if column == 0:
             axes.set_ylabel("return")
-            axes.legend(fontsize=7)
+    shared_legend(figure, first, columns=3)
     save_figure(figure, path)
+
+
+def thousands(axes: Any) -> None:
+    """Write steps on the horizontal axis of axes as 200,000, not as 0.2 with 1e6 beside it."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -131,7 +131,7 @@ def _zero_shot(request: Request) -> Reproduction:
         rows += [{"cell": cell.name, **row} for row in zero_shot_rows(results)]
         figures.append(request.out / f"{cell.name}.png")
         draw = draw_zero_shot_model if cell.model else draw_zero_shot
-        draw(results, figures[-1], cell.name)
+        draw(results, figures[-1], cell.title)
     names = dict.fromkeys(name for row in rows for name in row)
     return Reproduction([{name: row.get(name) for name in names} for row in rows], tuple(figures))
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 CONFIDENCE = 0.95
 RESAMPLES = 9_999
+FEWEST = 5
+"""Of fewer values a bootstrap interval is hardly more than their range."""
 
 
 @dataclass(frozen=True)
@@ -17,20 +20,22 @@ class Interval:
     """A mean over runs and how sure it is.
 
     Attributes:
+        values: The values, in the order given.
         mean: Mean.
         std: Sample standard deviation (divided by n - 1), an estimate of the spread over all
             seeds; the paper does not say which it prints, and over its 20 seeds they differ
             by 2.6 %. None below two runs.
-        low: Lower end of the 95 % bootstrap interval of the mean; None below two runs.
+        low: Lower end of the 95 % bootstrap interval of the mean; None below five runs.
         high: Its upper end.
     """
 
+    values: tuple[float, ...]
     mean: float
     std: float | None
     low: float | None
     high: float | None
 
-    def to_dict(self) -> dict[str, float | None]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return asdict(self)
 
@@ -41,22 +46,21 @@ def interval(values: Sequence[float]) -> Interval:
     The interval is the percentile one: it stays within the values and is defined for equal
     ones. Its draws have a fixed seed, so equal values give equal intervals.
 
-    >>> interval([1.0, 3.0])
-    Interval(mean=2.0, std=1.4142135623730951, low=1.0, high=3.0)
-    >>> interval([2.0])
-    Interval(mean=2.0, std=None, low=None, high=None)
+    >>> interval([3.0, 1.0])
+    Interval(values=(3.0, 1.0), mean=2.0, std=1.4142135623730951, low=None, high=None)
 
     Raises:
         ValueError: There are no values, or one of them is not finite.
     """
-    from scipy.stats import bootstrap
-
     if not values or not all(math.isfinite(v) for v in values):
         raise ValueError(f"{list(values)} are not one or more finite numbers")
     sample = np.sort(np.array(values, np.float64))
-    mean = float(sample.mean())
-    if len(sample) < 2:
-        return Interval(mean, None, None, None)
+    mean, given = float(sample.mean()), tuple(float(v) for v in values)
+    std = float(sample.std(ddof=1)) if len(sample) > 1 else None
+    if len(sample) < FEWEST:
+        return Interval(given, mean, std, None, None)
+    from scipy.stats import bootstrap
+
     found = bootstrap(
         (sample,),
         np.mean,
@@ -65,4 +69,4 @@ def interval(values: Sequence[float]) -> Interval:
         method="percentile",
         random_state=np.random.default_rng(0),
     ).confidence_interval
-    return Interval(mean, float(sample.std(ddof=1)), float(found.low), float(found.high))
+    return Interval(given, mean, std, float(found.low), float(found.high))

@@ -438,6 +438,16 @@ def test_video_films_the_first_episode(made, here):
     assert evaluate(made / "toy", "--video", "a/film.gif", "--overwrite")["frames"] == 6
 
 
+def test_filming_tells_how_far_it_is(made, here, monkeypatch):
+    from pbvf_cli.shared import progress
+
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    ran = pbvf("evaluate", made / "toy", "--video", "film.gif", "--episodes", 1).ok()
+    told = [line for line in ran.err.splitlines() if line.startswith("filming: ")]
+    assert len(told) == 6
+    assert told[-1].startswith("filming: 6/6 frames")
+
+
 def test_video_without_its_extra_says_what_to_install(made, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(

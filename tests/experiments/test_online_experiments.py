@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pbvf_cli.__main__ import main
@@ -43,6 +44,7 @@ from pbvf_experiments.online.zero_shot import (
     zero_shot_rows,
 )
 from pbvf_experiments.online.zero_shot_model import ImaginingSettings
+from pbvf_experiments.plots import draw_band, legend_below, new_figure
 from pbvf_offline.errors import ConflictError, UsageError
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
@@ -213,6 +215,20 @@ def test_figures_show_what_is_finished(tmp_path: Path) -> None:
     assert draw_sensitivity(panels, tmp_path, [0, 1], tmp_path / "grid.png")
     for name in ("curves.png", "grid.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
+
+
+def test_a_band_stays_among_the_values_and_a_legend_off_the_curves() -> None:
+    figure = new_figure(4, 3)
+    axes = figure.subplots()
+    values = np.array([[0.0, 500.0], [500.0, 500.0], [500.0, 500.0]])
+    draw_band(axes, [1, 2], values, label="PSSVF, n = 3")
+    legend_below(axes)
+    figure.draw_without_rendering()
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (0.0, 500.0)
+    box = axes.get_legend().get_window_extent()
+    assert box.y1 < axes.get_window_extent().y0
+    assert box.y0 >= 0
 
 
 SMALL = ZeroShotSettings(policies=2, plain_steps=4, evaluate_every=2, episodes=1, evaluations=2)

@@ -16,22 +16,25 @@ def test_mean_and_sample_standard_deviation_worked_out_by_hand() -> None:
     assert found.std == pytest.approx(math.sqrt((9 + 1 + 16) / 2))
 
 
-def test_the_interval_of_two_values_is_their_span() -> None:
-    # Of the means of two draws a quarter each is 1 and 3.
-    assert interval([3.0, 1.0]) == Interval(2.0, math.sqrt(2), 1.0, 3.0)
-
-
-def test_one_value_has_no_spread() -> None:
-    assert interval([7.0]) == Interval(7.0, None, None, None)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_of_few_values_there_is_no_interval_but_the_values(count: int) -> None:
+    values = [3.0, 1.0, 5.0, 2.0][:count]
+    found = interval(values)
+    assert found.values == tuple(values)
+    assert found.mean == pytest.approx(sum(values) / count)
+    assert (found.low, found.high) == (None, None)
+    assert (found.std is None) == (count == 1)
 
 
 def test_equal_values_have_an_interval_of_no_width() -> None:
-    assert interval([4.0] * 5) == Interval(4.0, 0.0, 4.0, 4.0)
+    assert interval([4.0] * 5) == Interval((4.0,) * 5, 4.0, 0.0, 4.0, 4.0)
 
 
 def test_order_and_repetition_change_nothing(rng: np.random.Generator) -> None:
     values = rng.normal(size=9).tolist()
-    assert interval(values) == interval(values) == interval(values[::-1])
+    found, turned = interval(values), interval(values[::-1])
+    assert interval(values) == found
+    assert (found.low, found.high, found.mean) == (turned.low, turned.high, turned.mean)
 
 
 def test_the_interval_of_many_values_is_that_of_the_central_limit(

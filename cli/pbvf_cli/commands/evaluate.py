@@ -110,9 +110,15 @@ def evaluate(
     if video is not None:
         from pbvf_cli.shared.video import record_video
 
-        frames = record_video(
-            config, loaded.policies, video, seed=chosen.seed, episodes=chosen.episodes
-        )
+        with Bar("filming", "frames", sink=sink) as bar:
+            frames = record_video(
+                config,
+                loaded.policies,
+                video,
+                seed=chosen.seed,
+                episodes=chosen.episodes,
+                progress=bar.update,
+            )
     with Bar("evaluating", "episodes", sink=sink) as bar:
         returns, discounted = evaluate_policies(
             config,

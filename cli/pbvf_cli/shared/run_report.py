@@ -159,7 +159,7 @@ def print_seeds(
         for step, means in curve
         if step in shown
     ]
-    header = ("step", "mean return over seeds", "min", "max")
+    header = ("step", "mean over seeds", "lowest seed", "highest seed")
     sink.result(payload, rows, table=(header, lines) if lines else None, place=run)
 
 
@@ -172,7 +172,10 @@ def _over(values: Sequence[float | None]) -> Interval | None:
 
 
 def _shown(found: Interval | None) -> str:
+    """Return a mean over seeds with its interval, or of few seeds with the values themselves."""
     if found is None or found.std is None:
         return number(None if found is None else found.mean)
+    if found.low is None:
+        return f"{number(found.mean)} (of {'; '.join(number(v) for v in found.values)})"
     span = f"{number(found.low)} to {number(found.high)}"
     return f"{number(found.mean)} ± {number(found.std, 4)} (95 % of the mean: {span})"

@@ -7,14 +7,14 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from pbvf_offline.envs.make import Env, close_env, env_name, make_env
+from pbvf_offline.envs.make import Env, close_env, env_name, make_env, time_limit
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import (
     ConflictError,
@@ -72,10 +72,13 @@ def check_video(path: Path, *, overwrite: bool) -> None:
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):
     """Hands every frame of an environment on as it is rendered."""
 
-    def __init__(self, env: gym.Env[Any, Any], writer: Any) -> None:
+    def __init__(
+        self, env: gym.Env[Any, Any], writer: Any, progress: Callable[[int, int | None], None]
+    ) -> None:
         super().__init__(env)
-        self.frames = 0
-        self._writer = writer
+        limit = time_limit(env)
+        self.frames, self._most = 0, None if limit is None else limit + 1
+        self._writer, self._progress = writer, progress
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         answer = self.env.reset(**kwargs)
@@ -105,12 +108,21 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             raise _cannot_write(error) from error
         self.frames += 1
+        self._progress(self.frames, self._most)
 
 
 def record_video(
-    config: EnvConfig, policies: Policies, path: Path, *, seed: int, episodes: int
+    config: EnvConfig,
+    policies: Policies,
+    path: Path,
+    *,
+    seed: int,
+    episodes: int,
+    progress: Callable[[int, int | None], None],
 ) -> int:
     """Write the first episode that an evaluation runs of the first policy, whole or not at all.
+
+    ``progress`` is told of the frames rendered, and of how many there are at most.
 
     Returns:
         The number of frames.
@@ -135,7 +147,7 @@ def record_video(
             _rendering(config) as env,
             _writer(temporary, fps or _DEFAULT_FPS) as writer,
         ):
-            camera = _Camera(env, writer)
+            camera = _Camera(env, writer, progress)
             run_episode(camera, GivenSchedule(policies, seed, repeat=episodes), 0)
         temporary.replace(path)
     except OSError as error:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_experiments.lqr.figure import EXTENT, from_lines
-from pbvf_experiments.plots import BLUE, RED, new_figure, save_figure
+from pbvf_experiments.plots import BLUE, RED, new_figure, save_figure, shared_legend
 
 LOWEST = 0.1
 """Quantile of the true returns below which colours stop."""
@@ -49,7 +49,7 @@ def draw_lqr(results: Mapping[str, Mapping[str, Any]], out: Path) -> list[Path]:
 def _draw_stages(name: str, result: Mapping[str, Any], path: Path) -> None:
     seed, run = next(iter(result["runs"].items()))
     truth = from_lines(result["truth"]["returns"])
-    figure = new_figure(11, 9.8)
+    figure = new_figure(11, 10.1)
     panels = figure.subplots(len(run["stages"]), 2, sharex=True, sharey=True)
     limit = _limit([run])
     image = None
@@ -66,11 +66,12 @@ def _draw_stages(name: str, result: Mapping[str, Any], path: Path) -> None:
         row[0].set_ylabel(f"after {count:,} episodes\n\nbias")
     for axes in panels[-1]:
         axes.set_xlabel("weight")
-    panels[0][0].legend(loc="upper right", fontsize=8)
+    shared_legend(figure, panels[0][0], columns=3)
     _colour_bar(figure, image, panels)
     figure.suptitle(
-        f"{name}, seed {seed}; an arrow is {result['look']['arrow']} policy updates\n"
-        f"{_colours_in_words(image)}",
+        f"{_title(name)}, seed {seed} of n = {len(result['runs'])}; "
+        f"an arrow is {result['look']['arrow']} policy updates\n"
+        f"{_colours_in_words(image, limit)}",
         fontsize=11,
     )
     save_figure(figure, path)
@@ -104,9 +105,12 @@ def _draw_seeds(name: str, result: Mapping[str, Any], path: Path) -> None:
     for axes in grid[:, 0]:
         axes.set_ylabel("bias")
     _colour_bar(figure, image, panels)
+    kind = result["look"]["kind"]
+    prediction = _PREDICTIONS[kind] + _title(name).removeprefix(kind.upper())
     figure.suptitle(
-        f"{name}: {_PREDICTIONS[result['look']['kind']]} of each seed after {episodes:,} episodes\n"
-        f"{_colours_in_words(image)}",
+        f"{prediction} after {episodes:,} episodes, "
+        f"n = {len(runs)} seeds; arrows: learned policy, star: best\n"
+        f"{_colours_in_words(image, limit)}",
         fontsize=10,
     )
     save_figure(figure, path)
@@ -202,11 +206,22 @@ def _colour_bar(figure: Any, image: Any, panels: Any) -> None:
     bar.set_label("return, square root scale")
 
 
-def _colours_in_words(image: Any) -> str:
+def _colours_in_words(image: Any, limit: float) -> str:
     return (
         f"dark: below the {LOWEST:.0%} quantile of the true returns, "
         f"{_number(image.norm.vmin)}; pink: above the best, {_number(image.norm.vmax)}"
+        + ("; grey: not computed" if limit > EXTENT else "")
     )
+
+
+def _title(name: str) -> str:
+    """Return a critic's name as people write it.
+
+    >>> _title("psvf-relu")
+    'PSVF with ReLU'
+    """
+    kind, _, activation = name.partition("-")
+    return kind.upper() + (" with ReLU" if activation == "relu" else f" {activation}".rstrip())
 
 
 def _number(value: float) -> str:

@@ -99,6 +99,20 @@ class OnlineCell:
         return data
 
 
+def policies_title(algorithm: str, env: str, arch: str) -> str:
+    """Return an algorithm, an environment and an architecture as a figure names them.
+
+    >>> policies_title("psvf", "Swimmer-v5", "64,64")
+    'PSVF on Swimmer-v5, [64, 64] policy'
+    """
+    return f"{algorithm.upper()} on {env}, {arch_title(arch)}"
+
+
+def arch_title(arch: str) -> str:
+    """Return an architecture as a figure names it."""
+    return "linear policy" if arch == "linear" else f"[{arch.replace(',', ', ')}] policy"
+
+
 def _short(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "x".join(str(v) for v in value)

@@ -7,10 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pbvf_experiments.online.cells import OnlineCell, leaves_bonus_out, stored_runs
-from pbvf_experiments.plots import BLUE, GREEN, ORANGE, new_figure, save_figure
+from pbvf_experiments.plots import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    SHADING,
+    draw_band,
+    legend_below,
+    new_figure,
+    save_figure,
+    seeds_in_words,
+    shared_legend,
+    thousands,
+)
 
 _COLUMNS = 4
 _PERCENTILES = (10, 25, 75, 90)
@@ -40,7 +52,7 @@ def draw_curves(
     *,
     fewest: int = 1,
 ) -> bool:
-    """Draw learning curves: mean over seeds, and one standard deviation where there are several.
+    """Draw learning curves: mean over seeds, and from the lowest to the highest seed.
 
     Args:
         panels: Title to line label to cell.
@@ -63,14 +75,16 @@ def draw_curves(
     found = {title: lines for title, lines in found.items() if len(lines) >= fewest}
     if not found:
         return False
-    figure, panel_axes = _grid(len(found))
+    most = max(len(lines) for lines in found.values())
+    figure, panel_axes = _grid(len(found), 2.7 + 0.16 * -(-most // 2))
+    figure.suptitle(f"{SHADING}; n: number of seeds", fontsize=9)
     for axes, (title, lines) in zip(panel_axes, found.items(), strict=True):
         for label, (cell, runs) in lines.items():
             steps, values = curves(cell, runs)
-            _band(axes, steps, values, None, f"{label} ({len(runs)})")
+            draw_band(axes, steps, values, label=f"{label}, n = {len(runs)}")
         axes.set_title(title, fontsize=9)
         axes.set_ylabel("return", fontsize=8)
-        axes.legend(fontsize=7)
+        legend_below(axes)
     save_figure(figure, path)
     return True
 
@@ -91,14 +105,15 @@ def draw_sensitivity(
             found[title] = (parts[0][0], np.concatenate([values for _, values in parts]))
     if not found:
         return False
-    figure, panel_axes = _grid(len(found))
+    figure, panel_axes = _grid(len(found), 2.7)
     for axes, (title, (steps, values)) in zip(panel_axes, found.items(), strict=True):
         low, lower, upper, high = np.percentile(values, _PERCENTILES, axis=0)
         axes.fill_between(steps, low, high, color=BLUE, alpha=0.15, lw=0, label="10 to 90 %")
         axes.fill_between(steps, lower, upper, color=BLUE, alpha=0.3, lw=0, label="25 to 75 %")
         axes.plot(steps, np.median(values, axis=0), color=BLUE, label="median")
-        axes.set_title(f"{title} ({len(values)} runs)", fontsize=9)
-        axes.legend(fontsize=7)
+        axes.set_title(f"{title}, {len(values)} runs", fontsize=9)
+        axes.set_ylabel("return", fontsize=8)
+    shared_legend(figure, panel_axes[0], columns=3)
     save_figure(figure, path)
     return True
 
@@ -112,20 +127,22 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
     """
     seeds = sorted(results)
     snapshots = results[seeds[0]]["snapshots"]
-    figure = new_figure(max(6.5, 2.6 * len(snapshots)), 6)
-    figure.suptitle(title, fontsize=10)
+    figure = new_figure(max(7.0, 2.6 * len(snapshots)), 6.6)
+    figure.suptitle(f"{title}\n{seeds_in_words(len(seeds))}", fontsize=10)
     grid = figure.add_gridspec(2, len(snapshots))
     top = figure.add_subplot(grid[0, :])
     steps = [p["step"] for p in results[seeds[0]]["learning_curve"]]
     learned = np.array([[p["return"] for p in results[s]["learning_curve"]] for s in seeds])
-    _band(top, steps, learned, BLUE, "learned policy")
+    draw_band(top, steps, learned, color=BLUE, label="learned policy")
     best = np.array([_latest(results[s]["best_noisy"], steps) for s in seeds])
-    _band(top, steps, best, ORANGE, "best perturbed policy so far")
-    for snapshot in snapshots:
-        top.axvline(snapshot["step"], color="grey", linestyle=":", linewidth=1)
+    draw_band(top, steps, best, color=ORANGE, label="best perturbed policy so far")
+    for k, snapshot in enumerate(snapshots):
+        label = "critic taken here, see below" if k == 0 else None
+        top.axvline(snapshot["step"], color="grey", linestyle=":", linewidth=1, label=label)
+    thousands(top)
     top.set_xlabel("environment steps")
     top.set_ylabel("return")
-    top.legend(fontsize=8)
+    legend_below(top, columns=3, fontsize=8)
     first = None
     for column, snapshot in enumerate(snapshots):
         axes = figure.add_subplot(grid[1, column], sharey=first)
@@ -133,16 +150,16 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
         here = [results[s]["snapshots"][column] for s in seeds]
         along = [p["step"] for p in snapshot["plain"]["curve"]]
         grown = np.array([[np.mean(p["returns"]) for p in h["plain"]["curve"]] for h in here])
-        _band(axes, along, grown, BLUE, "grown, plain ascent")
+        draw_band(axes, along, grown, color=BLUE, label="grown, plain ascent")
         marks = {
-            "grown, trust region": (
+            "grown, trust region (mean)": (
                 np.mean([np.mean(h["region"]["returns"]) for h in here]),
                 "--",
                 BLUE,
             ),
-            "learned policy": (np.mean([h["learned"] for h in here]), ":", "black"),
-            "best perturbed": (np.mean([h["best_noisy"] for h in here]), "-", ORANGE),
-            "nearest in the replay": (
+            "learned policy (mean)": (np.mean([h["learned"] for h in here]), ":", "black"),
+            "best perturbed (mean)": (np.mean([h["best_noisy"] for h in here]), "-", ORANGE),
+            "nearest in the replay (mean)": (
                 np.mean([np.mean(h["plain"]["closest"]) for h in here]),
                 "-.",
                 GREEN,
@@ -154,7 +171,7 @@ def draw_zero_shot(results: Mapping[int, Mapping[str, Any]], path: Path, title: 
         axes.set_xlabel("gradient step")
         if column == 0:
             axes.set_ylabel("return")
-            axes.legend(fontsize=6)
+    shared_legend(figure, first, columns=3)
     save_figure(figure, path)
 
 
@@ -168,8 +185,8 @@ def draw_zero_shot_model(results: Mapping[int, Mapping[str, Any]], path: Path, t
     seeds = sorted(results)
     grown = [results[seed]["imagined"]["grown"] for seed in seeds]
     ends = [results[seed]["snapshots"][-1] for seed in seeds]
-    figure = new_figure(10, 4)
-    figure.suptitle(title, fontsize=10)
+    figure = new_figure(10, 4.6)
+    figure.suptitle(f"{title}\n{seeds_in_words(len(seeds), shaded=False)}", fontsize=10)
     left, right = figure.subplots(1, 2)
     places = np.arange(len(seeds))
     for k in range(len(grown[0]["returns"])):
@@ -185,16 +202,20 @@ def draw_zero_shot_model(results: Mapping[int, Mapping[str, Any]], path: Path, t
     left.set_xticks(places, [str(seed) for seed in seeds])
     left.set_xlabel("seed")
     left.set_ylabel("return")
-    left.legend(fontsize=7)
+    legend_below(left)
     true = np.concatenate([g["returns"] for g in grown])
     imagined = np.concatenate([g["imagined"] for g in grown])
     errors = None
     if all(g["interval"] is not None for g in grown):
         low, high = np.concatenate([g["interval"] for g in grown], axis=1)
         errors = np.stack([imagined - low, high - imagined])
-    right.errorbar(imagined, true, xerr=errors, fmt="o", color=BLUE, alpha=0.6, linewidth=0.6)
+    label = "a grown policy" + ("" if errors is None else ", with the networks' 90 % interval")
+    right.errorbar(
+        imagined, true, xerr=errors, fmt="o", color=BLUE, alpha=0.6, linewidth=0.6, label=label
+    )
     ends_of = [float(min(true.min(), imagined.min())), float(max(true.max(), imagined.max()))]
-    right.plot(ends_of, ends_of, color="grey", linestyle=":", linewidth=1)
+    right.plot(ends_of, ends_of, color="grey", linestyle=":", linewidth=1, label="imagined = true")
+    legend_below(right)
     right.set_xlabel("imagined return")
     right.set_ylabel("true return")
     save_figure(figure, path)
@@ -206,27 +227,16 @@ def _latest(points: Sequence[Mapping[str, float]], steps: Sequence[int]) -> list
     return [points[k]["return"] if k >= 0 else float("nan") for k in at]
 
 
-def _grid(count: int) -> tuple[Any, Sequence[Any]]:
-    """Return a figure and ``count`` small axes over environment steps in it."""
+def _grid(count: int, height: float) -> tuple[Any, Sequence[Any]]:
+    """Return a figure and ``count`` axes of so many inches over environment steps in it."""
     columns = min(_COLUMNS, count)
     rows = -(-count // columns)
-    figure = new_figure(3.4 * columns, 2.7 * rows)
+    figure = new_figure(max(3.6 * columns, 5.0), height * rows + 0.3)
     grid = figure.subplots(rows, columns, squeeze=False).flat
     for axes in grid[:count]:
         axes.tick_params(labelsize=7)
+        thousands(axes)
         axes.set_xlabel("environment steps", fontsize=8)
     for axes in grid[count:]:
         axes.set_visible(False)
     return figure, grid[:count]
-
-
-def _band(
-    axes: Any, steps: ArrayLike, values: NDArray[np.float64], color: str | None, label: str
-) -> None:
-    """Draw the mean over rows and, of several, one standard deviation around it."""
-    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=int(len(values) > 1))
-    (line,) = axes.plot(steps, mean, color=color, linewidth=1.4, label=label)
-    if len(values) == 1:
-        return
-    color = line.get_color()
-    axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)

@@ -44,6 +44,7 @@ def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) ->
             "std": None,
             "low": None,
             "high": None,
+            "values": None,
             "last fifth": None,
             "perturbed": None,
             "with bonus": None,
@@ -59,6 +60,8 @@ def table_rows(out: Path, wanted: Iterable[tuple[OnlineCell, Sequence[int]]]) ->
                 "low": measured.low,
                 "high": measured.high,
             }
+            if measured.low is None:
+                row["values"] = "; ".join(_text(value) for value in measured.values)
             late = [compared_return(cell, r, "last") for r in runs.values()]
             row["last fifth"] = interval(late).mean
             if has_bonus(cell):
@@ -119,15 +122,15 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "policy, over the evaluations of a whole run; *last fifth*: over those of its last 20 % of",
         "steps; *perturbed*: what the perturbed policies got in training. On Hopper, PBVFs without",
         "the survival bonus, but for *perturbed* and *with bonus*. *Interval*: 95 % percentile",
-        "bootstrap of the mean over seeds, which from so few seeds is too narrow: of three it is",
-        "hardly more than their range.",
+        "bootstrap of the mean over seeds; of fewer than five seeds the values themselves.",
         "",
-        "| cell | seeds | return | interval | last fifth | perturbed | with bonus "
+        "| cell | seeds | return | interval or values | last fifth | perturbed | with bonus "
         "| paper | agrees |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        interval_ = "-" if row["low"] is None else f"{_text(row['low'])} to {_text(row['high'])}"
+        span = f"{_text(row['low'])} to {_text(row['high'])}"
+        interval_ = str(row["values"] or "-") if row["low"] is None else span
         paper = "-" if row["paper"] is None else f"{row['paper']:g} ± {row['paper std']:g}"
         spread = "" if row["std"] is None else f" ± {_text(row['std'])}"
         parts = [

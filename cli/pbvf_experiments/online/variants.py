@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from pbvf_experiments.online.cells import OURS, OnlineCell
+from pbvf_experiments.online.cells import OURS, OnlineCell, arch_title, policies_title
 from pbvf_offline.online.settings import ACTOR_STATES
 from pbvf_offline.presets.paper import GRIDS, TODAY
 
@@ -30,36 +30,36 @@ def ablation_panels() -> Panels:
     """
     panels: Panels = {}
     for kind, arch, env in itertools.product(("psvf", "pavf"), _ARCHES, _CONTINUOUS):
-        panels[f"network: {kind} {arch} {env}"] = {
+        panels[f"Network:\n{policies_title(kind, env, arch)}"] = {
             "paper": OnlineCell(kind, env, arch),
             "no normalisation": _changed(kind, env, arch, normalization="none"),
             "critic (256, 256)": _changed(kind, env, arch, hidden=(256, 256)),
         }
     for kind, arch in itertools.product(("psvf", "pavf", "ddpg"), _ARCHES):
-        panels[f"discount: {kind} {arch} {SWIMMER}"] = {
+        panels[f"Discount:\n{policies_title(kind, SWIMMER, arch)}"] = {
             f"gamma {gamma:g}": OnlineCell(kind, SWIMMER, arch)
             if gamma == 0.999
             else _changed(kind, SWIMMER, arch, gamma=gamma)
             for gamma in DISCOUNTS
         }
     for arch in ("linear", "32", "64,64"):
-        panels[f"survival: pssvf {arch} {HOPPER}"] = {
+        panels[f"Survival bonus:\n{policies_title('pssvf', HOPPER, arch)}"] = {
             "without the bonus": OnlineCell("pssvf", HOPPER, arch),
             "with the bonus": _changed("pssvf", HOPPER, arch, reward="raw"),
         }
     for arch, env in itertools.product(_ARCHES, (SWIMMER, HOPPER)):
-        panels[f"biased: pavf {arch} {env}"] = {
+        panels[f"Gradient in theta:\n{policies_title('pavf', env, arch)}"] = {
             "PAVF": OnlineCell("pavf", env, arch),
             "biased PAVF": OnlineCell("pavf", env, arch, biased=True),
         }
     for env in ("MountainCarContinuous-v0", "InvertedPendulum-v5"):
-        panels[f"actor states: psvf linear {env}"] = {
+        panels[f"States of an actor update:\n{policies_title('psvf', env, 'linear')}"] = {
             f"{states:,} states": OnlineCell("psvf", env)
             if states == ACTOR_STATES
             else _changed("psvf", env, "linear", actor_states=states)
             for states in (ACTOR_STATES, 1_000, 10_000)
         }
-    panels[f"statistics: pssvf linear {SWIMMER}"] = {
+    panels[f"Statistics:\n{policies_title('pssvf', SWIMMER, 'linear')}"] = {
         "frozen in an episode": OnlineCell("pssvf", SWIMMER),
         "moving at each step": _changed("pssvf", SWIMMER, "linear", normalization="per-step"),
     }
@@ -77,7 +77,7 @@ def sensitivity_panels() -> Panels:
             for changes in _grid_changes(algorithm, grid):
                 cell = OnlineCell(algorithm, env, arch, changes=changes)
                 lines[cell.name] = cell
-            panels[f"{algorithm} {arch} {env}"] = lines
+            panels[policies_title(algorithm, env, arch)] = lines
     return panels
 
 
@@ -85,7 +85,9 @@ def learning_curve_panels(cells: list[OnlineCell]) -> Panels:
     """Return cells as panels, one an environment and policy, one line an algorithm."""
     panels: Panels = {}
     for cell in cells:
-        title = f"{cell.env} {cell.arch}" + (" (last)" if cell.metric == "last" else "")
+        title = f"{cell.env}, {arch_title(cell.arch)}" + (
+            " (last)" if cell.metric == "last" else ""
+        )
         label = cell.algorithm.upper() + (" stochastic" if cell.stochastic else "")
         panels.setdefault(title, {})[label] = cell
     return panels

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from pbvf_experiments.cells import cell, choose_cells, run_all
+from pbvf_experiments.online.cells import policies_title
 from pbvf_experiments.online.zero_shot_model import ImaginingSettings, grow_imagined
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
@@ -70,6 +71,12 @@ class ZeroShotCell:
     def name(self) -> str:
         """What it is called in files and in ``--cells``."""
         return f"{self.run_name}-model" if self.model else self.run_name
+
+    @property
+    def title(self) -> str:
+        """What it is called in figures."""
+        how = ", through a learned environment" if self.model else ""
+        return f"{policies_title(self.kind, self.env, self.arch)}, learning rate {self.lr:g}{how}"
 
     def described(self) -> dict[str, Any]:
         """Return its JSON form; older files of cells without a model do not have that field."""
