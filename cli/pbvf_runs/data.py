@@ -127,7 +127,7 @@ def load_run(folder: Path) -> RunData:
     return RunData(
         trajectories,
         config.environment,
-        _digest(trajectories, config.environment),
+        episodes_digest(trajectories, config.environment),
         finished=before[1] is not None,
     )
 
@@ -165,7 +165,8 @@ def checked_episodes(folder: Path, spec: PolicySpec) -> Iterator[Episode]:
             raise DamagedError(error.what, where=error.where) from error
 
 
-def _digest(data: Trajectories, environment: EnvReference) -> str:
+def episodes_digest(data: Trajectories, environment: EnvReference) -> str:
+    """Return a digest of environment, policies and steps: equal data, equal digest."""
     about = {"environment": environment.to_dict(), "spec": data.policies.spec.to_dict()}
     digest = hashlib.sha256(canonical_json(about))
     arrays = {f.name: getattr(data, f.name) for f in fields(data) if f.name != "policies"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pbvf_datasets.format.identity import stored_settings
 from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
@@ -22,6 +22,8 @@ from pbvf_runs.records import (
     RunConfig,
     RunResult,
 )
+
+MADE_BY: Final = "train-online"
 
 
 def check_export(
@@ -67,7 +69,12 @@ def check_export(
 
 
 def _export_settings(config: RunConfig, steps: int) -> dict[str, Any]:
-    return {"made by": "train-online", "steps": steps, **config.to_dict()}
+    return {"made by": MADE_BY, "steps": steps, **config.to_dict()}
+
+
+def is_exported(provenance: Mapping[str, Any]) -> bool:
+    """Return whether the provenance of a dataset says that it was exported from a run."""
+    return bool(provenance["settings"].get("made by") == MADE_BY) and not provenance.get("sources")
 
 
 def _is_repeatable(env: Env, config: RunConfig, first: Episode) -> bool:

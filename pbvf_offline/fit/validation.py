@@ -16,6 +16,7 @@ from pbvf_offline.rollout.targets import chosen_rewards, discounted_to_go, segme
 from pbvf_offline.seeding import Stream, generator
 
 _ROWS = 4096
+_ROUNDING = 1e-6  # of the largest value: what float32 networks add up to in another order
 
 
 def split_policies(policies: int, fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -32,9 +33,10 @@ def split_policies(policies: int, fraction: float, seed: int) -> NDArray[np.bool
 def rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     """Return Spearman's rank correlation of two (n,) arrays.
 
-    None below three entries or where one side is constant, since no rank exists then.
+    None below three entries or where one side is constant but for rounding, since no rank exists
+    then.
     """
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+    if len(a) < 3 or any(np.ptp(side) <= _ROUNDING * np.abs(side).max() for side in (a, b)):
         return None
     from scipy.stats import spearmanr
 

@@ -40,12 +40,14 @@ class ModelResult:
     Attributes:
         file: The model at the number of updates asked for.
         seconds: Time spent now; 0 when it was complete before.
+        training_seconds: The part of it spent in gradient steps, without trials and check.
         updates_done_now: Gradient steps taken now, those of short trainings left out.
         already_complete: Whether nothing had to be done.
     """
 
     file: ModelFile
     seconds: float
+    training_seconds: float
     updates_done_now: int
     already_complete: bool
 
@@ -123,7 +125,7 @@ def fit_model_to_file(
                 remove_file(partial)
                 _report_trials(done, hooks)
                 _report_end(done, LossEvents(hooks.on_event), hooks)
-            return ModelResult(done, 0.0, 0, already_complete=True)
+            return ModelResult(done, 0.0, 0.0, 0, already_complete=True)
         if refusal is not None:
             raise refusal
         if overwrite:
@@ -135,14 +137,16 @@ def fit_model_to_file(
         else:
             _report_trials(file, hooks)
         losses = LossEvents(hooks.on_event)
+        training = time.perf_counter()
         first = _train(file, data, held, updates, _Keeper(partial, file, hooks, losses))
+        training = time.perf_counter() - training
         check = check_model(file.ensemble, data, held, request.seed)
         result = dataclasses.replace(file, check=check)
         result.save(out)
         remove_file(partial)
         _report_end(result, losses, hooks)
     seconds = time.perf_counter() - started
-    return ModelResult(result, seconds, updates - first, already_complete=False)
+    return ModelResult(result, seconds, training, updates - first, already_complete=False)
 
 
 def _train(

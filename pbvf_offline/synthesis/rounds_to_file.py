@@ -32,11 +32,13 @@ class RoundsResult:
     Attributes:
         file: The critic.
         seconds: Time spent now; 0 when it was complete before.
+        rounds_seconds: The part of it spent in rounds, without the default recipe's fit.
         already_complete: Whether nothing had to be done.
     """
 
     file: CriticFile
     seconds: float
+    rounds_seconds: float
     already_complete: bool
 
 
@@ -115,7 +117,7 @@ def rounds_to_file(
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         done = None if overwrite else _finished(out, settings, model_digest, dataset)
         if done is not None:
-            return RoundsResult(done, 0.0, already_complete=True)
+            return RoundsResult(done, 0.0, 0.0, already_complete=True)
         if refusal is not None:
             raise refusal
         if callbacks.begun is not None:
@@ -133,6 +135,7 @@ def rounds_to_file(
             dataset=dataset,
             after_round=curve.after_round,
         )
+        rounds_seconds = time.perf_counter() - started
         if settings.compare > 0:
             file = better_critic(
                 file,
@@ -145,7 +148,8 @@ def rounds_to_file(
             )
             curve.compared(file)
         file.save(out)
-    return RoundsResult(file, time.perf_counter() - started, already_complete=False)
+    seconds = time.perf_counter() - started
+    return RoundsResult(file, seconds, rounds_seconds, already_complete=False)
 
 
 class _Curve:

@@ -213,6 +213,15 @@ def test_predictions_agree_with_synthesis(made, here):
     assert result["predicted"] == pytest.approx(grown["predicted"], rel=1e-6)
 
 
+def test_policies_whose_returns_differ_by_luck_alone_are_equal():
+    from pbvf_cli.commands.evaluate import _are_equal
+
+    noise = np.random.default_rng(0).normal(size=(5, 10))
+    assert _are_equal(360.0 + 5.0 * (noise - noise.mean(axis=1, keepdims=True)))
+    assert not _are_equal(noise + 10.0 * np.arange(5)[:, None])
+    assert not _are_equal(np.arange(5.0)[:, None])  # one episode each says nothing of luck
+
+
 def test_rank_correlation_is_that_of_scipy_and_null_below_three(made, here):
     from scipy.stats import spearmanr
 

@@ -40,6 +40,13 @@ def test_split_depends_on_the_seed_alone() -> None:
     assert not np.array_equal(splits[0], splits[2])
 
 
+def test_values_that_are_equal_but_for_rounding_have_no_ranks() -> None:
+    equal = 1000.0 + np.array([0.0, 1e-5, -1e-5, 2e-5])
+    apart = np.array([1.0, 2.0, 3.0, 4.0])
+    assert rank_correlation(equal, apart) is None
+    assert rank_correlation(apart, equal) is None
+
+
 def test_rank_correlation() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=20), rng.normal(size=20).round(0)

@@ -161,14 +161,25 @@ def _defaults(env_id: str, judge: CriticFile | None) -> Defaults[Measurement]:
 def _compare(
     judge: CriticFile, policies: Policies, discounted: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return what a critic predicts, and how well it ranks."""
+    """Return what a critic predicts, and how well it ranks; no ranks exist among equals."""
     from pbvf_offline.fit.validation import rank_correlation
 
     predicted = judge.predict(policies)
-    return {
-        "predicted": predicted,
-        "rank_correlation": rank_correlation(predicted, discounted.mean(axis=1)),
-    }
+    equal = _are_equal(discounted)
+    ranks = None if equal else rank_correlation(predicted, discounted.mean(axis=1))
+    return {"predicted": predicted, "rank_correlation": ranks, "equal": equal}
+
+
+def _are_equal(returns: NDArray[np.float64]) -> bool:
+    """Return whether the mean returns of policies (K, episodes) differ by no more than luck.
+
+    That is by the mean standard error of one of them.
+    """
+    episodes = returns.shape[1]
+    if len(returns) < 2 or episodes < 2:
+        return False
+    errors = returns.std(axis=1, ddof=1) / np.sqrt(episodes)
+    return bool(np.ptp(returns.mean(axis=1)) <= errors.mean())
 
 
 def _print(
@@ -199,5 +210,8 @@ def _print(
     if "predicted" in payload:
         header.append("predicted")
         columns.append([number(v) for v in payload["predicted"]])
-        rows.append(("rank correlation", number(payload["rank_correlation"], 3)))
+        ranks = number(payload["rank_correlation"], 3)
+        if payload["equal"]:
+            ranks = "none: the mean returns are equal within their standard error"
+        rows.append(("rank correlation", ranks))
     sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))))

@@ -184,7 +184,8 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
         "validation": None,
         "already_complete": result.already_complete,
     }
-    rate = len(imagined.rounds) / result.seconds if result.seconds > 0 else None
+    spent = result.rounds_seconds
+    rate = len(imagined.rounds) / spent if spent > 0 else None
     rows = [
         ("critic", str(out)),
         ("rounds", f"{len(imagined.rounds):,}, of {imagined.horizon:,} steps an episode"),

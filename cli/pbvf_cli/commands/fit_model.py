@@ -118,7 +118,8 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
     settings, check = file.ensemble.settings, file.check
     horizons = () if check is None else check.horizons
     uses = () if check is None else check.fit_for
-    rate = done / seconds if done and seconds > 0 else None
+    training = result.training_seconds  # trials and the check are no updates
+    rate = done / training if done and training > 0 else None
     payload: dict[str, Any] = {
         "model": out,
         "updates": file.fit.updates,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.critics import load_evaluator, refuse_unread
+from pbvf_cli.shared.data import open_data
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.output import Sink, number
 from pbvf_cli.shared.progress import Bar
@@ -30,7 +31,7 @@ _SHOWN = 20  # policies in the table for people
 def predict(
     critic: Annotated[Path, argument("CRITIC", "A critic file.")],
     policies: Annotated[
-        str, argument("POLICIES|DATASET", "A policies file, or a dataset for its policies.")
+        str, argument("POLICIES|DATASET", "A policies file, or a dataset or run for its policies.")
     ],
     *,
     model: Annotated[
@@ -102,7 +103,7 @@ def predict(
 
 
 def _policies(name: str, *, require_manifest: bool) -> tuple[Policies, EnvReference | None, str]:
-    """Return policies of a file or of a dataset, their environment, and a digest of them."""
+    """Return policies of a file, a dataset or a run, their environment, and a digest of them."""
     from pbvf_offline.io.reading import file_digest
 
     path = Path(name)
@@ -111,13 +112,8 @@ def _policies(name: str, *, require_manifest: bool) -> tuple[Policies, EnvRefere
 
         loaded = load_policies(path)
         return loaded.policies, loaded.environment, file_digest(path)
-    from pbvf_datasets import load_dataset
-    from pbvf_offline.envs.reference import EnvReference
-
-    data = load_dataset(name, require_manifest=require_manifest)
-    known = data.environment
-    environment = None if known is None else EnvReference.from_dict(known, name)
-    return data.trajectories.policies, environment, data.digest
+    data = open_data(name, SettingsTable(), require_manifest=require_manifest)
+    return data.trajectories.policies, data.environment, data.digest
 
 
 def _write(

@@ -21,7 +21,8 @@ class Data:
     Attributes:
         trajectories: The episodes.
         environment: Their environment, when known.
-        digest: Digest of the dataset, or of the episodes of the run.
+        digest: Digest of the dataset; of a run, and of a dataset exported from one, that of its
+            episodes.
     """
 
     trajectories: Trajectories
@@ -52,7 +53,8 @@ def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Dat
     from pbvf_datasets import load_dataset
     from pbvf_datasets.format.schema import resolve_dataset
     from pbvf_offline.envs.reference import EnvReference
-    from pbvf_runs.data import is_run
+    from pbvf_runs.data import episodes_digest, is_run
+    from pbvf_runs.export import is_exported
 
     path = resolve_dataset(name)
     if is_run(path):
@@ -64,7 +66,11 @@ def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Dat
     data = load_dataset(path, require_manifest=require_manifest)
     known = data.environment
     environment = None if known is None else EnvReference.from_dict(known, str(path))
-    opened = Data(data.trajectories, environment, data.digest)
+    digest = data.digest
+    if environment is not None and data.manifest and is_exported(data.manifest["provenance"]):
+        # What is fitted to a run, and to the dataset exported from it, is of the same data.
+        digest = episodes_digest(data.trajectories, environment)
+    opened = Data(data.trajectories, environment, digest)
     table.show("dataset", name)
     table.show("environment", opened.env_id, "stored in the dataset")
     return opened

@@ -42,7 +42,8 @@ def test_json_holds_what_the_interface_promises(here):
     assert result["model"] == "m.safetensors"
     assert result["updates"] == 60
     assert result["seconds"] > 0
-    assert result["updates_per_second"] > 0
+    # Trials and the check take time and are no updates.
+    assert result["updates_per_second"] > result["updates"] / result["seconds"]
     check = result["check"]
     assert check["steps"][0] == 10
     for name in (

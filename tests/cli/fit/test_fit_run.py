@@ -46,6 +46,28 @@ def test_what_a_run_did_since_is_other_data(here, folder):
     assert pbvf("fit-critic", run, *FIT, "-q", "--overwrite").code == 0
 
 
+def test_a_run_and_its_exported_dataset_are_the_same_data(here, folder):
+    run = folder / "run"
+    export = ("--run", run, "--steps", 1_200, "--export-dataset", "lab/run-v0")
+    pbvf("train-online", "toyenv:ToyDrift-v0", *TRAIN, *export).ok()
+    digests = {pbvf("info", run, "--json").ok().json["data"]}
+    for source in (run, "lab/run-v0"):
+        digests.add(pbvf("fit-critic", source, *FIT, "-q", "--json", "--overwrite").json["dataset"])
+    assert len(digests) == 1
+    # Part of it is other data, also where its first lines say how all of it came about.
+    part = ("dataset", "filter", "lab/run-v0", "--dataset", "lab/part-v0", "--episodes", "0-3")
+    pbvf(*part, "-q").ok()
+    fitted = pbvf("fit-critic", "lab/part-v0", *FIT, "-q", "--json", "--overwrite").ok().json
+    assert fitted["dataset"] not in digests
+
+
+def test_predict_takes_a_run(here, folder):
+    assert pbvf("fit-critic", folder / "run", *FIT, "-q").code == 0
+    said = pbvf("predict", "c", folder / "run", "-q", "--json").ok().json["policies"]
+    assert len(said) == 30
+    pbvf("predict", "c", folder / "step", "-q").refused(5, "per-step")
+
+
 def test_an_unfinished_run_is_said_to_be_one(here, folder):
     run = here / "stopped"
     shutil.copytree(folder / "run", run)

@@ -235,7 +235,7 @@ def _print(sink: Sink, result: EditResult, key: str, left_out: tuple[str, int]) 
         ("steps", f"{result.steps:,}"),
         ("policies", f"{result.policies:,}"),
         ("return", return_range(result.returns)),
-        ("license", result.license or "none"),
+        ("licence", result.license or "none"),
         ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
     ]
     sink.result({**_payload(result), key: count}, rows, place=result.path)

@@ -21,7 +21,7 @@ def show(folder: Path) -> Shown:
         DamagedError: A file is missing or malformed.
         IncompatibleError: A newer version made it.
     """
-    payload = _payload(folder)
+    payload = {**_payload(folder), "data": _data_digest(folder)}
     rows = [
         ("run", str(folder)),
         ("state", "finished" if payload["finished"] else "not finished"),
@@ -31,6 +31,7 @@ def show(folder: Path) -> Shown:
         ("seed", str(payload["seed"])),
         ("settings", pairs(payload["settings"])),
         ("digest", payload["digest"]),
+        ("digest of its episodes", payload["data"] or "none: it has none that could be named"),
     ]
     rows += [(name, digest) for name, digest in payload["files"].items()]
     return Shown(payload, rows)
@@ -83,6 +84,17 @@ def show_checkpoint(path: Path) -> Shown:
         ("sha256", payload["sha256"]),
     ]
     return Shown(payload, rows)
+
+
+def _data_digest(folder: Path) -> str | None:
+    """Return the digest by which critics and models fitted to a run name its episodes."""
+    from pbvf_offline.errors import IncompatibleError, UsageError
+    from pbvf_runs.data import load_run
+
+    try:
+        return load_run(folder).digest
+    except (IncompatibleError, UsageError):  # it has none
+        return None
 
 
 def _payload(folder: Path) -> dict[str, Any]:
