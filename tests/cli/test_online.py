@@ -16,6 +16,7 @@ import pytest
 
 from cli_tools import content, pbvf, start, wait_for, wait_for_group
 from pbvf_cli.shared import progress
+from pbvf_cli.shared.output import number
 from pbvf_datasets import load_dataset
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.lock import locked
@@ -358,12 +359,15 @@ def test_seeds_are_runs_of_their_own_and_averaged(tmp_path):
     again = trained("InvertedPendulum-v5", run, "--steps", 60, "--seeds", "0,2,5")
     assert again["already_complete"]
     ran = train("InvertedPendulum-v5", run, "--steps", 60, "--seeds", "0,2,5")
-    assert "95 % of the mean" in ran.out
+    assert "95 %" not in ran.out
+    first = out["runs"][0]["average_return"]
+    assert f"(of {number(first)}; " in ran.out
 
 
 def test_one_seed_has_no_interval(tmp_path):
     out = trained("LQR-v0", tmp_path / "runs", "--steps", 100, "--seeds", "7")
     assert out["average_return_interval"] == {
+        "values": [out["average_return"]],
         "mean": out["average_return"],
         "std": None,
         "low": None,

@@ -175,6 +175,8 @@ def _are_equal(returns: NDArray[np.float64]) -> bool:
 
     That is by the mean standard error of one of them.
     """
+    import numpy as np
+
     episodes = returns.shape[1]
     if len(returns) < 2 or episodes < 2:
         return False
