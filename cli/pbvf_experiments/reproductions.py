@@ -75,16 +75,23 @@ class Reproduction:
 
 def _offline(request: Request) -> Reproduction:
     from pbvf_experiments.offline.experiment import run_offline, summary
-    from pbvf_experiments.offline.settings import OfflineSettings, parse_recipes
+    from pbvf_experiments.offline.plots import draw_estimates, draw_recipes
+    from pbvf_experiments.offline.settings import EVALUATION, OfflineSettings, parse_recipes
 
     settings = OfflineSettings(workers=request.workers, recipes=parse_recipes(request.cells))
     seeds = list(range(10)) if request.seeds is None else list(request.seeds)
     _must_run(request, "fig-offline")
     results = run_offline(settings, seeds, request.out, request.note)
+    drawn = {
+        "fig-offline.png": draw_offline if "paper" in settings.recipes else None,
+        "recipes.png": draw_recipes,
+        "estimates.png": draw_estimates if EVALUATION in settings.recipes else None,
+    }
     figures = []
-    if "paper" in settings.recipes:
-        figures = [request.out / "fig-offline.png"]
-        draw_offline(results, figures[0])
+    for name, draw in drawn.items():
+        if draw is not None:
+            figures.append(request.out / name)
+            draw(results, figures[-1])
     return Reproduction(summary(results), tuple(figures))
 
 

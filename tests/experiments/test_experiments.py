@@ -24,6 +24,7 @@ from pbvf_experiments.offline.environments import EnvironmentCell, run_environme
 from pbvf_experiments.offline.evaluation import unseen_policies
 from pbvf_experiments.offline.experiment import run_offline, summary
 from pbvf_experiments.offline.fqe import FqeSettings
+from pbvf_experiments.offline.plots import draw_estimates, draw_recipes
 from pbvf_experiments.offline.settings import (
     IMAGINED,
     OfflineSettings,
@@ -118,6 +119,37 @@ def test_offline_runs_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     before = len(notes)
     assert run_offline(SMALL, [3], tmp_path, notes.append) == results
     assert len(notes) == before  # every cell was read back
+
+
+def test_figures_of_stored_results(tmp_path: Path) -> None:
+    """Also of seeds that lack recipes, and of a model with one network, which has no interval."""
+    evaluated = {
+        "true": [1.0, 2.0, 3.0],
+        "imagined": [1.0, 2.5, 2.0],
+        "interval": [[0.0, 2.1, 1.0], [2.0, 3.0, 2.5]],
+        "metrics": {"imagined": {"rank_correlation": 0.5}},
+    }
+    alone = evaluated | {"interval": None}
+    first = {
+        "best_policy": 3.0,
+        "best_episode": 2.0,
+        "model": {"trust_region": {"returns": [1.0, 3.0]}},
+        "cem": {"returns": [4.0, 5.0]},
+        "evaluation": {"around": evaluated, "ascents": evaluated},
+    }
+    second = {"best_policy": 1.0, "best_episode": 0.0, "model": first["model"]}
+    third = second | {"evaluation": {"around": alone, "ascents": evaluated}}
+    sizes = []
+    for k, results in enumerate(({0: first}, {0: first, 1: second}, {0: first, 1: third})):
+        for name, draw in (("recipes", draw_recipes), ("estimates", draw_estimates)):
+            path = tmp_path / f"{name}-{k}.png"
+            draw(results, path)
+            assert path.read_bytes().startswith(PNG)
+            sizes.append((name, path.read_bytes()))
+    images = {name: [image for n, image in sizes if n == name] for name in ("recipes", "estimates")}
+    assert images["recipes"][0] != images["recipes"][1]
+    assert images["estimates"][0] == images["estimates"][1]  # the second seed has no evaluation
+    assert images["estimates"][1] != images["estimates"][2]
 
 
 def test_stored_results_are_read_back(tmp_path: Path) -> None:
