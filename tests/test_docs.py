@@ -182,6 +182,34 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert all(g > data["best_episode"] for g, data in zip(grown, seeds, strict=True))
 
 
+def test_results_page_shows_the_other_critics_and_the_evaluation() -> None:
+    page = (RESULTS / "README.md").read_text()
+    raw = RESULTS / "fig-offline" / "raw"
+    recipes = ("model", "model-psvf", "model-pavf", "model-64x64", "cem")
+    grown, evaluated = [], []
+    for path in sorted(raw.glob("seed-*-evaluation.json")):
+        seed = path.stem.split("-")[1]
+        parts = {
+            name: json.loads((raw / f"seed-{seed}-{name}.json").read_text())["result"]
+            for name in ("dataset", "evaluation", *recipes)
+        }
+        returns = [parts[name].get("trust_region", parts[name])["returns"] for name in recipes]
+        grown.append([*map(np.mean, returns), parts["dataset"]["best_policy"]])
+        shown = " | ".join(f"{value:.0f}" for value in grown[-1])
+        assert f"| {int(seed)} | {shown} |" in page
+        evaluated.append([])
+        for name in ("around", "ascents"):
+            one = parts["evaluation"][name]
+            said = one["metrics"]["imagined"]
+            critic = one["metrics"]["predicted"]["rank_correlation"]
+            evaluated[-1] += [said["rank_correlation"], critic, said["absolute_error"]]
+            evaluated[-1] += [said["regret_at_1"], said["regret_at_5"], one["coverage"]]
+        assert f"| {int(seed)} | " + " | ".join(f"{x:.2f}" for x in evaluated[-1]) + " |" in page
+    for rows, digits in ((grown, 0), (evaluated, 2)):
+        shown = " | ".join(f"{x:.{digits}f}" for x in np.mean(rows, axis=0))
+        assert f"| mean | {shown} |" in page
+
+
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     folder = ROOT / "benchmarks" / "results"
