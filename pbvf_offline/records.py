@@ -88,6 +88,13 @@ class About:
     write: Callable[[Any], str] | None = None
 
 
+def _typed(kind: Any, text: str) -> Any:
+    """Return the value of a type that a text stands for; a number has ASCII digits alone."""
+    if kind in (int, float) and ("_" in text or not text.isascii()):
+        raise ValueError(text)
+    return kind(text)
+
+
 @dataclass(frozen=True)
 class Field:
     """One declared field of a record.
@@ -162,9 +169,9 @@ class Field:
                 value = self.about.read(text, self.option)
             elif self._is_tuple:
                 entry = _unwrapped(get_args(kind)[0])[0]
-                value = tuple(entry(part.strip()) for part in text.split(","))
+                value = tuple(_typed(entry, part.strip()) for part in text.split(","))
             else:
-                value = text if get_origin(kind) is Literal else kind(text)
+                value = text if get_origin(kind) is Literal else _typed(kind, text)
         except ValueError:
             raise UsageError(f"{text[:40]!r} is not {self.expected}", where=self.option) from None
         self.check(value)

@@ -203,7 +203,7 @@ def parse_seeds(text: str) -> list[int]:
             seeds.extend(more)
     except ValueError:
         seeds = []
-    if not seeds or len(set(seeds)) != len(seeds):
+    if "_" in text or not text.isascii() or not seeds or len(set(seeds)) != len(seeds):
         raise UsageError(
             f"seeds {text!r} are not understood", where="--seeds", remedy="give 0-4 or 0,3,7"
         )

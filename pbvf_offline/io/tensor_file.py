@@ -8,6 +8,7 @@ Nothing is pickled, and a pickle is refused without being opened.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickletools
@@ -279,7 +280,7 @@ def refuse_other_kind(path: Path, kind: str, *, overwrite: bool) -> None:
         path: The output.
         kind: ``critic`` or ``policies``.
         overwrite: Whether it is about to be replaced unread. Then it must be of this kind for
-            certain, while otherwise reading it will tell what is wrong with it.
+            certain, while otherwise reading a tensor file will tell what is wrong with it.
 
     Raises:
         ConflictError: Something else stands there.
@@ -287,12 +288,19 @@ def refuse_other_kind(path: Path, kind: str, *, overwrite: bool) -> None:
     if not path.exists():
         return
     found = _kind_of(path)
-    if found != kind and (found is not None or overwrite):
+    if found != kind and (found is not None or overwrite or not _begins_like_one(path)):
         raise ConflictError(
             f"exists and is no {kind} file, so it is not replaced",
             where=path,
             remedy="choose another --out, or remove it first",
         )
+
+
+def _begins_like_one(path: Path) -> bool:
+    """Whether a file begins as a tensor file does, be the rest of it damaged."""
+    with contextlib.suppress(PbvfError, OSError), open_regular(path) as file:
+        return file.read(9)[8:] == b"{"
+    return True
 
 
 def _kind_of(path: Path) -> str | None:

@@ -220,6 +220,8 @@ def parse_arch(text: str) -> tuple[int, ...]:
         sizes = tuple(int(part) for part in text.strip().strip("[]").split(","))
     except ValueError:
         sizes = (0,)
+    if "_" in text or not text.isascii():  # which Python takes for digits too
+        sizes = (0,)
     if len(sizes) > MAX_LAYERS or any(not 1 <= size <= MAX_WIDTH for size in sizes):
         raise UsageError(
             f"architecture {text!r} is not understood",

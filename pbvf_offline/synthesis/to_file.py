@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.curve import OnEvent
-from pbvf_offline.errors import DamagedError
+from pbvf_offline.errors import DamagedError, PbvfError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.reading import file_digest
@@ -71,9 +71,10 @@ class SynthesisResult:
 
 def stored_seed(out: Path) -> int | None:
     """Return the synthesis seed of the policies file at ``out``, if there is one."""
-    if not out.exists():
-        return None
-    settings = load_policies(out).origin.get("settings")
+    settings: object = None
+    if out.exists():
+        with contextlib.suppress(PbvfError):  # which is named when the file is written
+            settings = load_policies(out).origin.get("settings")
     seed = settings.get("seed") if isinstance(settings, dict) else None
     return seed if type(seed) is int else None
 

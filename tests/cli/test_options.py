@@ -108,6 +108,19 @@ def test_absurd_counts_are_exit_2_before_anything_is_made(here, argv, option):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--episodes", "٢"), ("--episodes", "1_0"), ("--seed", "٢"), ("--sigma", "٢"),
+        ("--policy", "٣"), ("--perturb-every", "٢"), ("--policy", "3_2"),
+    ],
+)  # fmt: skip
+def test_numbers_have_ascii_digits(here, option, value):
+    argv = ("collect", "LQR-v0", "--dataset", "lab/x-v0", option, value)
+    pbvf(*argv).refused(2, value)
+    assert not (here / "datasets").exists()
+
+
 @pytest.mark.parametrize("limit", ["true", "0", "-1", "2.5", '"7"'])
 def test_a_time_limit_among_the_kwargs_is_a_number_of_steps(here, limit):
     argv = ("--env-kwargs", f'{{"max_episode_steps": {limit}}}', "--episodes", 1)

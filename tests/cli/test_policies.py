@@ -139,6 +139,16 @@ def test_a_critic_is_not_replaced_by_policies(made, here, overwrite):
     assert "no policies file, so it is not replaced" in ran.error
 
 
+@pytest.mark.parametrize("command", ["synthesize", "fit-critic", "fit-model"])
+@pytest.mark.parametrize("content", [b"", b"mine", b"my notes of today"])
+def test_a_file_of_somebody_elses_at_the_output_is_a_conflict(made, here, command, content):
+    (here / "notes.txt").write_bytes(content)
+    inputs = {"synthesize": [made / "lqr-critic"], "fit-critic": ["lab/lqr-v0", "--critic", "psvf"]}
+    ran = pbvf(command, *inputs.get(command, ["lab/lqr-v0"]), "--out", "notes.txt", "-q")
+    ran.refused(7, "so it is not replaced")
+    assert (here / "notes.txt").read_bytes() == content
+
+
 def test_a_critic_that_is_missing_or_of_another_kind(made):
     pbvf("synthesize", "nowhere", "--out", "p").refused(2, "nowhere: does not exist")
     pbvf("synthesize", made / "toy", "--out", "p").refused(5, "policies file")

@@ -52,7 +52,7 @@ ROUNDS = RoundSettings(
 
 def test_seeds() -> None:
     assert parse_seeds("0-2,7") == [0, 1, 2, 7]
-    for text in ("", "a", "1-", "3,3", "2-1"):
+    for text in ("", "a", "1-", "3,3", "2-1", "٠-١", "1_0"):
         with pytest.raises(UsageError, match="seeds"):
             parse_seeds(text)
 

@@ -190,7 +190,7 @@ def test_somebody_elses_policies_are_not_overwritten(
         run(critic_path, critic, out)
     assert out.read_bytes() == before
     out.write_bytes(b"notes")
-    with pytest.raises(DamagedError):
+    with pytest.raises(ConflictError, match="no policies file"):
         run(critic_path, critic, out)
     assert out.read_bytes() == b"notes"
 

@@ -41,6 +41,8 @@ def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
         numbers = {int(part) for part in text.split(",")}
     except ValueError:
         numbers = {0}
+    if "_" in text or not text.isascii():  # which Python takes for digits too
+        numbers = {0}
     if min(numbers) < 1 or max(numbers) > MOST:
         raise UsageError(
             f"{text!r} is not a list of whole numbers from 1",

@@ -68,6 +68,11 @@ def test_push_and_pull(made: Path, root: Path, tmp_path: Path) -> None:
         assert pbvf("dataset", *command, "--json").json["already_complete"] is True
 
 
+@pytest.mark.parametrize("place", ["memory://x", "MEMORY://x"])
+def test_the_memory_of_a_command_is_no_place_to_push_to(made: Path, place: str) -> None:
+    pbvf("dataset", "push", made, place).refused(2, "ends with it; name a place that stays")
+
+
 def test_pack_and_unpack(made: Path, root: Path, tmp_path: Path) -> None:
     file = tmp_path / "toy.tar"
     ran = pbvf("dataset", "pack", made, file, "--json")

@@ -13,6 +13,7 @@ from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.output import Sink, as_payload, time_taken
 from pbvf_cli.shared.progress import Bar
+from pbvf_offline.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from pbvf_datasets.share.receiving import Progress, ReceiveResult
@@ -54,6 +55,12 @@ def push(
     """
     from pbvf_datasets.share.transfer import push as push_dataset
 
+    if remote.lower().startswith("memory:"):
+        raise UsageError(
+            "is the memory of this command, which ends with it",
+            where=printable(remote),
+            remedy="name a place that stays",
+        )
     start = time.perf_counter()
     with _bars("sending", sink) as (verifying, sending):
         pushed = push_dataset(

@@ -47,4 +47,6 @@ def remote_at(address: str) -> Remote:
     scheme = "folder" if match is None else match[1].lower()
     if re.match("(file|local):(?!//)", address, re.IGNORECASE):  # file:/… and file::…
         raise UsageError(f"{address!r} is no address", remedy="write the path, or file:///PATH")
+    if match is not None:
+        address = scheme + address[match.end(1) :]
     return REMOTES[scheme if scheme in REMOTES else "fsspec"](address)
