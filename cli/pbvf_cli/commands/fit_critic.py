@@ -159,7 +159,7 @@ def fit_critic(
             updates=updates,
             snapshots=wanted or (),
             environment=data.environment,
-            dataset=data.digest,
+            dataset=data.digest_in(out),
             overwrite=overwrite,
             device=torch_device,
             progress=report,

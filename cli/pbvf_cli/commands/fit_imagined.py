@@ -120,7 +120,7 @@ def fit_imagined(
         )
     curve.show(table)
     sink.settings("pbvf fit-critic", table.settings)
-    if file.dataset != data.digest:
+    if file.dataset not in (data.digest, data.manifest):
         sink.note("note: the model was learned from other data")
     total = settings.rounds
     if settings.tries > 1:
@@ -148,7 +148,7 @@ def fit_imagined(
             out,
             model_digest=file_digest(model),
             environment=data.environment,
-            dataset=data.digest,
+            dataset=data.digest_in(out),
             overwrite=overwrite,
             # The first round may take a minute.
             callbacks=RoundCallbacks(sink.begin, report, compared, on_event),

@@ -106,7 +106,7 @@ def fit_model(
             out,
             updates=updates,
             environment=data.environment,
-            dataset=data.digest,
+            dataset=data.digest_in(out),
             overwrite=overwrite,
             hooks=Hooks(trial=tried, update=report, on_event=on_event),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbvf_offline.errors import UnsafeError, UsageError
+from pbvf_offline.errors import PbvfError, UnsafeError, UsageError
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.settings import SettingsTable
@@ -23,11 +24,30 @@ class Data:
         environment: Their environment, when known.
         digest: Digest of the dataset; of a run, and of a dataset exported from one, that of its
             episodes.
+        manifest: Digest of a dataset's manifest; None for a run.
     """
 
     trajectories: Trajectories
     environment: EnvReference | None
     digest: str
+    manifest: str | None = None
+
+    def digest_in(self, out: Path) -> str:
+        """Return the digest by which what is fitted to the data at ``out`` is to name them.
+
+        A file begun when datasets exported from a run were named by their manifest goes on so.
+        """
+        from pbvf_offline.io.output_file import partial_path
+        from pbvf_offline.io.strict_json import parse_json
+        from pbvf_offline.io.tensor_file import read_header
+
+        for path in (partial_path(out), out):
+            with contextlib.suppress(PbvfError, OSError, LookupError, TypeError):
+                with path.open("rb") as file:
+                    entry = parse_json(read_header(file, path)["__metadata__"]["pbvf"], path)
+                if entry["content"]["dataset"] == self.manifest:
+                    return str(self.manifest)
+        return self.digest
 
     @property
     def env_id(self) -> str | None:
@@ -70,7 +90,7 @@ def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Dat
     if environment is not None and data.manifest and is_exported(data.manifest["provenance"]):
         # What is fitted to a run, and to the dataset exported from it, is of the same data.
         digest = episodes_digest(data.trajectories, environment)
-    opened = Data(data.trajectories, environment, digest)
+    opened = Data(data.trajectories, environment, digest, data.digest)
     table.show("dataset", name)
     table.show("environment", opened.env_id, "stored in the dataset")
     return opened
