@@ -138,7 +138,8 @@ class Critic(torch.nn.Module, ABC):
             data: The dataset.
             normaliser: The critic's normaliser: thetas are re-expressed in it and
                 observations are shown in it.
-            held_out: (P,) policies that must not be learned from.
+            held_out: (P,) policies whose values must not be learned from. Statistics of
+                observations and parameters are those of all policies.
             device: Where the tensors go.
         """
 

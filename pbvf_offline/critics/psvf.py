@@ -53,7 +53,8 @@ class PSVF(Critic):
         """Return the mean of ``[V(s, theta) - (r + gamma V(s', theta))]^2`` (Algorithm 2).
 
         With n-step targets r is the discounted sum of the segment's next rewards, all earned by
-        theta itself, and s' the state after them. The target is held constant, as in the paper.
+        theta itself, and s' the state after them. The target is held constant, as is
+        usual for temporal differences.
         """
         return self.td_loss(batch, index, batch.thetas(index, noise))
 

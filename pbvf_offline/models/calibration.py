@@ -2,8 +2,9 @@
 
 The members of an ensemble are trained on the same data and share what these do not tell, so they
 differ less from each other than from the truth. How much less, the check measures: errors of
-held-out sums of rewards in units of the members' deviation. That ratio hardly depends on the
-number of steps, so it is taken for whole episodes too.
+held-out sums of rewards in units of the members' deviation. On Swimmer-v5 that ratio hardly
+depends on the number of steps, so it is taken for whole episodes too, which no check can measure
+where policies change within them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Calibration(Record):
         """Measure how wide an interval has to be.
 
         Of P pieces, the quantile is the share ``ceil(0.9 (P + 1)) / P`` of all sums: a further
-        piece like them is inside with a probability of at least 0.9. None where there is none,
+        piece like them is inside with a probability of about 0.9 (at least that, if pieces were
+        independent and the floor given). None where there is none,
         below 9 pieces, and for one member.
         """
         pieces, count = len(np.unique(sums.piece)), sums.members.shape[-1]

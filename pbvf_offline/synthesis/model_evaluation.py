@@ -67,10 +67,12 @@ class ImaginedReturns:
 
     @property
     def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Low and high (K,) of a 90 % interval of the true return.
+        """Low and high (K,) of an interval of the true return, 90 % on policies like the data's.
 
         As wide as the model's check found that errors ask for, see
-        :class:`~pbvf_offline.models.calibration.Calibration`. Without such a measurement by the
+        :class:`~pbvf_offline.models.calibration.Calibration`; over at most 200 steps and of the
+        data's policies. Of policies that were optimised with the model fewer are inside. Without
+        such a measurement by the
         members' deviation alone, see :func:`~pbvf_offline.models.members.interval_90`; None where
         the model has one member.
         """

@@ -30,8 +30,8 @@ class Predictions:
         low: (K,) float64, lower end of a 90 % interval; NaN where nothing supports one.
         high: (K,) float64, upper end.
         interval_of: What the interval is of: ``imagined``, of the undiscounted return by the
-            disagreement of the model's members; ``predicted``, by the errors on policies that
-            were held out of the fit; None where there is none.
+            disagreement of the model's members, widened by its check; ``predicted``, by the
+            errors on policies that were held out of the fit; None where there is none.
         imagined: (K,) float64, mean imagined return; None without a model.
     """
 

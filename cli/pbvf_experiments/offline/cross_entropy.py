@@ -1,8 +1,8 @@
 """A control without a critic: cross-entropy search among policies in a learned environment.
 
 It imagines as many policies as the rounds of :mod:`pbvf_offline.synthesis.rounds` do, begins
-with the same ones, plays them from the same starts, takes off the same caution and stays in the
-same trust region. What differs is how the next policies are chosen: not by climbing a critic,
+with the same ones (drawn into the trust region), plays them from the same starts, takes off the
+same caution and stays in the same trust region. What differs is how the next policies are chosen: not by climbing a critic,
 but by drawing them from a normal distribution that moves to the best of the last ones.
 """
 

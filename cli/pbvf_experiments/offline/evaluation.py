@@ -74,11 +74,12 @@ def around_dataset(data: Dataset, count: int) -> Policies:
     provenance = {} if data.manifest is None else data.manifest["provenance"]
     settings, seed = provenance.get("settings", {}), provenance.get("seed")
     sigma = settings.get("sigma")
-    if settings.get("policy") is None or sigma is None or seed is None:
+    other = settings.get("schedule", "independent") != "independent"
+    if settings.get("policy") is None or sigma is None or seed is None or other:
         raise IncompatibleError(
-            "does not say which fresh policy was perturbed, and how",
+            "does not say which fresh policy was perturbed independently, and how",
             where=data.path,
-            remedy="use a dataset of pbvf collect without --base and --policies",
+            remedy="use a dataset of pbvf collect without --base, --policies and --schedule",
         )
     base = Policies(
         data.spec,

@@ -13,7 +13,8 @@ parameters are drawn from the Gaussian proportional to
     N(phi_o; mu_o, s^2 I) * exp(-F mean_t (w_t (phi_o - theta_o) . f_t)^2 / (2 tau^2)),
 
 whose precision is ``F A / tau^2 + I / s^2`` with ``A = mean_t w_t^2 f_t f_t^T + 0.05 mean f f^T``,
-the second mean over states of the whole dataset (they are reached later), and whose mean
+the second mean over states of the whole dataset (they are reached later, and left out of the
+formula above), and whose mean
 is ``mu + Sigma (F A / tau^2) (theta_o - mu)``. ``mu`` and ``s`` are the dataset's own mean and
 spread of these parameters, F the number of features. ``tau`` bounds the root mean square
 change of action over the policy's own states: in [-1, 1] units with tanh, in the action's
