@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_standard_streams()
 
-    from pbvf_cli.shared.layout import given_width
+    from pbvf_cli.shared.terminal.layout import given_width
 
     if given_width() is None:
         os.environ.pop("COLUMNS", None)  # libraries would print nothing, or a letter a line

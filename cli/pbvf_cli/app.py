@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.main import get_command, get_group
 
-from pbvf_cli.shared.help import HelpCommand, HelpGroup
+from pbvf_cli.shared.terminal.help import HelpCommand, HelpGroup
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "collect": ("collect", "Collect a dataset, every step tagged with the policy that acted."),

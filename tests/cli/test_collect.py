@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cli_tools import content, digest, pbvf
-from pbvf_cli.shared import progress
+from pbvf_cli.shared.terminal import progress
 from pbvf_datasets import load_dataset
 
 ID = "lab/toy-v0"

@@ -13,7 +13,7 @@ import typer
 from cli_tools import pbvf
 from pbvf_cli.shared import errors
 from pbvf_cli.shared.errors import Signals, Stopped, guarded, text_and_code
-from pbvf_cli.shared.output import one_line
+from pbvf_cli.shared.terminal.output import one_line
 from pbvf_offline import errors as library
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from cli_tools import pbvf, start
 from pbvf_cli.app import COMMANDS
-from pbvf_cli.shared.layout import table
-from pbvf_cli.shared.output import Sink
 from pbvf_cli.shared.settings import Setting
+from pbvf_cli.shared.terminal.layout import table
+from pbvf_cli.shared.terminal.output import Sink
 
 DIGEST = "0721e2ab55263d672b036f1850791edf19b0d0435c798681c8858e17e611004f"
 HEADER = ("dataset", "state", "episodes", "policies", "env", "licence", "size")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from cli_tools import content, pbvf, start, wait_for, wait_for_group
-from pbvf_cli.shared import progress
-from pbvf_cli.shared.output import number
+from pbvf_cli.shared.terminal import progress
+from pbvf_cli.shared.terminal.output import number
 from pbvf_datasets import load_dataset
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.lock import locked

@@ -13,8 +13,8 @@ from pbvf_cli.app import COMMANDS
 from pbvf_cli.shared import devices, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
-from pbvf_cli.shared.output import Sink
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink
 from pbvf_offline.errors import UsageError
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import Seed

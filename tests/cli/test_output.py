@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cli_tools import start
-from pbvf_cli.shared.output import Sink, number, plain, return_range, time_taken
-from pbvf_cli.shared.progress import Bar, duration
 from pbvf_cli.shared.settings import Setting
+from pbvf_cli.shared.terminal.output import Sink, number, plain, return_range, time_taken
+from pbvf_cli.shared.terminal.progress import Bar, duration
 
 
 def test_plain_turns_numpy_and_paths_into_json_and_nan_into_null():
@@ -144,7 +144,7 @@ class Terminal(io.StringIO):
 def test_bar_on_a_terminal_needs_no_thread_and_lets_warnings_pass(monkeypatch):
     import threading
 
-    from pbvf_cli.shared.output import note_line
+    from pbvf_cli.shared.terminal.output import note_line
 
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
@@ -187,7 +187,7 @@ def test_a_stdout_that_is_full_is_named():
 RESULT = """
 import sys
 from pbvf_cli.shared.errors import finish_stdout, guarded
-from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.terminal.output import Sink
 code = guarded(lambda: Sink(json_only=True, quiet=True).result({"a": 1}, []), [])
 finish_stdout()
 sys.exit(code)

@@ -458,7 +458,7 @@ def test_video_films_the_first_episode(made, here):
 
 
 def test_filming_tells_how_far_it_is(made, here, monkeypatch):
-    from pbvf_cli.shared import progress
+    from pbvf_cli.shared.terminal import progress
 
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
     ran = pbvf("evaluate", made / "toy", "--video", "film.gif", "--episodes", 1).ok()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.output import NO_RETURN, Sink, as_payload, return_range, time_taken
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import NO_RETURN, Sink, as_payload, return_range, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.settings import NewPolicy
 from pbvf_runs.settings import FRESH, PERTURBING, CollectSettings

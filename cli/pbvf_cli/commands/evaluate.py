@@ -10,10 +10,10 @@ from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.critics import refuse_unread
 from pbvf_cli.shared.options import DeviceName, argument, option
-from pbvf_cli.shared.output import Sink, number
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_cli.shared.values import EnvOptions
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import MOST, Seed

@@ -12,10 +12,10 @@ from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.output import Sink, number, time_taken
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Critic, CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.fit.rounds import IMAGINED, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.setting_types import MAX_UPDATES

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.output import Sink, number, time_taken
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults

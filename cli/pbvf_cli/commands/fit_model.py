@@ -11,10 +11,10 @@ from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.output import Sink, number, time_taken
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.models.settings import MODEL_SOURCES, MODEL_UPDATES, ModelRequest
 from pbvf_offline.records import Defaults
 from pbvf_offline.setting_types import MAX_UPDATES

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
-from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.terminal.output import Sink
 
 
 @command(

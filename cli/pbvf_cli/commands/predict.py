@@ -10,9 +10,9 @@ from pbvf_cli.shared.command import command
 from pbvf_cli.shared.critics import load_evaluator, refuse_unread
 from pbvf_cli.shared.data import open_data
 from pbvf_cli.shared.options import DeviceName, argument, option
-from pbvf_cli.shared.output import Sink, number
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:

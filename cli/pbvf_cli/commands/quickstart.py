@@ -9,9 +9,9 @@ from typing import Annotated
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.output import Sink, number
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.progress import Bar
 
 _UNITS = {
     "collect": ("collecting", "steps"),

@@ -9,7 +9,7 @@ from typing import Annotated
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, argument, option
-from pbvf_cli.shared.output import Sink, number
+from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_experiments.offline.settings import RECIPES
 from pbvf_offline.errors import ConflictError
 

@@ -11,10 +11,10 @@ from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.critics import load_evaluator, refuse_unread
 from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.options import DeviceName, argument, option
-from pbvf_cli.shared.output import Sink, as_payload, number
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import CurveLoggers, Wrappers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, as_payload, number
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import UsageError
 from pbvf_offline.records import Defaults
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings

@@ -13,10 +13,10 @@ from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.output import Sink, number
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.registered import Critic, Loggers, Wrappers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import ConflictError, UsageError
 from pbvf_offline.online.settings import OnlineSettings, Preset, online_defaults
 from pbvf_offline.policies.settings import NewPolicy

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
-from pbvf_cli.shared.output import Sink, number
-from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import PbvfError, UnsafeError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 
 from pbvf_cli.shared import options
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.output import Sink
+from pbvf_cli.shared.terminal.output import Sink
 from pbvf_offline.errors import ResourceError
 from pbvf_offline.records import Field, Record, fields
 

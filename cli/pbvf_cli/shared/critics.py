@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pbvf_offline.errors import IncompatibleError
 
 if TYPE_CHECKING:
-    from pbvf_cli.shared.output import Sink
+    from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.spec import PolicySpec
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator

@@ -12,8 +12,8 @@ from pbvf_cli.shared import values
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_cli.shared.output import Sink
     from pbvf_cli.shared.settings import SettingsTable
+    from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.curve import OnEvent
 
 

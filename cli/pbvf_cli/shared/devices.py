@@ -11,8 +11,8 @@ from pbvf_offline.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from pbvf_cli.shared.output import Sink
     from pbvf_cli.shared.settings import SettingsTable
+    from pbvf_cli.shared.terminal.output import Sink
 
 
 def torch_device(device: DeviceName) -> torch.device:

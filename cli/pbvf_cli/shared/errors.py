@@ -17,7 +17,7 @@ from types import FrameType
 
 import typer
 
-from pbvf_cli.shared.output import note_line, one_line, say
+from pbvf_cli.shared.terminal.output import note_line, one_line, say
 from pbvf_offline.errors import PbvfError
 
 BUG = 1

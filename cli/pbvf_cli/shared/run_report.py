@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_cli.shared.output import Sink, number
+from pbvf_cli.shared.terminal.output import Sink, number
 
 if TYPE_CHECKING:
     from pbvf_runs.records import Evaluation, RunConfig, RunResult

@@ -2,8 +2,9 @@
 
 It imagines as many policies as the rounds of :mod:`pbvf_offline.synthesis.rounds` do, begins
 with the same ones (drawn into the trust region), plays them from the same starts, takes off the
-same caution and stays in the same trust region. What differs is how the next policies are chosen: not by climbing a critic,
-but by drawing them from a normal distribution that moves to the best of the last ones.
+same caution and stays in the same trust region. What differs is how the next policies are chosen:
+not by climbing a critic, but by drawing them from a normal distribution that moves to the best of
+the last ones.
 """
 
 from __future__ import annotations

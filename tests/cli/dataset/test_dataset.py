@@ -10,7 +10,7 @@ import pytest
 import hostile
 from cli_tools import pbvf, run_process
 from make_episodes import BOX_SPEC, make_episode
-from pbvf_cli.shared.output import size_text
+from pbvf_cli.shared.terminal.output import size_text
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli_tools import content, pbvf, start
-from pbvf_cli.shared import progress
+from pbvf_cli.shared.terminal import progress
 from pbvf_datasets.share.privacy import Machine
 from share_tools import NAME, SOMEBODY, licensed, serving, without_pauses
 

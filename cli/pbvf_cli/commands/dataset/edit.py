@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.output import NO_RETURN, Sink, as_payload, return_range, time_taken
-from pbvf_cli.shared.progress import Bar
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import NO_RETURN, Sink, as_payload, return_range, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_datasets.write.edit_settings import FilterSettings, SplitSettings
 from pbvf_offline.errors import UsageError
 from pbvf_offline.records import Defaults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.output import Sink, number, size_text
+from pbvf_cli.shared.terminal.output import Sink, number, size_text
 
 
 @command("pbvf dataset list", "MINARI_DATASETS_PATH=/data/minari pbvf dataset list --json")

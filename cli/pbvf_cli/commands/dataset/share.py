@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.output import Sink, as_payload, time_taken
-from pbvf_cli.shared.progress import Bar
+from pbvf_cli.shared.terminal.output import Sink, as_payload, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import UsageError, printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.output import Sink, as_payload
+from pbvf_cli.shared.terminal.output import Sink, as_payload
 
 if TYPE_CHECKING:
     from pbvf_datasets.share.signing import Signed

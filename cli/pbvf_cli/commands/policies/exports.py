@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.output import Sink
-from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text
+from pbvf_cli.shared.terminal.output import Sink
+from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text
 from pbvf_offline.errors import UsageError
 
 

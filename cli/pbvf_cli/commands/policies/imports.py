@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.output import Sink
-from pbvf_cli.shared.policy_text import ROWS_SHOWN, actions_text, kind_text
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
+from pbvf_cli.shared.terminal.output import Sink
+from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text, kind_text
 from pbvf_offline.errors import UsageError
 from pbvf_offline.setting_types import Squash
 

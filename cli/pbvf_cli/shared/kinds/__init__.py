@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_cli.shared.output import Shown
+    from pbvf_cli.shared.terminal.output import Shown
     from pbvf_datasets.inspect.findings import Verification
 
 Progress = Callable[[int, int], None]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pbvf_cli.shared.output import Shown, number, pairs, size_text
+from pbvf_cli.shared.terminal.output import Shown, number, pairs, size_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

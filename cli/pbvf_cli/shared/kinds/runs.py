@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_cli.shared.output import Shown, number, pairs
-from pbvf_cli.shared.policy_text import kind_text
+from pbvf_cli.shared.terminal.output import Shown, number, pairs
+from pbvf_cli.shared.terminal.policy_text import kind_text
 
 if TYPE_CHECKING:
     from pbvf_runs.records import StoredConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from pbvf_cli.shared.output import Shown, number, size_text
+from pbvf_cli.shared.terminal.output import Shown, number, size_text
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:

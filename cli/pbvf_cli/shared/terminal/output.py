@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from pbvf_cli.shared import layout
+from pbvf_cli.shared.terminal import layout
 from pbvf_offline.errors import ResourceError
 
 if TYPE_CHECKING:

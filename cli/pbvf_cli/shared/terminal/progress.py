@@ -9,13 +9,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pbvf_cli.shared import layout, output
+from pbvf_cli.shared.terminal import layout, output
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from pbvf_cli.shared.output import Sink
+    from pbvf_cli.shared.terminal.output import Sink
 
 _LINE_SECONDS = 5.0
 _DRAW_SECONDS = 0.2

@@ -9,7 +9,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pbvf_cli.shared.layout import LEAST_WIDTH, USUAL_WIDTH, definitions, wrap
+from pbvf_cli.shared.terminal.layout import LEAST_WIDTH, USUAL_WIDTH, definitions, wrap
 
 _WIDEST: Final = 100
 _TERM: Final = 30

@@ -1,0 +1,1 @@
+"""What people see: tables and results, progress bars, help, folded to the terminal's width."""
