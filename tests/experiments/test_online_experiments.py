@@ -150,17 +150,17 @@ def test_the_papers_variants() -> None:
     panels = ablation_panels()
     cells = panel_cells(panels)
     assert len({c.name for c in cells}) == len(cells)
-    hopper = panels["survival: pssvf linear Hopper-v5"]
+    hopper = panels["Survival bonus:\nPSSVF on Hopper-v5, linear policy"]
     assert hopper["with the bonus"].changes == {"reward": "raw"}
-    assert panels["biased: pavf 64,64 Swimmer-v5"]["biased PAVF"].biased
-    discounts = panels["discount: ddpg linear Swimmer-v5"]
+    assert panels["Gradient in theta:\nPAVF on Swimmer-v5, [64, 64] policy"]["biased PAVF"].biased
+    discounts = panels["Discount:\nDDPG on Swimmer-v5, linear policy"]
     assert [c.changes.get("gamma") for c in discounts.values()] == [0.99, 0.995, None, 0.9999]
     grid = sensitivity_panels()
-    assert len(grid["pssvf linear Swimmer-v5"]) == 3 * 3 * 2
-    assert len(grid["ars 32 Hopper-v5"]) == 3 * 6 * 4
-    assert "pavf linear CartPole-v1" not in grid
+    assert len(grid["PSSVF on Swimmer-v5, linear policy"]) == 3 * 3 * 2
+    assert len(grid["ARS on Hopper-v5, [32] policy"]) == 3 * 6 * 4
+    assert "PAVF on CartPole-v1, linear policy" not in grid
     shown = learning_curve_panels([c for c, _ in measured_cells()])
-    assert list(shown["CartPole-v1 linear"]) == ["PSSVF", "PSVF"]
+    assert list(shown["CartPole-v1, linear policy"]) == ["PSSVF", "PSVF"]
 
 
 def test_a_table_puts_the_papers_value_beside_ours(tmp_path: Path) -> None:

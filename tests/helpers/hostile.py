@@ -532,8 +532,8 @@ DAMAGED: dict[str, Case] = {
         ("metadata.json", "missing"),
         _NO_RESEAL,
     ),
-    "no data folder": Case(
-        lambda folder, _: shutil.rmtree(folder / "data"), ("'data'",), _NO_RESEAL
+    "no data folder": Case(  # without a manifest too it is no dataset's folder at all
+        lambda folder, _: shutil.rmtree(folder / "data"), ("'data'",), ("stale",)
     ),
     "a flipped byte in rewards": _at(_REWARDS, flip(_REWARDS)),
     "a flipped byte in the policy tag": _at("episode_0/infos/pbvf", flip("episode_0/infos/pbvf")),

@@ -499,6 +499,8 @@ def test_the_biased_update_is_another_one() -> None:
     assert not torch.equal(whole.theta, biased.theta)
 
 
+# The environment counts its episodes, so it is not repeatable, which is warned of.
+@pytest.mark.filterwarnings("ignore::pbvf_offline.rollout.repetition.NotRepeatableWarning")
 @policies
 def test_looking_on_disturbs_nothing(kind: str, spec: PolicySpec) -> None:
     chosen = settings(kind, update_every=10)

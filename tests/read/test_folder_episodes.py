@@ -23,7 +23,7 @@ from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.dataset import load_dataset
 from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import UnverifiedWarning, open_folder
-from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UnsafeError
+from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UnsafeError, UsageError
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -79,6 +79,13 @@ def test_refused_by_name_and_nothing_outside_opened(
     assert opened <= inside
     assert "evil_environment" not in sys.modules
     assert "evil_environment" not in watch.imported
+
+
+def test_another_folder_is_no_damaged_dataset(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for use in (load_dataset, verify):
+        with pytest.raises(UsageError, match="neither a folder 'data' nor a"):
+            use(tmp_path)
 
 
 def test_the_watch_sees_what_hdf5_opens(tmp_path: Path) -> None:
