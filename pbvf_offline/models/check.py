@@ -172,9 +172,17 @@ class ModelCheck(Record):
             return None
         said = ", ".join(uses) or "nothing"
         text = f"the model's own check says that it is fit for {said}, and not for whole episodes"
+        return text if self.shortage is None else f"{text}: {self.shortage}"
+
+    @property
+    def shortage(self) -> str | None:
+        """Why the check does not look as far ahead as whole episodes need; None where it does."""
         if self._reaches_far:
-            return text
-        return f"{text}: too few policies of the data act for {self._far} steps in a row"
+            return None
+        return (
+            f"fewer than {FEWEST_PIECES} of the held-out pieces under one policy, or less than "
+            f"half of them, last {self._far} steps (fit-model --validation-episodes holds out more)"
+        )
 
     @property
     def _far(self) -> int:

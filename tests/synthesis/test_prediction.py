@@ -321,7 +321,7 @@ def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
     refuse_unfit(dataclasses.replace(model, check=ModelCheck((good,), None, None, 200)))
     short = dataclasses.replace(good, steps=10)
     refuse_unfit(dataclasses.replace(model, check=ModelCheck((short,), None, None, 49)))
-    with pytest.raises(IncompatibleError, match="too few policies of the data act for 50 steps"):
+    with pytest.raises(IncompatibleError, match=r"held-out pieces.* last 50 steps"):
         refuse_unfit(dataclasses.replace(model, check=ModelCheck((short,), None, None, 50)))
     bad = dataclasses.replace(good, correlation=0.2)
     with pytest.raises(IncompatibleError, match="fit for nothing") as caught:

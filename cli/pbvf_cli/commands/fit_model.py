@@ -85,9 +85,10 @@ def fit_model(
         signals.check()
         sink.begin()
         angles = "with" if trial.angles else "without"
-        error = number(trial.check.score, 3)
+        errors = number(trial.check.score, 3), number(trial.check.error_at_all_horizons, 3)
         sink.note(
-            f"tried noise {trial.noise:g} {angles} angles, {trial.unroll} in a row: error {error}"
+            f"tried noise {trial.noise:g} {angles} angles, {trial.unroll} in a row: error "
+            f"{errors[0]} at the longest horizon, {errors[1]} at all"
         )
 
     with (
@@ -154,6 +155,8 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("time", time_taken(seconds, rate, "updates")),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),
     ]
+    if check is not None and check.shortage is not None:
+        rows.append(("not for search", check.shortage))
     header = (
         "after steps",
         "pieces",
@@ -177,4 +180,4 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         )
         for horizon in horizons
     ]
-    sink.result(payload, rows, table=(header, lines), place=out)
+    sink.result(payload, rows, table=(header, lines) if lines else None, place=out)
