@@ -95,6 +95,14 @@ class CriticFile:
             text = f"cautious imagined {text}"
         return text if reward == "raw" else f"{text}, without the survival bonus"
 
+    @property
+    def updates(self) -> int:
+        """Gradient steps that made the critic, over all rounds where it is of imagined episodes."""
+        imagined = self.imagined
+        if imagined is None or not imagined.stands:
+            return self.fit.updates
+        return len(imagined.rounds) * imagined.settings.updates
+
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:
         """Return raw observations (S, obs_dim) as the critic sees them, on its device."""
         device = next(self.critic.parameters()).device

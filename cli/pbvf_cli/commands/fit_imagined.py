@@ -166,7 +166,7 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
     payload: dict[str, Any] = {
         "critic": out,
         "kind": fit.settings.kind,
-        "updates": len(imagined.rounds) * settings.updates if imagined.stands else fit.updates,
+        "updates": result.file.updates,
         "loss": fit.loss,
         "seconds": result.seconds,
         "gamma": fit.settings.gamma,

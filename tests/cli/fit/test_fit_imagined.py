@@ -10,6 +10,7 @@ import pytest
 from cli_tools import make, pbvf
 from pbvf_cli.shared.errors import Stopped
 from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.policies.files import load_policies
 
 SMALL = ("--hidden", "8", "--rounds", 2, "--compare", 0, "-q", "--json")
@@ -60,6 +61,8 @@ def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):
     assert grown.code == 0, grown.err
     assert len(grown.json["returns"]) == 2
     assert pbvf("dataset", "verify", "c.safetensors", "--json", "-q").json["status"] == "intact"
+    shown = pbvf("info", "c.safetensors", "--json", "-q").json
+    assert shown["updates"] == ran.json["updates"] == 4 * RoundSettings.updates
     assert pbvf("evaluate", "p.safetensors", "--env", "toyenv:ToyDrift-v0", "--critic",
                 "c.safetensors", "--episodes", 1, "-q", "--json").code == 0  # fmt: skip
 

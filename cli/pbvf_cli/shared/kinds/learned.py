@@ -30,7 +30,7 @@ def show_critic(path: Path) -> Shown:
     payload = {
         "path": path,
         "critic": file.critic.kind.name,
-        "updates": fit.updates,
+        "updates": file.updates,
         "loss": fit.record[-1][1] if fit.record else None,
         "predicts": file.unit,
         **_of_environment(context.environment, file.spec),
