@@ -87,7 +87,7 @@ def fit_critic(
     """
     wanted = values.parse_numbers(snapshots, "--snapshots")
     values.output_file(out)
-    curve = Curve(log_dir, logger)
+    curve = Curve(log_dir, logger, out)
     asked = imagined.shared(critic, given, search)
     more = {"--updates": updates, "--snapshots": snapshots}
     imagined.refuse_others(
@@ -144,7 +144,7 @@ def fit_critic(
         )
     with (
         Bar("fitting", "updates", sink=sink) as bar,
-        curve.opened("fit-critic", table, out) as on_event,
+        curve.opened("fit-critic", table) as on_event,
         signals.held(),
     ):
 

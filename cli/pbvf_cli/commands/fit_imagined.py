@@ -129,7 +129,7 @@ def fit_imagined(
     with (
         Bar("imagining", "rounds", sink=sink) as bar,
         Bar("comparing", "updates", sink=sink) as other,
-        curve.opened("fit-critic", table, out) as on_event,
+        curve.opened("fit-critic", table) as on_event,
     ):
 
         def report(last: Round) -> None:

@@ -61,7 +61,7 @@ def fit_model(
     continues an interrupted training, and finds a finished one complete.
     """
     values.output_file(out)
-    curve = Curve(log_dir, logger)
+    curve = Curve(log_dir, logger, out)
 
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.models.network import has_bfloat16
@@ -93,7 +93,7 @@ def fit_model(
 
     with (
         Bar("learning", "updates", sink=sink) as bar,
-        curve.opened("fit-model", table, out) as on_event,
+        curve.opened("fit-model", table) as on_event,
         signals.held(),
     ):
 

@@ -83,7 +83,7 @@ def synthesize(
     With --from, given policies climb instead. Only --evaluate takes environment steps.
     """
     values.output_file(out, start if overwrite else None)
-    curve = Curve(log_dir, logger)
+    curve = Curve(log_dir, logger, out)
     trust_region = given.get("trust_region", True)
     _refuse_contradictions(given, start)
     place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
@@ -137,7 +137,7 @@ def synthesize(
         Bar("climbing", "steps", sink=sink) as climb,
         Bar("measuring", "episodes", sink=sink) as measure,
         Bar("imagining", "policies", sink=sink) as imagine,
-        curve.opened("synthesize", table, out) as on_event,
+        curve.opened("synthesize", table) as on_event,
     ):
         bars = {"synthesize": climb, "evaluate": measure, "imagine": imagine}
         result = synthesize_to_file(

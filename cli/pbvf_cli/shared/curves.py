@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Curve:
-    """What was given of ``--log-dir`` and ``--logger``.
+    """What was given of ``--log-dir`` and ``--logger`` to a command that writes ``out``.
 
     Raises:
-        UsageError: The folder is a file, or there are loggers and no folder.
+        UsageError: The folder is a file, or the output lies where the curve is written; or there
+            are loggers and no folder.
+        ResourceError: The folder cannot be written.
     """
 
     log_dir: Path | None
     logger: Sequence[str] | None
+    out: Path
 
     def __post_init__(self) -> None:
         if self.log_dir is not None:
+            from pbvf_runs.curves import check_folder
+
+            check_folder(self.log_dir, self.out)
             values.output_folder(self.log_dir)
         elif self.logger:
             raise UsageError("has nowhere to write", where="--logger", remedy="give --log-dir too")
@@ -43,11 +49,11 @@ class Curve:
             table.choose("logger", self.logger, DEFAULT)
 
     @contextlib.contextmanager
-    def opened(self, command: str, table: SettingsTable, out: Path) -> Iterator[OnEvent | None]:
-        """Yield what takes the events of a command that writes ``out``, if anything does.
+    def opened(self, command: str, table: SettingsTable) -> Iterator[OnEvent | None]:
+        """Yield what takes the events of a command, if anything does.
 
         Raises:
-            ConflictError: The folder holds another curve.
+            ConflictError: The folder holds another curve, or a file of another origin.
         """
         if self.log_dir is None:
             yield None
@@ -60,7 +66,7 @@ class Curve:
             s.name: s.value if isinstance(s.value, int | float | None) else s.shown
             for s in table.settings
         }
-        log = CurveLog(self.log_dir, out, settings, self.logger or DEFAULT)
+        log = CurveLog(self.log_dir, self.out, settings, self.logger or DEFAULT)
         with contextlib.closing(log):
             yield log.add
 

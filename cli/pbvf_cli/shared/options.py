@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pbvf_cli.shared import values
+from pbvf_offline.errors import UsageError
 from pbvf_offline.setting_types import MOST
 
 _COMMON = "Every command"
@@ -105,10 +106,21 @@ Overwrite = Annotated[
     bool, option("--overwrite", "Replace the output, also one of other settings.")
 ]
 
+
+def _log_dir(text: str) -> Path:
+    """Read --log-dir; as a ``Path``, the empty text would be the current folder."""
+    if not text:
+        raise UsageError("is empty", where="--log-dir", remedy="name a folder")
+    return Path(text)
+
+
 LogDir = Annotated[
     Path | None,
-    option(
-        "--log-dir", "Where metrics.jsonl and TensorBoard events of the curve are written.", "DIR"
+    typer.Option(
+        "--log-dir",
+        metavar="DIR",
+        help="Where metrics.jsonl and TensorBoard events of the curve are written.",
+        parser=_log_dir,
     ),
 ]
 

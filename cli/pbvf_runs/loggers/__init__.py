@@ -72,6 +72,11 @@ def place_of(folder: Path, name: str) -> Path:
     return folder / _PLACES.get(name, f"{LOGS_FOLDER}/{name}")
 
 
+def places_of(folder: Path) -> list[Path]:
+    """Return the files and folders in a run's folder that loggers write, whichever they are."""
+    return [folder / name for name in (*_PLACES.values(), LOGS_FOLDER)]
+
+
 class RunLog:
     """Hands the events of a run to its loggers.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,93 @@ def test_loggers_are_chosen_and_need_a_folder(here):
     pbvf(*argv, "--log-dir", "log").ok()
     assert sorted(p.name for p in (here / "log").iterdir()) == ["curve.json", METRICS_FILE]
     pbvf(*argv, "--log-dir", "c").refused(2, "c: is a file")
+
+
+@pytest.mark.parametrize(
+    ("out", "log"),
+    [
+        ("v1/metrics.jsonl", "v1"),
+        ("v1/tensorboard/c", "v1"),
+        ("v1/tensorboard", "v1"),
+        ("v1/logs/wandb", "v1"),
+        ("v1/curve.json", "v1"),
+        ("link", "v1"),
+        ("v1", "v1"),
+        ("v1", "v1/log"),
+    ],
+)
+@pytest.mark.parametrize("argv", [CRITIC, MODEL, ("synthesize", "nothing")])
+def test_an_output_where_its_curve_would_be_written(here, argv, out, log):
+    (here / "link").symlink_to("v1/metrics.jsonl")
+    for logger in ((), ("--logger", "tensorboard")):
+        ran = pbvf(*argv, "--out", out, "--log-dir", log, *logger)
+        ran.refused(2, "in v1 is written" if out != "v1" else "is, or lies in, the file of --out")
+    assert not (here / "v1").exists()
+
+
+@pytest.mark.parametrize(
+    ("logger", "place", "file"),
+    [
+        ("metrics", "tensorboard", "tensorboard/events.out.tfevents.123.mine"),
+        ("tensorboard", METRICS_FILE, METRICS_FILE),
+    ],
+)
+def test_a_users_own_files_beside_a_curve_stay(here, logger, place, file):
+    argv = (*CRITIC, "--updates", 2, "--out", "c", *LOGGED)
+    pbvf(*argv, "--logger", logger).ok()
+    (here / "log" / file).parent.mkdir(exist_ok=True)
+    (here / "log" / file).write_text("mine")
+    before = content(here / "log")
+    pbvf(*argv).refused(7, f"log/{place}: was not written by the curve of ../c; move it")
+    assert content(here / "log") == before
+    pbvf(*argv, "--logger", logger).ok()
+    assert (here / "log" / file).read_text() == "mine"
+
+
+def test_loggers_that_wrote_a_curve_are_remembered_by_later_ones(here):
+    argv = (*CRITIC, "--updates", 2, "--out", "c", *LOGGED)
+    pbvf(*argv, "--logger", "metrics").ok()
+    pbvf(*argv, "--logger", "tensorboard").ok()
+    pbvf(*argv).ok()
+    # Earlier versions did not record them.
+    (here / "log/curve.json").write_text('{"output": "../c"}')
+    pbvf(*argv, "--logger", "metrics").ok()
+    pbvf(*argv).ok()
+    (here / "log/curve.json").write_text('{"output": "../c", "loggers": 3}')
+    pbvf(*argv).refused(3, "curve.json: does not name loggers; remove it")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(here):
+    (here / "file").touch()
+    (here / "lost").symlink_to("nothing")
+    argv = (*CRITIC, "--updates", 2, "--out", "c", "-q")
+    pbvf(*argv, "--log-dir", "lost").refused(2, "lost: is a link to nothing; name a folder")
+    pbvf(*argv, "--log-dir", "lost/log").refused(6, "lost: not a directory")
+    pbvf(*argv, "--log-dir", "file/log").refused(6, "file: not a directory")
+    pbvf(*argv, "--log-dir", "x" * 300).refused(6, "file name too long; choose a shorter name")
+    pbvf(*argv, "--log-dir", "/").refused(2, "/: has no folder above it")
+    pbvf(*argv, "--log-dir", "").refused(2, "--log-dir: is empty; name a folder")
+    assert sorted(p.name for p in here.iterdir() if p.name in {METRICS_FILE, "c"}) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_folder_without_permission(here):
+    (here / "locked").mkdir(mode=0o500)
+    argv = (*CRITIC, "--updates", 2, "--out", "c", "-q")
+    pbvf(*argv, "--log-dir", "locked/log").refused(6, "locked: permission denied")
+    assert not (here / "c").exists()
+
+
+def test_a_place_of_the_wrong_kind_is_refused_before_the_fit(here):
+    argv = (*CRITIC, "--out", "c", *LOGGED)
+    pbvf(*argv, "--updates", 2).ok()
+    before = (here / "c").read_bytes()
+    (here / "log" / METRICS_FILE).unlink()
+    (here / "log" / METRICS_FILE).mkdir()
+    pbvf(*argv, "--updates", 3).refused(6, f"log/{METRICS_FILE}: is a directory")
+    (here / "log" / EVENTS_FOLDER).rename(here / "events")
+    (here / "log" / EVENTS_FOLDER).symlink_to("nothing")
+    pbvf(*argv, "--updates", 3, "--logger", "tensorboard").refused(
+        6, "tensorboard: not a directory"
+    )
+    assert (here / "c").read_bytes() == before
