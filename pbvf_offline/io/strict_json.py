@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from typing import Any
 
 from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
@@ -18,6 +19,12 @@ MAX_JSON_MEMORY = 96 * 2**20
 # empty list costs 64 bytes and three of text, a key of its own 250 and seven of text.
 _COSTS = ((",", 48), ("[", 96), ("{", 256), ('"', 40), (":", 280))
 _SMALL = 2**20
+
+# Every escape of a JSON text in turn, so that an escaped backslash does not seem to begin one;
+# the group is a surrogate that is no half of a pair.
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>u[dD][89a-fA-F]..)|.)", re.DOTALL
+)
 
 
 def canonical_json(value: object) -> bytes:
@@ -45,7 +52,7 @@ def parse_json(
     allow_infinity: bool = False,
     max_bytes: int = MAX_JSON_BYTES,
 ) -> Any:
-    """Read untrusted JSON: no duplicate keys, no NaN, bounded size, depth and memory.
+    """Read untrusted JSON: no duplicate keys, NaN or lone surrogates; bounded size, depth, memory.
 
     Args:
         data: The text, UTF-8 when bytes.
@@ -89,6 +96,7 @@ def parse_json(
 
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
+        _refuse_lone_surrogates(text)
         value = json.loads(
             text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number
         )
@@ -108,6 +116,16 @@ def _memory(data: bytes | str) -> int:
         wide = not data.isascii() or "\\u" in data
         marks = sum(cost * data.count(sign) for sign, cost in _COSTS)
     return marks + (8 if wide else 2) * len(data)
+
+
+def _refuse_lone_surrogates(text: str) -> None:
+    """Raise ValueError if a text holds half a character, which no encoding can write again."""
+    if not text.isascii():
+        text.encode("utf-8")
+    if "\\ud" in text or "\\uD" in text:
+        for escape in _ESCAPE.finditer(text):
+            if escape["lone"]:
+                raise ValueError(f"the surrogate {escape['lone']} is half of a character")
 
 
 def _check_depth(value: object, where: str | os.PathLike[str]) -> None:

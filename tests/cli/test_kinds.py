@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from cli_tools import make, pbvf, run_process
 from pbvf_cli.shared.kinds import KINDS
+from pbvf_offline.io.tensor_file import decode, encode
 
 ENV = "toyenv:ToyDrift-v0"
 
@@ -139,6 +141,21 @@ def test_a_damaged_run_and_a_damaged_archive_are_exit_3(at: Path, tmp_path: Path
     ran = pbvf("verify", tmp_path / "packed", "--json", "-q")
     assert (ran.code, ran.json["kind"], ran.json["status"]) == (3, "archive", "damaged")
     assert ran.json["problems"][0]["where"].startswith(str(tmp_path / "packed"))
+
+
+def test_half_a_character_in_a_header_or_a_result_is_exit_3(at: Path, tmp_path: Path) -> None:
+    content, tensors = decode("critic", (at / "theta").read_bytes(), "theta")
+    content["config"]["hidden"] = "\ud800"
+    (tmp_path / "half").write_bytes(encode("critic", content, tensors))
+    for command in (("info",), ("verify",), ("synthesize", "--out", tmp_path / "new")):
+        ran = pbvf(*command, tmp_path / "half", "-q")
+        assert (ran.code, ran.err.count("\n")) == (3, 1)
+        assert "half of a character" in ran.err
+    run = Path(shutil.copytree(at / "one", tmp_path / "one"))
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    (run / "result.json").write_text(json.dumps({**result, "note": "\ud800"}))
+    pbvf("info", run, "-q").refused(3, "half of a character")
+    assert pbvf("verify", run, "-q").code == 3
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,14 @@ def test_what_json_has_no_word_for(value: Any) -> None:
         b"\xff\xfe",
         "1" * 5000,
         '"\x00"',
+        r'{"a":["\ud800"]}',
+        r'{"\uDFFF":1}',
+        r'"\ud83d\ud83d\ude00"',
+        r'"\\\ud83d\\ude00"',
+        '"\udc80"',
+        b'"\xed\xa0\x80"',
     ],
-    ids=range(17),
+    ids=range(23),
 )
 def test_strict_json(text: str | bytes) -> None:
     with pytest.raises(DamagedError, match="JSON") as caught:
@@ -58,6 +64,12 @@ def test_json_within_the_limits_is_read() -> None:
     assert parse_json("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH, "x") is not None
     assert parse_json(b'{"a":[1,2.5,"x{[",null,true]}', "x") == {"a": [1, 2.5, "x{[", None, True]}
     assert parse_json('"' + "[" * 100 + '"', "x") == "[" * 100
+
+
+def test_pairs_of_surrogates_are_read() -> None:
+    assert parse_json(r'{"\ud83d\uDE00":"\\ud800 \\\uD83D\ude00"}', "x") == {
+        "\U0001f600": "\\ud800 \\\U0001f600"
+    }
 
 
 def test_size_is_bounded() -> None:
