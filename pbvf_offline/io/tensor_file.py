@@ -246,6 +246,12 @@ def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:
     first = file.read(1)
     if first != b"{" or length > min(MAX_HEADER, size - 8):
         refuse_pickle(start + first + file.read(_PICKLE_PROBE), str(path))
+        if first != b"{":
+            raise DamagedError(
+                "is none of this project's files, or its start is damaged",
+                where=path,
+                remedy="check its path, or copy or make it again",
+            )
         raise DamagedError(
             "is not a complete safetensors file", where=path, remedy="copy or make it again"
         )

@@ -25,22 +25,23 @@ KIND = "checkpoint"
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_Count = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
-class _Content(Record):
+class CheckpointContent(Record):
     """What the header of a checkpoint holds."""
 
     settings: OnlineSettings
     spec: PolicySpec
-    steps: int
-    episodes: int
-    rounds: int
+    steps: _Count
+    episodes: _Count
+    rounds: _Count
     objective: float | None
     updates: Annotated[int, Meta(ge=0, lt=2**31)]
     record: tuple[tuple[int, float], ...]
     pending: tuple[float, ...]
-    observed: int
+    observed: _Count
     replay: dict[str, int]
     extra: dict[str, Any]
 
@@ -54,7 +55,7 @@ def encode_checkpoint(training: Training, extra: dict[str, Any]) -> bytes:
     """
     numbers, arrays = training.replay.state()
     fit, statistics = training.fit, training.statistics
-    content = _Content(
+    content = CheckpointContent(
         settings=training.settings,
         spec=training.spec,
         steps=training.steps,
@@ -83,6 +84,17 @@ def encode_checkpoint(training: Training, extra: dict[str, Any]) -> bytes:
     return encode(KIND, content, tensors)
 
 
+def checkpoint_content(image: bytes, where: str) -> tuple[CheckpointContent, Tensors]:
+    """Return the checked header of a checkpoint, and its tensors, which are not checked.
+
+    Raises:
+        DamagedError: Its bytes are damaged, or its header is malformed.
+        IncompatibleError: It is of another kind or a newer version.
+    """
+    header, tensors = decode(KIND, image, where)
+    return CheckpointContent.from_dict(header, where), tensors
+
+
 def decode_checkpoint(
     image: bytes,
     settings: OnlineSettings,
@@ -98,8 +110,7 @@ def decode_checkpoint(
         DamagedError: It is damaged, or of another run.
         IncompatibleError: It is of another kind or a newer version.
     """
-    header, tensors = decode(KIND, image, where)
-    content = _Content.from_dict(header, where)
+    content, tensors = checkpoint_content(image, where)
     if content.settings != settings or content.spec != spec:
         raise DamagedError("is a checkpoint of another run", where=where)
     training = start_training(spec, settings, obs_dtype=obs_dtype, device=device)

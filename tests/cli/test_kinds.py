@@ -112,7 +112,10 @@ def test_a_signature_is_shown_and_needs_its_key(at: Path) -> None:
         ("one/metrics.jsonl", "a part of a run"),
         ("datasets/lab/drift-v0/manifest.json", "a part of a dataset"),
         ("datasets/lab/drift-v0/data/main_data.hdf5", "HDF5"),
-        ("datasets", "not a dataset folder"),
+        ("one/pending.safetensors", "a part of a run"),
+        ("datasets/lab/drift-v0/README.md", "a part of a dataset"),
+        ("datasets/lab/drift-v0/data/metadata.json", "a part of a dataset"),
+        ("datasets", "neither a dataset's nor a run's"),
         ("lab/none-v0", "there is no dataset"),
     ],
 )
@@ -121,11 +124,19 @@ def test_a_part_or_nothing_is_wrong_usage(name: str, words: str, command: str, a
 
 
 @pytest.mark.parametrize(
-    ("data", "code"), [(b"hello world", 3), (b"\x80\x04\x95\x0b\x00\x00\x00", 4)]
+    ("data", "code"),
+    [
+        (b"hello world", 3),
+        (b"", 3),
+        (b'{"a": [1]}', 3),
+        (b"\x1f\x8b\x08\x00" * 9, 3),
+        (b"\x80\x04\x95\x0b\x00\x00\x00", 4),
+    ],
 )
 def test_files_of_no_kind(data: bytes, code: int, here: Path) -> None:
     (here / "file").write_bytes(data)
-    pbvf("info", "file").refused(code, "file")
+    words = "none of this project's files" if code == 3 else "pickle"
+    pbvf("info", "file").refused(code, words)
     ran = pbvf("verify", "file", "--json")
     assert (ran.code, ran.json["kind"]) == (code, "file")
 
@@ -141,6 +152,30 @@ def test_a_damaged_run_and_a_damaged_archive_are_exit_3(at: Path, tmp_path: Path
     ran = pbvf("verify", tmp_path / "packed", "--json", "-q")
     assert (ran.code, ran.json["kind"], ran.json["status"]) == (3, "archive", "damaged")
     assert ran.json["problems"][0]["where"].startswith(str(tmp_path / "packed"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": "x"},
+        {"episodes": []},
+        {"updates": [[[]]]},
+        {"settings": "text"},
+        {"steps": -1},
+        {"spec": {"obs_dim": -1}},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_with_a_malformed_header_is_damaged(
+    changes: dict[str, object], at: Path, here: Path
+) -> None:
+    content, tensors = decode("checkpoint", (at / "one/checkpoint.safetensors").read_bytes(), "x")
+    if isinstance(spec := changes.get("spec"), dict):
+        changes = {"spec": {**content["spec"], **spec}}
+    (here / "file").write_bytes(encode("checkpoint", {**content, **changes}, tensors))
+    pbvf("info", here / "file").refused(3, *changes)
+    ran = pbvf("verify", here / "file", "--json")
+    assert (ran.code, ran.json["status"]) == (3, "damaged")
 
 
 def test_half_a_character_in_a_header_or_a_result_is_exit_3(at: Path, tmp_path: Path) -> None:

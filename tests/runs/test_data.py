@@ -21,7 +21,7 @@ from pbvf_offline.fit.settings import fit_defaults
 from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.io import tensor_file
 from pbvf_offline.io.lock import locked
-from pbvf_offline.online.checkpoint import KIND, _Content
+from pbvf_offline.online.checkpoint import KIND, CheckpointContent
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_runs.data import load_run
 from pbvf_runs.episodes import stored_episodes
@@ -188,8 +188,8 @@ def rewrite_extra(folder: Path, change: Callable[[Any], Any]) -> None:
     path = folder / "checkpoint.safetensors"
     header, tensors = tensor_file.decode("checkpoint", path.read_bytes(), str(path))
     header["extra"] = change(header["extra"])
-    # The content's record is private: no public function writes such a checkpoint.
-    path.write_bytes(tensor_file.encode(KIND, _Content.from_dict(header, "x"), tensors))
+    content = CheckpointContent.from_dict(header, "x")
+    path.write_bytes(tensor_file.encode(KIND, content, tensors))
 
 
 def test_a_checkpoint_names_no_file_outside_the_run(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from pbvf_offline.errors import (
 from pbvf_offline.io.durable import resource_error
 from pbvf_offline.io.reading import open_regular
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import decode, read_header, read_tensor_file
-from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.io.tensor_file import read_header, read_tensor_file
+
+_ENTRIES: Final = frozenset({"kind", "version", "content", "sha256"})
 
 
 def verify_file(path: Path) -> Verification:
@@ -90,7 +91,7 @@ def _peek(path: Path) -> tuple[str, str]:
         UnsafeError: It is a pickle or an archive of one.
         DamagedError: It is no tensor file.
         IncompatibleError: It is one of somebody else.
-        UsageError: It is a part or an archive of a dataset.
+        UsageError: It is a part or an archive of a dataset, or a part of a run.
         ResourceError: It cannot be read.
     """
     try:
@@ -107,6 +108,12 @@ def _peek(path: Path) -> tuple[str, str]:
             "has no pbvf header entry: it is not a file of this project", where=path
         )
     entry = parse_json(text, path)
+    if isinstance(entry, dict) and not _ENTRIES & set(entry):
+        raise UsageError(
+            "holds episodes, as a part of a run or of a dataset that is being made",
+            where=path,
+            remedy="give the folder of the run or dataset",
+        )
     kind = entry.get("kind") if isinstance(entry, dict) else None
     digest = entry.get("sha256") if isinstance(entry, dict) else None
     if not isinstance(kind, str) or not isinstance(digest, str):
@@ -155,8 +162,10 @@ def _check_reference(environment: EnvReference | None, path: Path) -> None:
 
 def _check_checkpoint(path: Path) -> None:
     """Check the parts of a checkpoint that can be judged without its run's configuration."""
-    content, tensors = decode("checkpoint", read_tensor_file(path), str(path))
-    spec = PolicySpec.from_dict(content.get("spec"), path)
+    from pbvf_offline.online.checkpoint import checkpoint_content
+
+    content, tensors = checkpoint_content(read_tensor_file(path), str(path))
+    spec = content.spec
     for name, shape in (
         ("theta", (1, spec.size)),
         ("obs_mean", (spec.obs_dim,)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UnsafeError, UsageError
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.terminal.output import Shown
@@ -104,7 +104,13 @@ def kind_of(name: str) -> tuple[str, Path]:
         return "dataset", folder
     if is_run(folder):
         return "run", folder
-    return ("runs" if runs_in(folder) else "dataset"), folder
+    if runs_in(folder):
+        return "runs", folder
+    raise UsageError(
+        "this folder is neither a dataset's nor a run's, and no run is directly in it",
+        where=folder,
+        remedy="check its path, or name a folder inside it",
+    )
 
 
 def _file_kind(path: Path) -> str:
@@ -117,13 +123,18 @@ def _file_kind(path: Path) -> str:
     start = start_of(path)
     if is_tar(start):
         return "archive"
-    whole = "dataset" if is_dataset(path.parent) else "run" if is_run(path.parent) else None
+    folder = path.parent.parent if path.parent.name == "data" else path.parent
+    whole = "dataset" if is_dataset(folder) else "run" if is_run(folder) else None
     if whole == "dataset" and len(start) == SIGNATURE_BYTES:
         return "signature"
-    if whole is not None and start.startswith(b"{"):
-        raise UsageError(f"is a part of a {whole}", where=path, remedy=f"give {path.parent}")
     try:
         kind = file_kind(path)
-    except FOUND:
+    except FOUND as error:
+        begins = start[:1] != b"{" == start[8:9] or b"__metadata__" in start
+        # What begins as a tensor file, or is unsafe, is judged by itself, also in a folder.
+        if whole is not None and not begins and not isinstance(error, UnsafeError):
+            raise UsageError(
+                f"is a part of a {whole}", where=path, remedy=f"give {folder}"
+            ) from None
         return "file"  # what is wrong with it, its check says
     return kind if kind in KINDS else "file"

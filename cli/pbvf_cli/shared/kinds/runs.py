@@ -68,19 +68,21 @@ def show_checkpoint(path: Path) -> Shown:
         PbvfError: It cannot be read.
     """
     from pbvf_offline.io.reading import file_digest
-    from pbvf_offline.io.tensor_file import decode, read_tensor_file
+    from pbvf_offline.io.tensor_file import read_tensor_file
+    from pbvf_offline.online.checkpoint import checkpoint_content
 
-    content, _ = decode("checkpoint", read_tensor_file(path), str(path))
+    content, _ = checkpoint_content(read_tensor_file(path), str(path))
     payload: dict[str, Any] = {
         "path": path,
-        **{name: content.get(name) for name in ("steps", "episodes", "updates", "settings")},
-        "policy": content.get("spec"),
+        **{name: getattr(content, name) for name in ("steps", "episodes", "updates")},
+        "settings": content.settings.to_dict(),
+        "policy": content.spec.to_dict(),
         "sha256": file_digest(path),
     }
     rows = [
         ("path", str(path)),
         *((name, number(payload[name])) for name in ("steps", "episodes", "updates")),
-        ("settings", pairs(payload["settings"] or {})),
+        ("settings", pairs(payload["settings"])),
         ("sha256", payload["sha256"]),
     ]
     return Shown(payload, rows)
