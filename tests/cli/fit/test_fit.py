@@ -224,8 +224,10 @@ def test_a_place_that_cannot_be_written_exits_6(here):
 
 
 def test_a_pickle_at_the_output_is_not_opened(here):
-    (here / "c.safetensors").write_bytes(pickle.dumps({"weights": list(range(99))}))
-    run("lab/toy-v0", "psvf").refused(4, "pickle")
+    content = pickle.dumps({"weights": list(range(99))})
+    (here / "c.safetensors").write_bytes(content)
+    run("lab/toy-v0", "psvf").refused(7, "is no critic file")
+    assert (here / "c.safetensors").read_bytes() == content
 
 
 @pytest.mark.parametrize(
