@@ -43,7 +43,7 @@ Wrappers = Annotated[
         metavar="TEXT",
         help="Wrap the environment: NAME or NAME:JSON with arguments; may be repeated, the first "
         f"is the innermost. {WRAPPERS.listing()}.",
-        show_default="none",
+        show_default="those stored with what is named, else none",
     ),
 ]
 

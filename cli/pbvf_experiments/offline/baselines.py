@@ -121,13 +121,7 @@ def train_offline_rl(
                 np.asarray(actions.low), np.asarray(actions.high)
             ),
         ).create(device=False)
-        learner.fit(
-            d3rlpy_dataset(data),
-            n_steps=settings.updates,
-            n_steps_per_epoch=settings.updates,
-            logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
-            show_progress=False,
-        )
+        fit_silently(learner, data, settings.updates)
     weights = {name: as_array(w) for name, w in learner.impl.policy.state_dict().items()}
     # Of the layers that end with the actions, the encoder's come first; IQL's noise is left out.
     layers = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
@@ -162,6 +156,18 @@ def d3rlpy_dataset(data: Trajectories) -> Any:
         ends * (1.0 - terminals),
         action_space=ActionSpace.CONTINUOUS,
         action_size=data.actions.shape[1],
+    )
+
+
+def fit_silently(learner: Any, data: Trajectories, updates: int) -> None:
+    """Fit a learner of d3rlpy to the episodes; nothing is logged or shown."""
+    d3rlpy = importlib.import_module("d3rlpy")
+    learner.fit(
+        d3rlpy_dataset(data),
+        n_steps=updates,
+        n_steps_per_epoch=updates,
+        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+        show_progress=False,
     )
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_experiments.metrics import estimate_metrics
-from pbvf_experiments.offline.baselines import d3rlpy_dataset, quiet, require_d3rlpy
+from pbvf_experiments.offline.baselines import fit_silently, quiet, require_d3rlpy
 from pbvf_experiments.offline.evaluation import ESTIMATES, SETS
 from pbvf_experiments.private_randomness import private_randomness
 from pbvf_offline.errors import IncompatibleError
@@ -185,13 +185,7 @@ def _value(
         else None,
     )
     fqe = d3rlpy.ope.FQE(_adapter(policy, scaler.mean, scaler.std + scaler.eps), config)
-    fqe.fit(
-        d3rlpy_dataset(data),
-        n_steps=settings.updates,
-        n_steps_per_epoch=settings.updates,
-        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
-        show_progress=False,
-    )
+    fit_silently(fqe, data, settings.updates)
     first = data.initial_observations
     actor = policy.actor(0)
     chosen = np.stack([actor.act(obs)[0] for obs in first])
