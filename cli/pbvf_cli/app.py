@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dataset merge": ("dataset.edit:merge", "Make one dataset of the episodes of several."),
     "dataset filter": ("dataset.edit:filter_", "Make a dataset of the episodes that pass."),
     "dataset split": ("dataset.edit:split", "Split a dataset into several by whole episodes."),
+    "dataset tag": ("dataset.edit:tag", "Tag another program's dataset with its policies."),
     "dataset push": ("dataset.share:push", "Send a dataset to another place."),
     "dataset pull": ("dataset.share:pull", "Fetch a dataset from another place."),
     "dataset pack": ("dataset.share:pack", "Put a dataset into one tar file."),

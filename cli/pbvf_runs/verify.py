@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pbvf_datasets.format.recompute import action_error
 from pbvf_datasets.inspect.findings import (
     FOUND,
     Findings,
@@ -16,7 +17,6 @@ from pbvf_datasets.inspect.findings import (
     Verification,
     check_environment,
 )
-from pbvf_datasets.inspect.recompute import action_error
 from pbvf_datasets.inspect.verify_file import verify_file
 from pbvf_offline.errors import DamagedError, ResourceError
 from pbvf_offline.io.reading import file_digest

@@ -31,14 +31,14 @@ from libtools import (
     online_settings,
 )
 from pbvf_datasets import load_dataset
-from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
-from pbvf_datasets.inspect import findings, verify_dataset
-from pbvf_datasets.inspect.recompute import (
+from pbvf_datasets.format.recompute import (
     ACTION_TOLERANCE,
     LOGIT_TOLERANCE,
     expected_action,
     wrong_actions,
 )
+from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
+from pbvf_datasets.inspect import findings, verify_dataset
 from pbvf_datasets.inspect.verify import verify
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
@@ -396,8 +396,8 @@ def test_what_an_actor_did_one_by_one_is_right(
     spec: PolicySpec, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small:  # else batches would need episodes of 100,000 steps
-        monkeypatch.setattr("pbvf_datasets.inspect.recompute._BATCH_VALUES", 100)
-        monkeypatch.setattr("pbvf_datasets.inspect.recompute._BATCH_PARAMETERS", 200)
+        monkeypatch.setattr("pbvf_datasets.format.recompute._BATCH_VALUES", 100)
+        monkeypatch.setattr("pbvf_datasets.format.recompute._BATCH_PARAMETERS", 200)
     assert wrong_actions(one(spec)).size == 0
 
 

@@ -72,6 +72,29 @@ def parse_kwargs(text: str | None, option: str = "--env-kwargs") -> dict[str, An
     return value
 
 
+def rows_file(path: Path, option: str) -> list[int]:
+    """Read a file that holds a JSON list of whole numbers from 0.
+
+    Raises:
+        UsageError: It does not exist, or holds something else.
+        UnsafeError: It is too large.
+    """
+    from pbvf_offline.io.reading import MAX_SMALL, read_file
+    from pbvf_offline.io.strict_json import parse_json
+
+    try:
+        value = parse_json(read_file(path, MAX_SMALL), path)
+    except DamagedError as error:
+        raise UsageError(error.what, where=f"{option} {path}") from error
+    if not isinstance(value, list) or any(type(row) is not int or row < 0 for row in value):
+        raise UsageError(
+            "is not a JSON list of whole numbers from 0",
+            where=f"{option} {path}",
+            remedy="give a list such as [0, 0, 1]",
+        )
+    return value
+
+
 def licence(value: str | None, option: str) -> str | None:
     """Check that a licence is a short printable text on one line, where given.
 

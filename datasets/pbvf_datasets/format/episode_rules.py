@@ -87,8 +87,8 @@ def tagged(names: Collection[str]) -> Iterator[Problem]:
             IncompatibleError,
             "",
             f"it is not policy-tagged: {', '.join(TAGS)} are needed in every episode",
-            "collect it with 'pbvf collect' or write it with DatasetWriter; Minari's own "
-            "collector stores no policies",
+            "'pbvf dataset tag' adds the policies that made it, where you have them; 'pbvf "
+            "collect' and DatasetWriter store them",
         )
     elif missing:
         yield Problem(DamagedError, missing[0], _MISSING)

@@ -16,6 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pbvf_datasets.format.dataset_rules import stats_true
+from pbvf_datasets.format.recompute import action_error
 from pbvf_datasets.format.schema import MANIFEST_FILE, METADATA_FILE
 from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.inspect.findings import (
@@ -26,7 +27,6 @@ from pbvf_datasets.inspect.findings import (
     check_environment,
 )
 from pbvf_datasets.inspect.minari_safety import not_checked, odd_attribute, safe_for_minari
-from pbvf_datasets.inspect.recompute import action_error
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.read.folder_episodes import folder_episodes

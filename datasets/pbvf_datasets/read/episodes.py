@@ -9,13 +9,14 @@ of arrays only when their form is right.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Never, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.format.episode_rules import (
+    TAGS,
     VALUE_RULES,
     ArrayForm,
     DatasetForm,
@@ -33,6 +34,7 @@ from pbvf_datasets.format.schema import (
     BLOB,
     FIELDS,
     MAX_BLOB_BYTES,
+    episode_blob,
     field_dtype,
     parse_episode_blob,
 )
@@ -332,6 +334,34 @@ class EpisodeChecker:
                 else:
                     arrays[name] = out
         return arrays, errors
+
+
+def with_stand_in(episode: RawEpisode, spec: PolicySpec) -> RawEpisode:
+    """Return an episode that names no policies, tagged with one whose parameters are all zero.
+
+    So the rules for tagged episodes hold for it too. What acted is not known: whoever asks for
+    this puts the right policy in its place, or uses none.
+
+    Raises:
+        UsageError: It says already which policies acted.
+    """
+    if any(name in episode.arrays for name in TAGS):
+        raise UsageError(
+            "it says already which policies acted",
+            where=episode.where(""),
+            remedy="use it as it is, or make others of it with 'pbvf dataset filter'",
+        )
+    rewards = episode.arrays.get("rewards")
+    steps = rewards.shape[0] if rewards is not None and len(rewards.shape) == 1 else 0
+    tag: dict[str, NDArray[Any]] = {
+        "infos/theta": np.zeros((1, spec.size), np.float32),
+        "infos/segment": np.zeros(steps + 1, np.int32),
+        "infos/obs_mean": np.zeros((1, spec.obs_dim)),
+        "infos/obs_std": np.ones((1, spec.obs_dim)),
+        BLOB: np.frombuffer(episode_blob(spec, "none"), np.uint8),
+    }
+    arrays = {**episode.arrays, **{name: MemoryArray(array) for name, array in tag.items()}}
+    return replace(episode, arrays=arrays)
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any, limit: int) -> None:

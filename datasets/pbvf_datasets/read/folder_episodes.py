@@ -16,10 +16,12 @@ from pbvf_datasets.read.episodes import (
     Report,
     checked_episodes,
     fail,
+    with_stand_in,
 )
 from pbvf_datasets.read.untrusted import CheckedFolder
 from pbvf_datasets.read.untrusted_hdf5 import GuardedArray, GuardedFile, GuardedGroup
 from pbvf_offline.errors import DamagedError, PbvfError, UnsafeError, printable
+from pbvf_offline.policies.spec import PolicySpec
 
 _EPISODE: Final = re.compile(rb"episode_(0|[1-9][0-9]{0,17})")
 _NAMES: Final = {name.encode(): name for name in (*(f.name for f in FIELDS), BLOB)}
@@ -33,6 +35,7 @@ def folder_episodes(
     fields: Iterable[str] | None = None,
     read_unknown: bool = False,
     on_group: Callable[[GuardedGroup], None] | None = None,
+    untagged: PolicySpec | None = None,
 ) -> Iterator[CheckedEpisode]:
     """Yield the episodes of a folder with which nothing is wrong; report what is wrong.
 
@@ -48,8 +51,11 @@ def folder_episodes(
         fields: Names of the arrays whose values are read and checked; None: all.
         read_unknown: Also read arrays that the format does not know, which checks their checksums.
         on_group: Called with the group of each episode.
+        untagged: For a dataset that does not say which policies acted, their architecture; see
+            :func:`pbvf_datasets.read.episodes.with_stand_in`.
 
     Raises:
+        UsageError: ``untagged`` is given, and an episode says which policies acted.
         DamagedError: Something is damaged or contradicts itself, or differs from the manifest.
         UnsafeError: An object could read other files, load code or exhaust the machine.
         IncompatibleError: A newer format, no policy tags, or several architectures.
@@ -62,6 +68,8 @@ def folder_episodes(
         there = _numbers(folder, data, root, report)
         wanted = there if indices is None else _repeatable(data, indices)
         raw = _raw_episodes(data, root, wanted, report, read_unknown, on_group)
+        if untagged is not None:
+            raw = (with_stand_in(episode, untagged) for episode in raw)
         for episode in checked_episodes(raw, checker, report):
             steps, whole = steps + len(episode), whole + 1
             yield episode

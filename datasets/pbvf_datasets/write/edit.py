@@ -159,7 +159,9 @@ def merge(
         words += ["--keep-duplicates"] if keep_duplicates else []
         stored = {"operation": "merge", "keep_duplicates": keep_duplicates}
         writer = stack.enter_context(
-            _writer(dataset_id, sources, stored, words, root, license=license, overwrite=overwrite)
+            open_output(
+                dataset_id, sources, stored, words, root, license=license, overwrite=overwrite
+            )
         )
 
         def choose() -> list[Chosen]:
@@ -199,7 +201,7 @@ def filter_dataset(
     with Source(dataset, root, require_manifest=require_manifest) as source:
         words = ["filter", source.id, "--dataset", dataset_id, *settings.command_words()]
         stored = {"operation": "filter", **settings.to_dict()}
-        with _writer(dataset_id, [source], stored, words, root, overwrite=overwrite) as writer:
+        with open_output(dataset_id, [source], stored, words, root, overwrite=overwrite) as writer:
             (result,) = _edit(
                 [source],
                 [writer],
@@ -243,7 +245,7 @@ def split(
         # All at once, so that a part that is in the way is found before anything is written.
         writers = [
             stack.enter_context(
-                _writer(
+                open_output(
                     part_id,
                     [source],
                     {**stored, "part": part},
@@ -266,7 +268,7 @@ def split(
 # ----------------------------------------------------------------------------- the outputs
 
 
-def _writer(
+def open_output(
     dataset_id: str,
     sources: Sequence[Source],
     settings: Mapping[str, Any],
@@ -275,11 +277,17 @@ def _writer(
     *,
     overwrite: bool,
     license: str | None = None,
+    authors: Sequence[str] | None = None,
     seed: int | None = None,
     share: float = 1.0,
 ) -> DatasetWriter:
-    """Open the output, which must be none of the inputs; ``words`` are those of its command."""
+    """Open the output, which must be none of the inputs; ``words`` are those of its command.
+
+    Licence and authors are those of the inputs where they are None.
+    """
     license = common_license(sources) if license is None else license
+    if authors is None:
+        authors = tuple(dict.fromkeys(name for source in sources for name in source.authors))
     path = dataset_path(dataset_id, root)
     for source in sources:
         if path.exists() and path.samefile(source.folder.path):
@@ -303,7 +311,7 @@ def _writer(
         seed=seed,
         warmup_steps=sum(origin["warmup_steps"] for origin in collected),
         license=license,
-        authors=tuple(dict.fromkeys(name for source in sources for name in source.authors)),
+        authors=authors,
         command=shlex.join(["pbvf", "dataset", *words]),
         sources=entries,
         root=root,
@@ -335,7 +343,7 @@ def _check_readable(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def _nothing_left_of_bad_inputs(*writers: DatasetWriter) -> Iterator[None]:
+def nothing_left_of_bad_inputs(*writers: DatasetWriter) -> Iterator[None]:
     """Drop unfinished work when an input turns out to be bad: with a good one, it is another."""
     try:
         yield
@@ -357,14 +365,14 @@ def _edit(
     before = [None if writer.complete else writer.steps_done for writer in writers]
     chosen: Sequence[Chosen] = [[] for _ in writers]
     if before.count(None) < len(writers):
-        with _nothing_left_of_bad_inputs(*writers):
+        with nothing_left_of_bad_inputs(*writers):
             chosen = choose()
     results = []
     for writer, rows, steps in zip(writers, chosen, before, strict=True):
         if steps is not None:
-            with _nothing_left_of_bad_inputs(writer):
+            with nothing_left_of_bad_inputs(writer):
                 _copy(writer, sources, rows, progress)
-        results.append(_finish(writer, sources, started, steps))
+        results.append(finish_output(writer, sources, started, steps))
         started = time.perf_counter()
     return tuple(results)
 
@@ -388,7 +396,7 @@ def _copy(
                 progress(writer.episodes_done, total)
 
 
-def _finish(
+def finish_output(
     writer: DatasetWriter, sources: Sequence[Source], started: float, before: int | None
 ) -> EditResult:
     """Finish the output; ``before`` is the number of steps it had, None when it was complete."""

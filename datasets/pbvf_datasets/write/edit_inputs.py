@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment
-from pbvf_datasets.format.episode_rules import OPTIONAL, DatasetForm
+from pbvf_datasets.format.episode_rules import OPTIONAL, DatasetForm, spec_fits_spaces
 from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset, serialize_space
 from pbvf_datasets.format.statistics import total_reward
 from pbvf_datasets.read.dataset import environment_of
@@ -49,16 +49,30 @@ class Source:
         name: Id or folder.
         root: Folder of datasets.
         require_manifest: Refuse a folder without a manifest.
+        untagged: For an input that does not say which policies acted, their architecture; see
+            :func:`pbvf_datasets.read.episodes.with_stand_in`.
+
+    Raises:
+        IncompatibleError: Such policies cannot act there; and as ``open_folder`` and
+            :meth:`episodes`.
     """
 
     def __init__(
-        self, name: str | os.PathLike[str], root: Path | None, *, require_manifest: bool
+        self,
+        name: str | os.PathLike[str],
+        root: Path | None,
+        *,
+        require_manifest: bool,
+        untagged: PolicySpec | None = None,
     ) -> None:
         self.name = os.fspath(name)
+        self._untagged = untagged
         self.folder = open_folder(
             resolve_dataset(name, root), require_manifest=require_manifest, keep_mismatches=True
         )
         try:
+            if untagged is not None:
+                self._check_policies(untagged)
             self._read_small_parts()
             if self.folder.mismatches:
                 self.check()  # what is wrong inside tells more than a digest
@@ -71,6 +85,11 @@ class Source:
 
     def __exit__(self, *_: object) -> None:
         self.folder.close()
+
+    def _check_policies(self, spec: PolicySpec) -> None:
+        for problem in spec_fits_spaces(spec, self.folder.spaces):
+            what = f"the policies do not fit the dataset: {problem.what}"
+            raise IncompatibleError(what, where=self.folder.path)
 
     def _read_small_parts(self) -> None:
         """Read the first episode's form, and what the files say of origins."""
@@ -115,7 +134,7 @@ class Source:
         """
         try:
             with self._reading():
-                yield from folder_episodes(self.folder, indices=indices)
+                yield from folder_episodes(self.folder, indices=indices, untagged=self._untagged)
         except (DamagedError, IncompatibleError):
             if indices is not None:
                 self.check()

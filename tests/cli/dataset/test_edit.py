@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from cli_tools import content, digest, make, pbvf, run_process, start
+from libtools import box_spec, make_policies
 from pbvf_datasets import load_dataset
+from pbvf_offline.policies.files import PoliciesFile
+from untagged import make_untagged, played
 
 A, B, OUT = "lab/a-v0", "lab/b-v0", "lab/out-v0"
 
@@ -215,3 +218,28 @@ def test_interrupted_it_goes_on_to_the_same_bytes(root: Path, number: signal.Sig
     assert (ran.code, ran.json["episodes"]) == (0, 12)
     assert content(root / OUT) == expected
     assert ".out-v0.collecting" not in names(root)
+
+
+def test_tag_another_programs_dataset(root: Path) -> None:
+    policies = make_policies(box_spec(3), 2)
+    PoliciesFile(policies).save(root.parent / "policies")
+    make_untagged("theirs/toy-v0", played(policies, [1, 0]), policies)
+    command = ("dataset", "tag", "theirs/toy-v0", "--policies", "policies", "--dataset", OUT)
+    (root.parent / "rows.json").write_text("[1, 0]")
+    ran = pbvf(*command, "--order", "rows.json", "--json", warns=True).ok()
+    assert (ran.json["policies"], ran.json["checked"], ran.json["dataset"]) == (2, True, OUT)
+    assert pbvf(*command, "-q", warns=True).code == 7  # without --order it is another dataset
+    for text in ("[1, -1]", "[true]", "{}", "[", "1"):
+        (root.parent / "rows.json").write_text(text)
+        ran = pbvf(*command, "--order", "rows.json", "-q")
+        ran.refused(2, "--order rows.json")
+
+
+@pytest.mark.parametrize("command", ["merge", "filter --top 1", "split --fractions 0.5,0.5"])
+def test_a_dataset_without_policies_is_sent_to_tag(root: Path, command: str) -> None:
+    policies = make_policies(box_spec(3), 1)
+    make_untagged("theirs/toy-v0", played(policies, [0]), policies)
+    name, *options = command.split()
+    ran = pbvf("dataset", name, "theirs/toy-v0", "--dataset", OUT, *options, "-q", warns=True)
+    assert ran.code == 5
+    assert "'pbvf dataset tag' adds the policies that made it" in ran.err

@@ -1,7 +1,8 @@
-"""``pbvf dataset merge``, ``filter`` and ``split``: datasets made of the episodes of others."""
+"""``pbvf dataset merge``, ``filter``, ``split`` and ``tag``: datasets made of others' episodes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import options, values
@@ -72,7 +73,8 @@ def merge(
             progress=bar.update,
         )
     # Each input that repeats another's episodes would weigh them twice in a fit.
-    _print(sink, result, "duplicates", ("duplicates left out", result.left_out))
+    row = ("duplicates left out", f"{result.left_out:,}")
+    _print(sink, result, "duplicates", row, result.left_out)
 
 
 @command(
@@ -125,7 +127,8 @@ def filter_(
             overwrite=overwrite,
             progress=bar.update,
         )
-    _print(sink, result, "left_out", ("episodes left out", result.left_out))
+    row = ("episodes left out", f"{result.left_out:,}")
+    _print(sink, result, "left_out", row, result.left_out)
 
 
 @command(
@@ -207,6 +210,71 @@ def split(
     )
 
 
+@command(
+    "pbvf dataset tag theirs/minari-v0 --policies policies.safetensors --dataset lab/tagged-v0",
+    "pbvf dataset tag theirs/minari-v0 --policies policies.safetensors --order rows.json "
+    "--dataset lab/tagged-v0 --license CC-BY-4.0",
+    continues=True,
+)
+def tag(
+    source: options.Dataset,
+    *,
+    policies: Annotated[
+        Path, option("--policies", "A policies file with the policies that made it.", "FILE")
+    ],
+    dataset: options.DatasetId,
+    order: Annotated[
+        Path | None,
+        option(
+            "--order",
+            "A JSON list: the row of the policies file that acted in each episode.",
+            "FILE",
+            default="found",
+        ),
+    ] = None,
+    unchecked: Annotated[
+        bool,
+        option("--unchecked", "Believe that stochastic policies acted; the dataset records it."),
+    ] = False,
+    license_id: options.License = None,
+    author: options.Authors = None,
+    overwrite: options.Overwrite = False,
+    sink: Sink,
+) -> None:
+    """Tag a dataset that names no policies, such as Minari's own, with those that made it.
+
+    For each episode the policy is found whose actions, computed again, are the stored ones at
+    every step. Where none is, nothing is written. 'pbvf policies import' makes a policies file.
+    """
+    values.check_dataset(dataset)
+    table = SettingsTable()
+    table.show("input", source)
+    table.show("policies", policies)
+    table.show("order", order, "default" if order is None else "given")
+    table.show("dataset", dataset)
+    table.show("license", license_id, "default" if license_id is None else "given")
+    table.flag("unchecked", unchecked)
+    rows = None if order is None else values.rows_file(order, "--order")
+
+    from pbvf_datasets.write.tag import tag_dataset
+
+    sink.settings("pbvf dataset tag", table.settings)
+    with Bar("tagging", "episodes", sink=sink) as bar:
+        result = tag_dataset(
+            source,
+            dataset,
+            policies,
+            order=rows,
+            unchecked=unchecked,
+            license=license_id,
+            authors=author or (),
+            overwrite=overwrite,
+            progress=bar.update,
+        )
+    said = "no: the policies are stochastic" if unchecked else "every action"
+    _print(sink, result, "checked", ("checked", said), not unchecked)
+
+
 def _payload(result: EditResult) -> dict[str, Any]:
     sources = [
         {
@@ -222,20 +290,19 @@ def _payload(result: EditResult) -> dict[str, Any]:
     return {**payload, "return": result.returns or NO_RETURN, "sources": sources}
 
 
-def _print(sink: Sink, result: EditResult, key: str, left_out: tuple[str, int]) -> None:
-    """Print the result of an edit; ``left_out`` counts the episodes that are not in it."""
+def _print(sink: Sink, result: EditResult, key: str, row: tuple[str, str], value: Any) -> None:
+    """Print the result of an edit; ``key``, ``row`` and ``value`` are what it alone has to say."""
     for note in result.notes:
         sink.note(f"note: {note}")
-    label, count = left_out
     rows = [
         ("dataset", result.dataset),
         ("path", str(result.path)),
         ("episodes", f"{result.episodes:,} ({result.cut:,} cut short by a step budget)"),
-        (label, f"{count:,}"),
+        row,
         ("steps", f"{result.steps:,}"),
         ("policies", f"{result.policies:,}"),
         ("return", return_range(result.returns)),
         ("licence", result.license or "none"),
         ("time", time_taken(result.seconds, result.steps_per_second, "steps")),
     ]
-    sink.result({**_payload(result), key: count}, rows, place=result.path)
+    sink.result({**_payload(result), key: value}, rows, place=result.path)

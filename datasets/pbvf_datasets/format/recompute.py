@@ -102,29 +102,53 @@ class _Judge:
 def wrong_actions(episode: Trajectories) -> NDArray[np.int64]:
     """Return the steps whose stored action is not that of the policy which its tag names.
 
+    See :func:`wrong_steps`.
+
+    Args:
+        episode: One episode.
+    """
+    return wrong_steps(
+        episode.policies,
+        episode.policy,
+        episode.observations,
+        episode.actions,
+        episode.pre_action,
+    )
+
+
+def wrong_steps(
+    policies: Policies,
+    policy: NDArray[np.int32],
+    observations: NDArray[Any],
+    actions: NDArray[Any],
+    pre_action: NDArray[np.float64] | None = None,
+) -> NDArray[np.int64]:
+    """Return the steps whose action is not that of the policy which is said to have acted.
+
     A deterministic action must be within :data:`ACTION_TOLERANCE` of the range (or one unit
     in the last place of a coarse dtype); the logit of a discrete one within
     :data:`LOGIT_TOLERANCE` of the best. Of stochastic policies the squashing of stored
     pre-squash actions is checked, and of discrete ones nothing can be.
 
     Args:
-        episode: One episode.
+        policies: The policies.
+        policy: (T,) the row that acted.
+        observations: (T or more, obs_dim) raw; later rows are not looked at.
+        actions: (T, act_dim), or (T,) of discrete actions.
+        pre_action: (T, act_dim) before squashing, of stochastic policies.
     """
-    policies = episode.policies
-    spec, stored = policies.spec, episode.actions
-    if spec.stochastic and (episode.pre_action is None or not spec.is_continuous):
+    spec = policies.spec
+    if spec.stochastic and (pre_action is None or not spec.is_continuous):
         return np.empty(0, np.int64)
     judge = _Judge(policies)
     found = [np.empty(0, np.int64)]
     with np.errstate(all="ignore"):
-        for batch in _batches(episode.policy, spec):
+        for batch in _batches(policy, spec):
             steps = slice(batch[0][1], batch[-1][2])
-            if spec.stochastic and episode.pre_action is not None:
-                wrong = judge.wrong(episode.pre_action[steps], stored[steps])
+            if spec.stochastic and pre_action is not None:
+                wrong = judge.wrong(pre_action[steps], actions[steps])
             else:
-                wrong = _wrong_in_batch(
-                    judge, spec, batch, episode.observations[steps], stored[steps]
-                )
+                wrong = _wrong_in_batch(judge, spec, batch, observations[steps], actions[steps])
             found.append(np.flatnonzero(wrong) + steps.start)
     return np.concatenate(found)
 
