@@ -25,12 +25,14 @@ from .policies.actions import DiscreteActions as DiscreteActions
 from .policies.actor import Actor as Actor
 from .policies.files import PoliciesFile as PoliciesFile
 from .policies.files import load_policies as load_policies
+from .policies.files import policies_to_file as policies_to_file
 from .policies.policy import Policies as Policies
 from .policies.policy import init_theta as init_theta
 from .policies.policy import perturb as perturb
 from .policies.spaces import spec_for_env as spec_for_env
 from .policies.spec import PolicySpec as PolicySpec
 from .rollout.evaluation import evaluate_policies as evaluate_policies
+from .rollout.targets import observed_returns as observed_returns
 from .synthesis.ascent import synthesize as synthesize
 from .synthesis.model_evaluation import ModelEvaluator as ModelEvaluator
 from .synthesis.prediction import predict as predict

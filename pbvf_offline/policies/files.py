@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,16 @@ import numpy as np
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
+from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record
 
 KIND = "policies"
+MAX_BYTES = 2 * 2**30
+"""Parameters and normalisers in one file at most; writing takes about three times that."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,46 @@ def load_policies(path: Path) -> PoliciesFile:
     if len(policies) == 0:
         raise DamagedError("holds no policies", where=where)
     return PoliciesFile(policies, content.environment, content.origin)
+
+
+def policies_to_file(
+    file: PoliciesFile, out: Path, *, results: Collection[str] = (), overwrite: bool = False
+) -> bool:
+    """Write a policies file unless it is there, made from the same.
+
+    Args:
+        file: The policies; what they were made from is their origin.
+        out: The file.
+        results: Keys of the origin that follow from the others, and are not compared.
+        overwrite: Replace a policies file of other origin.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        UsageError: The policies take more than :data:`MAX_BYTES`.
+        ConflictError: It was made from something else, is no policies file, or is being written.
+        ResourceError: The disk or a permission refuses.
+    """
+    held = file.policies
+    size = held.theta.nbytes + held.obs_mean.nbytes + held.obs_std.nbytes
+    if size > MAX_BYTES:
+        raise UsageError(
+            f"{len(held):,} policies take {size:,} bytes, over the limit of {MAX_BYTES:,} for one "
+            "file",
+            where=out,
+            remedy="ask for fewer",
+        )
+    with writing(out, kind=KIND, overwrite=overwrite) as refusal:
+        if not overwrite and out.exists():
+            there = load_policies(out).origin
+            now = {key: value for key, value in file.origin.items() if key not in results}
+            refuse_difference({key: there.get(key) for key in now}, now, out)
+            return False
+        if refusal is not None:
+            raise refusal
+        file.save(out)
+    return True
 
 
 def single_policy(path: Path) -> PoliciesFile:

@@ -117,7 +117,7 @@ def monte_carlo_returns(
         episode = int(data.episode[starts[several[0]]])
         raise IncompatibleError(
             f"episode {episode} was acted by several policies, so its return belongs to none "
-            "of them and V(theta) cannot be fitted by Monte Carlo",
+            "of them",
             remedy="use --critic psvf or pavf, or collect with --perturb-every episode",
         )
     whole = np.flatnonzero(~data.cut)
@@ -128,6 +128,25 @@ def monte_carlo_returns(
         )
     returns = discounted_to_go(rewards, data.start, gamma)[data.start[:-1]]
     return data.policy[data.start[:-1]][whole], returns[whole]
+
+
+def observed_returns(data: Trajectories) -> NDArray[np.float64]:
+    """Return each policy's mean undiscounted raw return (P,) over its whole episodes.
+
+    NaN where a policy has none: its only episode was cut short by a step budget.
+
+    Raises:
+        IncompatibleError: As of :func:`monte_carlo_returns`. One such episode is enough: where
+            policies change inside episodes, those that end before a change are not the best.
+    """
+    policy, returns = monte_carlo_returns(data, data.rewards, 1.0)
+    count = len(data.policies)
+    totals = np.bincount(policy, weights=returns, minlength=count)
+    episodes = np.bincount(policy, minlength=count)
+    means: NDArray[np.float64] = np.divide(
+        totals, episodes, out=np.full(count, np.nan), where=episodes > 0
+    )
+    return means
 
 
 def value_bounds(

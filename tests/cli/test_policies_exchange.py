@@ -412,7 +412,7 @@ def test_the_page_on_other_programs_runs(
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert [language for language, _ in blocks] == [
         *("python", "bash", "python", "python", "bash"),
-        *("bash", "python", "python", "bash", "python"),
+        *("bash", "python", "bash", "python", "python", "bash", "python"),
     ]
     names: dict[str, Any] = {"__name__": "interop"}
     for language, text in blocks:
@@ -432,8 +432,9 @@ def test_the_page_on_other_programs_runs(
     np.testing.assert_allclose(steps.action, exported, rtol=0, atol=1e-6)
     graph = names["session"].run(None, {"obs": steps.obs})[0]
     np.testing.assert_allclose(steps.action, graph, rtol=0, atol=1e-6)
-    live, file = (load_policies(Path(f"{name}.safetensors")) for name in ("ppo", "ppo-too"))
-    np.testing.assert_array_equal(live.policies.theta, file.policies.theta)
+    for one, other in (("ppo", "ppo-too"), ("best", "highest")):
+        live, file = (load_policies(Path(f"{name}.safetensors")) for name in (one, other))
+        np.testing.assert_array_equal(live.policies.theta, file.policies.theta)
 
 
 def test_every_key_is_on_the_page_of_commands() -> None:

@@ -11,6 +11,7 @@ from pbvf_offline.rollout.targets import (
     discounted_to_go,
     monte_carlo_returns,
     n_step_targets,
+    observed_returns,
     segment_starts,
     value_bounds,
 )
@@ -129,6 +130,8 @@ def test_monte_carlo_returns_leave_out_cut_episodes() -> None:
     assert policy.tolist() == [0, 2, 0]
     assert returns.tolist() == [3.0, 16.0, 32.0]
     assert data.whole_returns().tolist() == [7.0, 24.0, 32.0]
+    # The first policy's two episodes; the second's only one was cut.
+    np.testing.assert_array_equal(observed_returns(data), [(7 + 32) / 2, np.nan, 24])
 
 
 def test_monte_carlo_refuses_several_policies_in_an_episode() -> None:

@@ -74,7 +74,7 @@ def collect(
     loaded = given_base or given_policies
     references = [] if loaded is None or file is None else [(loaded.environment, file)]
     config = named_environment(place, references)
-    warn_if_other(config, references)
+    warn_if_other(config.reference(), references)
     table = SettingsTable()
     table.environment(config, place)
     table.show("dataset", dataset)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.critics import refuse_unread
-from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.options import DeviceName, option
+from pbvf_cli.shared.policies import Index, Source, Top, choose_policies, open_policies
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_cli.shared.values import EnvOptions
 from pbvf_offline.records import Defaults, Record, setting
@@ -49,10 +51,14 @@ class Measurement(Record):
     "pbvf evaluate policies.safetensors",
     "pbvf evaluate policies.safetensors --episodes 20 --critic critic.safetensors --json",
     "pbvf evaluate policies.safetensors --env Swimmer-v5 --video swimmer.mp4",
+    "pbvf evaluate lab/swimmer-v0 --episodes 1 --workers 2",
+    "pbvf evaluate lab/swimmer-v0 --top 10 --critic critic.safetensors",
 )
 def evaluate(
-    policies: Annotated[Path, argument("POLICIES", "A policies file.")],
+    policies: Source,
     *,
+    index: Index = None,
+    top: Top = None,
     env: Annotated[
         str | None, option("--env", "Where to run; the policies' own by default.", "ENV")
     ] = None,
@@ -67,6 +73,7 @@ def evaluate(
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
     wrapper: Wrappers = None,
+    require_manifest: options.RequireManifest = False,
     workers: options.Workers = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the video.")] = False,
     device: options.Device = DeviceName.AUTO,
@@ -74,10 +81,10 @@ def evaluate(
 ) -> None:
     """Run each policy for exactly so many whole episodes, from the same starts.
 
+    Of a dataset or run that is each distinct policy that acted in it, however short it did.
     With --critic the rank correlation is between its predictions and the mean discounted returns.
     """
     from pbvf_cli.shared import environments
-    from pbvf_offline.policies.files import load_policies
     from pbvf_offline.rollout.evaluation import evaluate_policies
 
     environments.silence_gymnasium()
@@ -85,8 +92,8 @@ def evaluate(
         from pbvf_cli.shared.video import check_video
 
         check_video(video, overwrite=overwrite)
-    loaded = load_policies(policies)
-    judge, references = None, [(loaded.environment, policies)]
+    given_policies = open_policies(policies, require_manifest=require_manifest)
+    judge, references = None, [(given_policies.environment, Path(policies))]
     if critic is None:
         devices.runs_on_cpu(device, sink)
     else:
@@ -95,12 +102,18 @@ def evaluate(
         from pbvf_offline.fit.critic_file import load_critic
 
         judge = load_critic(critic, torch_device)
-        refuse_unread(judge, loaded.policies.spec, policies)
+        refuse_unread(judge, given_policies.policies.spec, policies)
         references.append((judge.context.environment, critic))
+    choice = choose_policies(given_policies, policies, index=index, top=top, judge=judge)
+    played = given_policies.policies.select(choice.rows)
     place = EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
-    config = environments.choose_environment(place, references, loaded.policies.spec)
+    config = environments.choose_environment(place, references, played.spec)
     table = SettingsTable()
     table.show("policies", policies)
+    if index is not None:
+        table.show("index", index)
+    if top is not None:
+        table.show("top", top)
     table.environment(config, place, "env")
     chosen = table.fill(given, _defaults(config.name, judge))
     workers = table.choose("workers", workers, 1)
@@ -113,7 +126,7 @@ def evaluate(
         with Bar("filming", "frames", sink=sink) as bar:
             frames = record_video(
                 config,
-                loaded.policies,
+                played,
                 video,
                 seed=chosen.seed,
                 episodes=chosen.episodes,
@@ -122,7 +135,7 @@ def evaluate(
     with Bar("evaluating", "episodes", sink=sink) as bar:
         returns, discounted = evaluate_policies(
             config,
-            loaded.policies,
+            played,
             episodes=chosen.episodes,
             seed=chosen.seed,
             gamma=chosen.gamma,
@@ -132,6 +145,8 @@ def evaluate(
         )
     payload: dict[str, Any] = {
         "policies": policies,
+        "index": choice.rows,
+        "ranked_by": choice.by,
         **environments.environment_payload(config),
         "returns": returns,
         "discounted_returns": discounted,
@@ -142,7 +157,7 @@ def evaluate(
     if video is not None:
         payload |= {"video": video, "frames": frames}
     if judge is not None:
-        payload |= _compare(judge, loaded.policies, discounted)
+        payload |= _compare(judge, played, discounted)
     arguments = config.reference().arguments
     place_text = f"{config.name} with {arguments}" if arguments else config.name
     _print(sink, payload, place_text, returns, discounted)
@@ -163,8 +178,9 @@ def _compare(
 ) -> dict[str, Any]:
     """Return what a critic predicts, and how well it ranks; no ranks exist among equals."""
     from pbvf_offline.fit.validation import rank_correlation
+    from pbvf_offline.synthesis.prediction import predict
 
-    predicted = judge.predict(policies)
+    predicted = predict(judge, policies).predicted
     equal = _are_equal(discounted)
     ranks = None if equal else rank_correlation(predicted, discounted.mean(axis=1))
     return {"predicted": predicted, "rank_correlation": ranks, "equal": equal}
@@ -191,19 +207,25 @@ def _print(
     returns: NDArray[np.float64],
     discounted: NDArray[np.float64],
 ) -> None:
+    count, means = len(returns), returns.mean(axis=1)
     rows = [
         ("environment", place),
         ("mean return", number(float(returns.mean()))),
-        ("episodes", f"{returns.shape[1]} of each of {returns.shape[0]} policies"),
+        ("episodes", f"{returns.shape[1]} of each of {count:,} policies"),
         ("gamma", number(payload["gamma"])),
         ("seed", str(payload["seed"])),
     ]
     if "video" in payload:
         rows.append(("video", f"{payload['video']} ({payload['frames']} frames)"))
+    shown = range(count)
+    if count > ROWS_SHOWN:
+        rows.append(("mean returns of policies", _spread(means)))
+        shown = (-means).argsort(kind="stable")[:ROWS_SHOWN].tolist()
+        sink.note(f"the best {ROWS_SHOWN} of {count:,} policies; --json lists all")
     header = ["policy", "mean return", "std", "min", "max", "discounted"]
     columns = [
-        [str(k) for k in range(len(returns))],
-        [number(v) for v in returns.mean(axis=1)],
+        [str(k) for k in payload["index"]],
+        [number(v) for v in means],
         [number(v, 4) for v in returns.std(axis=1)],
         [number(v) for v in returns.min(axis=1)],
         [number(v) for v in returns.max(axis=1)],
@@ -216,4 +238,13 @@ def _print(
         if payload["equal"]:
             ranks = "none: the mean returns are equal within their standard error"
         rows.append(("rank correlation", ranks))
-    sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))))
+    lines = list(zip(*columns, strict=True))
+    sink.result(payload, rows, table=(header, [lines[k] for k in shown]))
+
+
+def _spread(means: NDArray[np.float64]) -> str:
+    """Return smallest, quartiles and largest of the policies' mean returns (K,) for people."""
+    import numpy as np
+
+    low, *quartiles, high = (number(v, 4) for v in np.quantile(means, [0, 0.25, 0.5, 0.75, 1]))
+    return f"{low} to {high}; quartiles {', '.join(quartiles)}"

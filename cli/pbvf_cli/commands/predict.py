@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.critics import load_evaluator, refuse_unread
-from pbvf_cli.shared.data import open_data
+from pbvf_cli.shared.critics import load_evaluator, load_judge
 from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.policies import Choice, Source, open_policies
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_offline.envs.reference import EnvReference
-    from pbvf_offline.policies.policy import Policies
     from pbvf_offline.synthesis.prediction import Predictions
-
-_SHOWN = 20  # policies in the table for people
 
 
 @command(
@@ -30,9 +27,7 @@ _SHOWN = 20  # policies in the table for people
 )
 def predict(
     critic: Annotated[Path, argument("CRITIC", "A critic file.")],
-    policies: Annotated[
-        str, argument("POLICIES|DATASET", "A policies file, or a dataset or run for its policies.")
-    ],
+    policies: Source,
     *,
     model: Annotated[
         Path | None, option("--model", "Imagine their returns in this learned environment.", "FILE")
@@ -67,14 +62,13 @@ def predict(
 
     torch_device = devices.torch_device(device)
 
-    from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
+    from pbvf_offline.policies.files import PoliciesFile, policies_to_file
     from pbvf_offline.synthesis.model_evaluation import IMAGINED_UNIT
     from pbvf_offline.synthesis.prediction import predict as predict_policies
 
-    judge = load_critic(critic, torch_device)
-    given, environment, source = _policies(policies, require_manifest=require_manifest)
-    refuse_unread(judge, given.spec, policies)
+    given = open_policies(policies, require_manifest=require_manifest)
+    judge = load_judge(critic, given, policies, torch_device)
     table = SettingsTable()
     table.show("critic", critic)
     table.show("policies", policies)
@@ -85,62 +79,26 @@ def predict(
         table.show("horizon", evaluator.horizon, "default" if horizon is None else "given")
     sink.settings("pbvf predict", table.settings)
     with Bar("imagining", "policies", sink=sink) as bar:
-        said = predict_policies(judge, given, evaluator, progress=bar.update)
+        said = predict_policies(judge, given.policies, evaluator, progress=bar.update)
     written = False
     if top is not None and out is not None:
+        rows = said.order[:top]
         origin = {
             "made_by": "predict",
             "critic": file_digest(critic),
             "model": None if model is None else file_digest(model),
-            "taken_from": source,
+            "taken_from": given.digest,
             "settings": {"top": top},
+            "result": Choice(rows, "predicted", said.predicted[rows]).said,
         }
-        written = _write(out, given, said, environment, origin, overwrite=overwrite)
+        best = PoliciesFile(given.policies.select(rows), given.environment, origin)
+        written = policies_to_file(best, out, results=("result",), overwrite=overwrite)
     check = None if evaluator is None else evaluator.check
     coverage = None if check is None else check.held
     units = {"predicted": judge.unit, "imagined": None if evaluator is None else IMAGINED_UNIT}
-    _print(sink, said, units, out, coverage, already_complete=out is not None and not written)
-
-
-def _policies(name: str, *, require_manifest: bool) -> tuple[Policies, EnvReference | None, str]:
-    """Return policies of a file, a dataset or a run, their environment, and a digest of them."""
-    from pbvf_offline.io.reading import file_digest
-
-    path = Path(name)
-    if path.is_file():
-        from pbvf_offline.policies.files import load_policies
-
-        loaded = load_policies(path)
-        return loaded.policies, loaded.environment, file_digest(path)
-    data = open_data(name, SettingsTable(), require_manifest=require_manifest)
-    return data.trajectories.policies, data.environment, data.digest
-
-
-def _write(
-    out: Path,
-    policies: Policies,
-    said: Predictions,
-    environment: EnvReference | None,
-    origin: dict[str, Any],
-    *,
-    overwrite: bool,
-) -> bool:
-    """Write the best policies; return whether they were not there before."""
-    from pbvf_offline.io.output_file import writing
-    from pbvf_offline.io.work_folder import refuse_difference
-    from pbvf_offline.policies.files import KIND, PoliciesFile, load_policies
-
-    with writing(out, kind=KIND, overwrite=overwrite) as refusal:
-        if not overwrite and out.exists():
-            there = load_policies(out).origin
-            refuse_difference({key: there.get(key) for key in origin}, origin, out)
-            return False
-        if refusal is not None:
-            raise refusal
-        rows = said.order[: origin["settings"]["top"]]
-        result = {"index": rows.tolist(), "predicted": said.predicted[rows].tolist()}
-        PoliciesFile(policies.select(rows), environment, {**origin, "result": result}).save(out)
-    return True
+    shown = ROWS_SHOWN if top is None else top
+    done = out is not None and not written
+    _print(sink, said, units, out, coverage, shown=shown, already_complete=done)
 
 
 def _print(
@@ -150,6 +108,7 @@ def _print(
     out: Path | None,
     coverage: float | None,
     *,
+    shown: int,
     already_complete: bool,
 ) -> None:
     imagined = said.imagined
@@ -187,9 +146,8 @@ def _print(
     names = ["predicted"]
     names += ["low", "high"] if said.interval_of is not None else []
     names += ["imagined"] if imagined is not None else []
-    shown = entries[:_SHOWN]
-    if len(shown) < len(entries):
-        sink.note(f"the best {len(shown)} of {len(entries):,} policies; --json lists all")
+    if shown < len(entries):
+        sink.note(f"the best {shown} of {len(entries):,} policies; --json lists all")
     header = ("policy", *names, "inside")
     lines = [
         (
@@ -197,6 +155,6 @@ def _print(
             *(number(entry[name]) for name in names),
             "yes" if entry["inside"] else "no",
         )
-        for entry in shown
+        for entry in entries[:shown]
     ]
     sink.result(payload, rows, table=(header, lines), place=out)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from pbvf_offline.errors import IncompatibleError
 
 if TYPE_CHECKING:
+    import torch
+
+    from pbvf_cli.shared.policies import GivenPolicies
     from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.spec import PolicySpec
@@ -24,6 +27,26 @@ def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> No
         critic.critic_of(spec)
     except IncompatibleError as error:
         raise IncompatibleError(error.what, where=where, remedy=error.remedy) from error
+
+
+def load_judge(
+    path: Path, given: GivenPolicies, name: Path | str, device: torch.device
+) -> CriticFile:
+    """Return the critic that says which of the policies called ``name`` are good.
+
+    Warns where they come from another environment, or from the same with other arguments.
+
+    Raises:
+        PbvfError: It cannot be read, or does not read such policies.
+    """
+    from pbvf_cli.shared.environments import warn_if_other
+    from pbvf_offline.fit.critic_file import load_critic
+
+    judge = load_critic(path, device)
+    refuse_unread(judge, given.policies.spec, name)
+    if judge.context.environment is not None:
+        warn_if_other(judge.context.environment, [(given.environment, Path(name))])
+    return judge
 
 
 def load_evaluator(

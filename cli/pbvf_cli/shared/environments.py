@@ -56,7 +56,7 @@ def choose_environment(
     finally:
         close_env(env)
     require_end(config, None)
-    warn_if_other(config, references)
+    warn_if_other(config.reference(), references)
     return config
 
 
@@ -129,13 +129,12 @@ def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> 
 
 
 def warn_if_other(
-    config: EnvConfig, references: Iterable[tuple[EnvReference | None, Path]]
+    here: EnvReference, references: Iterable[tuple[EnvReference | None, Path]]
 ) -> None:
     """Warn once for each other environment that what is used here comes from.
 
     The same environment with other arguments, another time limit or other wrappers is another one.
     """
-    here = config.reference()
     seen = [_complete(here)]
     for reference, path in references:
         if reference is None or _complete(reference) in seen:
