@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "fit-model": ("fit_model", "Learn a dataset's environment, and check how far to rely on it."),
     "synthesize": ("synthesize", "Grow policies from random weights by climbing a critic."),
     "evaluate": ("evaluate", "Run policies for whole episodes, and compare with a critic."),
+    "compare": ("compare", "Play two sets of policies from the same starts, with statistics."),
     "predict": ("predict", "Say what a critic makes of policies, without an environment."),
     "train-online": ("train_online", "Train policy and critic together in an environment."),
     "info": ("info", "Show what a dataset, critic, model, run, … holds and is made from."),

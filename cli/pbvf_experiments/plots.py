@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,32 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pbvf_offline.io.durable import write_file
+from pbvf_runs.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    new_figure,
+    save_figure,
+    shared_legend,
+    thousands,
+)
 
 SHADING = "line: mean, shaded: lowest to highest seed"
-BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
-
-
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of so many inches."""
-    # The object interface: no global state, no display, nothing for other code to trip over.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure as PNG, whole or not at all; equal figures give equal bytes.
-
-    Raises:
-        ResourceError: The disk or a permission refuses.
-    """
-    image = io.BytesIO()
-    figure.savefig(image, dpi=120, metadata={"Software": None})
-    write_file(path, image.getvalue())
 
 
 def seeds_in_words(count: int, *, shaded: bool = True) -> str:
@@ -65,25 +50,6 @@ def draw_band(axes: Any, steps: ArrayLike, values: NDArray[np.float64], **line: 
     if len(values) > 1:
         low, high = values.min(axis=0), values.max(axis=0)
         axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-
-
-def legend_below(axes: Any, *, columns: int = 2, fontsize: float = 7) -> None:
-    """Put the legend of axes below them, where it hides nothing."""
-    axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.2),
-        ncols=columns,
-        fontsize=fontsize,
-        frameon=False,
-    )
-
-
-def shared_legend(figure: Any, axes: Any, *, columns: int) -> None:
-    """Put the legend of axes that stands for all of a figure below it."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
-    )
 
 
 def draw_synthesis(result: Mapping[str, Any], path: Path, title: str) -> None:
@@ -176,11 +142,3 @@ def draw_offline(results: Mapping[int, Mapping[str, Any]], path: Path) -> None:
             axes.set_ylabel("return")
     shared_legend(figure, first, columns=3)
     save_figure(figure, path)
-
-
-def thousands(axes: Any) -> None:
-    """Write steps on the horizontal axis of axes as 200,000, not as 0.2 with 1e6 beside it."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

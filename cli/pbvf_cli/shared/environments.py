@@ -34,7 +34,7 @@ def silence_gymnasium() -> None:
 
 
 def choose_environment(
-    options: EnvOptions, references: Sequence[tuple[EnvReference | None, Path]], spec: PolicySpec
+    options: EnvOptions, references: Sequence[tuple[EnvReference | None, Path]], *specs: PolicySpec
 ) -> EnvConfig:
     """Return where policies are measured: what a user named, else the first that a file names.
 
@@ -52,7 +52,8 @@ def choose_environment(
     config = _chosen(options, references)
     env = make_env(config)
     try:
-        check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
+        for spec in specs:
+            check_spaces_fit(spec, spec_for_env(env, spec.hidden), config.name)
     finally:
         close_env(env)
     require_end(config, None)

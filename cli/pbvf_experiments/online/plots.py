@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_experiments.online.cells import OnlineCell, leaves_bonus_out, stored_runs
-from pbvf_experiments.plots import (
+from pbvf_experiments.plots import SHADING, draw_band, seeds_in_words
+from pbvf_runs.figures import (
     BLUE,
     GREEN,
     ORANGE,
-    SHADING,
-    draw_band,
     legend_below,
     new_figure,
     save_figure,
-    seeds_in_words,
     shared_legend,
     thousands,
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pbvf_cli.shared.settings import Setting
+    from pbvf_runs.statistics import Estimate
 
 _PREFIXES = ("B", "kB", "MB", "GB", "TB")
 _live: list[Console] = []  # of the progress bar on screen, which redraws below what it prints
@@ -89,6 +90,14 @@ def number(value: float | None, digits: int = 6) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def estimate_text(found: Estimate) -> str:
+    """Return a statistic with its 95 % interval, where it has one, for people."""
+    value = number(float(found.value))
+    if found.low is None or found.high is None:
+        return value
+    return f"{value} (95 %: {number(float(found.low))} to {number(float(found.high))})"
 
 
 def size_text(size: int) -> str:

@@ -1,0 +1,167 @@
+"""Figures: how they are made and written, and those of learning curves and comparisons."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pbvf_offline.errors import UsageError
+from pbvf_offline.exchange.output import already_written
+from pbvf_offline.io.durable import write_file
+
+if TYPE_CHECKING:
+    from pbvf_runs.comparison import Comparison
+
+BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
+PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Colours that colour-blind readers can tell apart (Okabe and Ito), but for yellow on white."""
+COLUMN: Final = 3.4
+"""Width of a column of a paper, in inches."""
+FORMATS: Final = (".png", ".svg", ".pdf")
+_METADATA: Final[dict[str, dict[str, None]]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of so many inches."""
+    # The object interface: no global state, no display, nothing for other code to trip over.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def check_format(path: Path) -> None:
+    """Check that the name of a figure says its format.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(
+            f"figures end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+            where=path,
+            remedy="choose such a name",
+        )
+
+
+def figure_image(figure: Any, suffix: str = ".png", *, dpi: int = 120) -> bytes:
+    """Return a figure as the bytes of a file; equal figures give equal bytes.
+
+    Args:
+        figure: The figure.
+        suffix: One of :data:`FORMATS`.
+        dpi: Pixels an inch of a PNG.
+    """
+    from matplotlib import rc_context
+
+    image = io.BytesIO()
+    # Names inside an SVG are drawn by chance otherwise; journals want fonts of that type in a PDF.
+    with rc_context({"svg.hashsalt": "pbvf", "pdf.fonttype": 42}):
+        figure.savefig(image, format=suffix[1:], dpi=dpi, metadata=_METADATA[suffix])
+    return image.getvalue()
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        ResourceError: The disk or a permission refuses.
+    """
+    write_file(path, figure_image(figure))
+
+
+def keep_figure(figure: Any, path: Path, *, overwrite: bool) -> bool:
+    """Write a figure in the format that its name says; return whether it was there already.
+
+    Raises:
+        UsageError: The name says none.
+        ConflictError: Something else is there, and it is not to be overwritten.
+        ResourceError: The disk or a permission refuses.
+    """
+    check_format(path)
+    image = figure_image(figure, path.suffix.lower(), dpi=200)
+    if already_written(path, image, overwrite=overwrite):
+        return True
+    write_file(path, image)
+    return False
+
+
+def legend_below(axes: Any, *, columns: int = 2, fontsize: float = 7) -> None:
+    """Put the legend of axes below them, where it hides nothing."""
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=columns,
+        fontsize=fontsize,
+        frameon=False,
+    )
+
+
+def shared_legend(figure: Any, axes: Any, *, columns: int, fontsize: float = 8) -> None:
+    """Put the legend of axes that stands for all of a figure below it."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=fontsize,
+        frameon=False,
+    )
+
+
+def thousands(axes: Any) -> None:
+    """Write steps on the horizontal axis of axes as 200,000, not as 0.2 with 1e6 beside it."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) -> Any:
+    """Return a figure of two sets of policies: a dot a policy, and the interquartile mean.
+
+    Args:
+        comparison: What was measured of them.
+        names: What the two are called, the first above.
+        title: The environment and what was played.
+    """
+    sides = (comparison.first, comparison.second)
+    figure = new_figure(COLUMN, 2.2)
+    axes = figure.subplots()
+    for place, (side, name, color) in enumerate(zip(sides, names, PALETTE, strict=False)):
+        y, means = -float(place), np.sort(side.means)
+        # Beside each other in the order of their returns, so that equal ones do not hide.
+        below = y - 0.3 - 0.13 * (np.arange(len(means)) % 3)
+        axes.scatter(means, below, s=14, color=color, alpha=0.6, linewidth=0)
+        if side.iqm.low is not None and side.iqm.high is not None:
+            axes.plot([side.iqm.low, side.iqm.high], [y, y], color=color, linewidth=5, alpha=0.35)
+        mark = {"linestyle": "", "marker": "|", "markersize": 9, "markeredgewidth": 2}
+        label = f"{shorten_left(name)}, n = {len(means)}"
+        axes.plot([side.iqm.value], [y], color=color, label=label, **mark)
+    axes.set_yticks([])
+    axes.set_ylim(-1.75, 0.35)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.set_xlabel("mean return of a policy", fontsize=8)
+    bar = "" if all(s.iqm.low is None for s in sides) else "; bar: 95 % bootstrap interval"
+    figure.suptitle(f"{title}\nmark: interquartile mean{bar}; dot: a policy", fontsize=7)
+    shared_legend(figure, axes, columns=1, fontsize=7)
+    return figure
+
+
+def shorten_left(text: str, limit: int = 50) -> str:
+    """Return the end of a text, which tells paths apart.
+
+    >>> shorten_left("runs/a/policy.safetensors", 20)
+    '…/policy.safetensors'
+    """
+    return text if len(text) <= limit else f"…{text[1 - limit :]}"
