@@ -51,6 +51,15 @@ def test_both_sides_are_played_as_evaluate_plays_them(here):
     assert (out["env"], out["episodes"], out["seed"], out["out"]) == ("ToyVaried-v0", 3, 0, None)
 
 
+def test_the_policies_of_a_dataset(here):
+    argv = ("--dataset", "lab/x-v0", "--episodes", 6, "--seed", 0, "-q")
+    pbvf("collect", VARIED, *argv).ok()
+    out = compared(file("one", 2), "lab/x-v0")
+    assert [side["policies"] for side in out["sides"]] == ["one", "lab/x-v0"]
+    alone = pbvf("evaluate", "lab/x-v0", "--episodes", 3, "--seed", 0, "-q", "--json").ok().json
+    assert out["sides"][1]["returns"] == alone["returns"]
+
+
 def test_the_same_policies_are_as_good_as_themselves(here):
     out = compared(file("one", 5), "one")
     assert out["sides"][0]["returns"] == out["sides"][1]["returns"]

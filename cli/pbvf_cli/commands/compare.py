@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.commands.evaluate import Measurement
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.options import DeviceName, option
+from pbvf_cli.shared.policies import Source, open_policies
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, estimate_text, number
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 @command(
     "pbvf compare grown.safetensors baseline.safetensors",
     "pbvf compare grown.safetensors baseline.safetensors --episodes 20 --out comparison.pdf",
-    "pbvf compare runs/a/policy.safetensors deep.safetensors --env Swimmer-v5 --json",
+    "pbvf compare grown.safetensors lab/swimmer-v0 --episodes 1 --workers 2 --json",
 )
 def compare(
-    first: Annotated[Path, argument("POLICIES", "A policies file.")],
-    second: Annotated[Path, argument("POLICIES", "Another; architectures may differ.")],
+    first: Source,
+    second: Source,
     *,
     env: Annotated[
         str | None, option("--env", "Where to run; the policies' own by default.", "ENV")
@@ -40,6 +41,7 @@ def compare(
     env_kwargs: options.EnvKwargs = None,
     max_episode_steps: options.MaxEpisodeSteps = None,
     wrapper: Wrappers = None,
+    require_manifest: options.RequireManifest = False,
     workers: options.Workers = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the figure.")] = False,
     device: options.Device = DeviceName.AUTO,
@@ -47,10 +49,9 @@ def compare(
 ) -> None:
     """Play two sets of policies from the same starts, and say how sure it is which is better.
 
-    Intervals are over policies, so they need five on a side.
+    Architectures may differ. Intervals are over policies, so they need five on a side.
     """
     from pbvf_cli.shared import environments
-    from pbvf_offline.policies.files import load_policies
     from pbvf_runs.comparison import compare_policies
     from pbvf_runs.figures import check_format, draw_comparison, keep_figure
 
@@ -58,13 +59,12 @@ def compare(
     if out is not None:
         check_format(values.output_file(out, first, second))
     devices.runs_on_cpu(device, sink)
-    files = [load_policies(path) for path in (first, second)]
-    one, other = (file.policies for file in files)
+    one = open_policies(first, require_manifest=require_manifest)
+    other = open_policies(second, require_manifest=require_manifest)
     place = EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
-    references = [
-        (file.environment, path) for file, path in zip(files, (first, second), strict=True)
-    ]
-    config = environments.choose_environment(place, references, one.spec, other.spec)
+    references = [(one.environment, Path(first)), (other.environment, Path(second))]
+    specs = (one.policies.spec, other.policies.spec)
+    config = environments.choose_environment(place, references, *specs)
     table = SettingsTable()
     table.show("first", first)
     table.show("second", second)
@@ -77,8 +77,8 @@ def compare(
     with Bar("evaluating", "episodes", sink=sink) as bar:
         found = compare_policies(
             config,
-            one,
-            other,
+            one.policies,
+            other.policies,
             episodes=chosen.episodes,
             seed=chosen.seed,
             workers=workers,
@@ -97,9 +97,9 @@ def compare(
     _print(sink, config, (first, second), found, settings, out, already_complete=complete)
 
 
-def _names(first: Path, second: Path) -> tuple[str, str]:
-    """Return what tells two files apart: the ends of their paths, no longer than it takes."""
-    one, other = first.parts, second.parts
+def _names(first: str, second: str) -> tuple[str, str]:
+    """Return what tells two paths apart: their ends, no longer than it takes."""
+    one, other = Path(first).parts, Path(second).parts
     length = 1
     while one[-length:] == other[-length:] and length < max(len(one), len(other)):
         length += 1
@@ -109,7 +109,7 @@ def _names(first: Path, second: Path) -> tuple[str, str]:
 def _print(
     sink: Sink,
     config: EnvConfig,
-    paths: tuple[Path, Path],
+    paths: tuple[str, str],
     found: Comparison,
     settings: dict[str, int],
     out: Path | None,
@@ -140,7 +140,7 @@ def _print(
     header = ("policies", "number", "mean return", "interquartile mean", "mean returns")
     lines = [
         (
-            str(path),
+            path,
             str(len(side.means)),
             estimate_text(side.mean),
             estimate_text(side.iqm),
@@ -157,7 +157,7 @@ def _values(side: Side) -> str:
     return f"{means[0]} to {means[-1]}" if side.mean.low is not None else "; ".join(means)
 
 
-def _side(path: Path, side: Side) -> dict[str, Any]:
+def _side(path: str, side: Side) -> dict[str, Any]:
     return {
         "policies": path,
         "count": len(side.means),
