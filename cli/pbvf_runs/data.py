@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,14 @@ from pbvf_offline.policies.spaces import action_space
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 from pbvf_runs.episodes import missing_file, stored_episodes
-from pbvf_runs.records import CHECKPOINT_FILE, CONFIG_FILE, RESULT_FILE, Evaluation, StoredConfig
+from pbvf_runs.records import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    RESULT_FILE,
+    Evaluation,
+    StoredConfig,
+    StoredResult,
+)
 
 READINGS: Final = 3
 """How often a run that goes on meanwhile is read anew before what is wrong with it counts."""
@@ -41,6 +48,27 @@ class RunData:
     trajectories: Trajectories
     environment: EnvReference
     digest: str
+    finished: bool
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """What a run has come to.
+
+    Attributes:
+        steps: Environment steps.
+        episodes: Whole training episodes.
+        evaluations: Those made so far.
+        training_returns: ``(step, raw return)`` of each whole training episode.
+        files: Digests of the files of a finished run.
+        finished: Whether it is.
+    """
+
+    steps: int
+    episodes: int
+    evaluations: tuple[Evaluation, ...]
+    training_returns: tuple[tuple[int, float], ...]
+    files: Mapping[str, str]
     finished: bool
 
 
@@ -67,22 +95,35 @@ def run_config(folder: Path) -> StoredConfig:
     return StoredConfig.parse(read_file(path, MAX_SMALL), path)
 
 
-def kept_so_far(folder: Path) -> tuple[int, int, tuple[Evaluation, ...]]:
-    """Return the steps, whole episodes and evaluations of a run up to its last checkpoint.
+def run_progress(folder: Path) -> RunProgress:
+    """Return what a run has come to: finished, or up to its last checkpoint.
 
     Raises:
-        DamagedError: The checkpoint is damaged.
+        DamagedError: Result or checkpoint is damaged.
     """
+    result = StoredResult.read(folder)
+    if result is not None:
+        return RunProgress(
+            result.steps,
+            result.episodes,
+            result.evaluations,
+            result.training_returns,
+            result.files,
+            finished=True,
+        )
     path = folder / CHECKPOINT_FILE
     if not path.exists():
-        return 0, 0, ()
+        return RunProgress(0, 0, (), (), {}, finished=False)
     content, _ = decode("checkpoint", read_tensor_file(path), str(path))
     try:
-        evaluations = content["extra"]["evaluations"]
-        return (
+        extra = content["extra"]
+        return RunProgress(
             int(content["steps"]),
             int(content["episodes"]),
-            tuple(Evaluation.from_dict(entry, path) for entry in evaluations),
+            tuple(Evaluation.from_dict(entry, path) for entry in extra["evaluations"]),
+            tuple((int(step), float(total)) for step, total in extra["training_returns"]),
+            {},
+            finished=False,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError("is not the checkpoint of a run", where=path) from error

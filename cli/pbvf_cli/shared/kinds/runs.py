@@ -100,24 +100,20 @@ def _data_digest(folder: Path) -> str | None:
 
 
 def _payload(folder: Path) -> dict[str, Any]:
-    from pbvf_runs.data import kept_so_far, run_config
-    from pbvf_runs.records import StoredResult, average_returns
+    from pbvf_runs.data import run_config, run_progress
+    from pbvf_runs.records import average_returns
 
-    config, result = run_config(folder), StoredResult.read(folder)
-    if result is None:
-        steps, episodes, evaluations = kept_so_far(folder)
-    else:
-        steps, episodes, evaluations = result.steps, result.episodes, result.evaluations
+    config, progress = run_config(folder), run_progress(folder)
     return {
         "run": folder,
-        "finished": result is not None,
-        "steps": steps,
-        "episodes": episodes,
+        "finished": progress.finished,
+        "steps": progress.steps,
+        "episodes": progress.episodes,
         **_of_config(config),
-        **average_returns(evaluations, steps),
-        "evaluations": [evaluation.to_dict() for evaluation in evaluations],
-        "digest": config.source(steps),
-        "files": {} if result is None else result.files,
+        **average_returns(progress.evaluations, progress.steps),
+        "evaluations": [evaluation.to_dict() for evaluation in progress.evaluations],
+        "digest": config.source(progress.steps),
+        "files": progress.files,
     }
 
 
