@@ -64,6 +64,7 @@ class About:
     Attributes:
         help: One sentence for the option's help.
         symbol: How the paper writes it, if it does.
+        paper: Where in the paper it stands, and as what.
         option: The option on the command line, with dashes. A boolean is the pair
             ``--name/--no-name``, or ``--name`` alone where only true can be asked for.
         metavar: What stands for the value in the help.
@@ -78,6 +79,7 @@ class About:
 
     help: str
     symbol: str | None = None
+    paper: str | None = None
     option: str | None = None
     metavar: str | None = None
     default: str | None = None
@@ -321,6 +323,7 @@ def setting(
     min_length: int | None = None,
     max_length: int | None = None,
     symbol: str | None = None,
+    paper: str | None = None,
     option: str | None = None,
     metavar: str | None = None,
     default: str | None = None,
@@ -338,7 +341,7 @@ def setting(
     :data:`pbvf_offline.io.formats.FORMAT_VERSION`; such a field has a default. All else is an
     attribute of :class:`About`.
     """
-    about = About(help, symbol, option, metavar, default, panel, blank, choices, read, write)
+    about = About(help, symbol, paper, option, metavar, default, panel, blank, choices, read, write)
     bounds: dict[str, Any] = {
         "ge": ge,
         "gt": gt,

@@ -16,6 +16,9 @@ RARE: Final = "Seldom needed"
 """Heading of the options that few need."""
 MAX_PROBES: Final = 4_096
 """Most probing states by which a critic reads a policy."""
+PARAMETER_NOISE: Final = "section 4, noise of the policy that acts: θ̃ = θ + ε, ε ~ N(0, σ²I)"
+BATCH: Final = "Algorithms 1 to 4, batch of the critic's update"
+"""Where in the paper settings of several records stand."""
 
 Activation = Literal["relu", "tanh"]
 """What lies between the layers of a critic."""
@@ -52,6 +55,7 @@ Gamma = Annotated[
         ge=0,
         le=1,
         symbol="γ",
+        paper="section 2, discount factor; Algorithm 1 has none",
         metavar="G",
         default="0.99; Swimmer 0.999; pssvf 1",
     ),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set up and pass the checks: lint, format, types, import contracts, tests.
+# Set up and pass the checks: lint, format, types, import contracts, documentation, tests.
 # Usage: scripts/test.sh [--all] [PYTEST ARGUMENT…]
 # --all: also the slow tests, which interrupt commands at every file operation, attack them
 # with hostile files and train; as in continuous integration.
@@ -11,13 +11,14 @@ if [ "${1:-}" = --all ]; then
   chosen=()
   shift
 fi
-scripts/setup.sh test
+scripts/setup.sh test,docs
 bin="$PWD/${PBVF_VENV:-.venv}/bin"
 case "${PBVF_VENV:-}" in /*) bin="$PBVF_VENV/bin" ;; esac
-pages=(README.md CHANGELOG.md docs/*.md docs/results/README.md docs/results/fig-lqr/README.md)
+pages=(*.md docs/*.md docs/reference/*.md docs/results/README.md docs/results/fig-lqr/README.md)
 "$bin/ruff" check .
 "$bin/ruff" format --check .
 "$bin/mdformat" --check "${pages[@]}"
 "$bin/mypy"
 "$bin/lint-imports"
+NO_MKDOCS_2_WARNING=1 "$bin/python" -m mkdocs build --strict
 "$bin/python" -m pytest --numprocesses 2 --dist loadfile "${chosen[@]}" "$@"

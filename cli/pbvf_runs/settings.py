@@ -10,7 +10,7 @@ from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.settings import NewPolicy
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
-from pbvf_offline.setting_types import MOST, RARE, Seed
+from pbvf_offline.setting_types import MOST, PARAMETER_NOISE, RARE, Seed
 
 PERTURBING: Final = ("perturb_every", "sigma", "schedule")
 """Settings that decide nothing where policies are rolled out as they are."""
@@ -45,6 +45,7 @@ class CollectSettings(Record):
             int,
             setting(
                 "Steps between perturbations, counted from each reset.",
+                paper="section 4.4, 200 steps; elsewhere each episode",
                 ge=1,
                 le=MOST,
                 metavar="K|episode",
@@ -60,6 +61,7 @@ class CollectSettings(Record):
             "Standard deviation of the parameter noise.",
             ge=0,
             symbol="σ",
+            paper=PARAMETER_NOISE,
             metavar="S",
             default="0.5",
         ),

@@ -11,7 +11,15 @@ from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.augment import AUGMENTATIONS, RELABEL
 from pbvf_offline.presets.offline import critic_sources, default_gamma, default_reward
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import MAX_PROBES, Activation, CriticHidden, Gamma, Reward, Seed
+from pbvf_offline.setting_types import (
+    BATCH,
+    MAX_PROBES,
+    Activation,
+    CriticHidden,
+    Gamma,
+    Reward,
+    Seed,
+)
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
@@ -56,6 +64,8 @@ class FitSettings(Record):
         int,
         setting(
             "Entries that a gradient step draws.",
+            symbol="|B₁|",
+            paper=BATCH,
             ge=1,
             le=1_000_000,
             metavar="N",

@@ -26,7 +26,17 @@ from pbvf_offline.presets.paper import (
     paper_choice,
 )
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import MOST, RARE, Activation, CriticHidden, Gamma, Reward, Seed
+from pbvf_offline.setting_types import (
+    BATCH,
+    MOST,
+    PARAMETER_NOISE,
+    RARE,
+    Activation,
+    CriticHidden,
+    Gamma,
+    Reward,
+    Seed,
+)
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
@@ -61,6 +71,7 @@ class OnlineSettings(Record):
             "Standard deviation of the parameter noise of each episode.",
             ge=0,
             symbol="σ",
+            paper=PARAMETER_NOISE,
             metavar="S",
             default="the preset's",
         ),
@@ -68,16 +79,30 @@ class OnlineSettings(Record):
     hidden: CriticHidden
     lr_policy: Annotated[
         float,
-        setting("Learning rate of the policy.", gt=0, metavar="LR", default="the preset's"),
+        setting(
+            "Learning rate of the policy.",
+            gt=0,
+            paper="appendix, tables of best hyperparameters: learning rate policy",
+            metavar="LR",
+            default="the preset's",
+        ),
     ]
     lr_critic: Annotated[
         float,
-        setting("Learning rate of the critic.", gt=0, metavar="LR", default="the preset's"),
+        setting(
+            "Learning rate of the critic.",
+            gt=0,
+            paper="appendix, tables of best hyperparameters: learning rate critic",
+            metavar="LR",
+            default="the preset's",
+        ),
     ]
     batch_size: Annotated[
         int,
         setting(
             "Entries that a gradient step of the critic draws.",
+            symbol="|B₁|",
+            paper=BATCH,
             ge=1,
             le=1_000_000,
             default="128; pssvf 16",
@@ -88,6 +113,8 @@ class OnlineSettings(Record):
         int,
         setting(
             "Replayed states that a gradient step of the policy averages over; pssvf has none.",
+            symbol="|B₂|",
+            paper="Algorithms 2 to 4, batch of the actor's update",
             ge=1,
             le=1_000_000,
             default="128",
@@ -99,6 +126,7 @@ class OnlineSettings(Record):
             int,
             setting(
                 "Steps between rounds of updates.",
+                paper="Algorithms 2 to 4, “it's time to update”; Algorithm 1, each episode",
                 ge=1,
                 le=MOST,
                 metavar="K|episode",
@@ -113,6 +141,7 @@ class OnlineSettings(Record):
         int,
         setting(
             "Gradient steps of the critic in a round.",
+            paper="Algorithms 1 to 4, first “many steps”",
             ge=0,
             le=1_000_000,
             default="5; pssvf 10",
@@ -123,6 +152,7 @@ class OnlineSettings(Record):
         int,
         setting(
             "Gradient steps of the policy in a round.",
+            paper="Algorithms 1 to 4, second “many steps”",
             ge=0,
             le=1_000_000,
             default="1; pssvf 10",
@@ -134,6 +164,8 @@ class OnlineSettings(Record):
         int,
         setting(
             "Entries of the replay buffer: steps; pssvf episodes.",
+            symbol="D",
+            paper="Algorithms 1 to 4, replay buffer",
             ge=1,
             le=100_000_000,
             default="100000",
@@ -150,7 +182,12 @@ class OnlineSettings(Record):
     ] = "episode"
     reward: Reward = "raw"
     biased: Annotated[
-        bool, setting("PAVF without the gradient of Q in theta.", option="--biased")
+        bool,
+        setting(
+            "PAVF without the gradient of Q in theta.",
+            paper="appendix, ablation of the gradient of Q(s, a, θ) in θ",
+            option="--biased",
+        ),
     ] = False
     activation: Activation = "relu"
     initial_theta: tuple[float, ...] | None = None

@@ -46,6 +46,7 @@ class SynthesisSettings(Record):
         int,
         setting(
             "Number of policies.",
+            paper="sections 4.3 and 4.4, 5 new policies",
             ge=1,
             le=_MOST_STARTS,
             option="--from-scratch",
@@ -58,6 +59,7 @@ class SynthesisSettings(Record):
         float,
         setting(
             "Learning rate of the policies' parameters.",
+            paper="appendix, offline experiments: 0.02 on Swimmer, 0.05 elsewhere",
             gt=0,
             metavar="LR",
             default="0.05; Swimmer 0.02",
@@ -185,11 +187,21 @@ class EvaluationSettings(Record):
     """
 
     env: EnvConfig
-    episodes: Annotated[int, setting("Test episodes of each policy.", ge=1, le=MOST, default="5")]
+    episodes: Annotated[
+        int,
+        setting(
+            "Test episodes of each policy.",
+            ge=1,
+            le=MOST,
+            paper="appendix, offline experiments: 5 test trajectories",
+            default="5",
+        ),
+    ]
     every: Annotated[
         int,
         setting(
             "Gradient steps between measurements.",
+            paper="appendix, offline experiments: every 5 gradient steps",
             ge=1,
             le=MOST,
             option="--evaluate-every",

@@ -40,6 +40,7 @@ class Measurement(Record):
             ge=0,
             le=1,
             symbol="γ",
+            paper="section 2, return R_t",
             metavar="G",
             default="the critic's, else the paper's for the environment",
         ),
