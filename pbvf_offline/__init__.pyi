@@ -1,5 +1,7 @@
 from .envs.make import make_env as make_env
 from .envs.reference import EnvConfig as EnvConfig
+from .envs.wrappers import Wrapper as Wrapper
+from .envs.wrappers import wrap as wrap
 from .exchange.exporter import export_policies as export_policies
 from .exchange.exporter import to_module as to_module
 from .exchange.importer import from_state_dict as from_state_dict

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import registry
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 
 
 class ToyEnv(gym.Env[Any, Any]):
@@ -123,6 +123,22 @@ class ToyEnv(gym.Env[Any, Any]):
         return self._state if self._same_array else self._state.copy()
 
 
+class ToyPartsEnv(ToyEnv):
+    """The point seen in several parts and pushed by two whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(length=None)
+        place = Box(-np.inf, np.inf, (3,), np.float64)
+        image = Box(0, 255, (2, 2, 1), np.uint8)
+        self.observation_space = Dict({"words": Text(8), "place": place, "image": image})
+        self.action_space = MultiDiscrete([3, 2], start=[-1, 0])
+
+    def _observe(self) -> Any:
+        place = super()._observe()
+        image = np.full((2, 2, 1), np.clip(100 * place[0], 0, 255), np.uint8)
+        return {"words": "push", "place": place, "image": image}
+
+
 def _register(name: str, limit: int | None = None, **kwargs: Any) -> None:
     if name not in registry:
         gym.register(name, entry_point="toyenv:ToyEnv", max_episode_steps=limit, kwargs=kwargs)
@@ -148,6 +164,8 @@ _register("ToyNaNSurvive-v0", 100, step_info={"reward_survive": float("nan")})
 _register("ToyWide-v0", 100, obs_dim=300)
 _register("ToySlow-v0", 100, delay=0.02)
 _register("ToyBroken-v0", 100, fail_at=2)
+if "ToyParts-v0" not in registry:
+    gym.register("ToyParts-v0", entry_point="toyenv:ToyPartsEnv", max_episode_steps=9)
 # Two versions of one family that differ in what they pay, like Hopper.
 _register("ToyPair-v0", 100)
 _register("ToyPair-v1", 100, length=6)

@@ -31,8 +31,8 @@ from pbvf_offline.foreign import failure, place_of
 
 LQR_ID = "LQR-v0"
 _BUILD_SEED = 0
-_ENV_ID = re.compile(r"^(?:[\w.-]+/)?[\w.-]+-v\d+$")
-_MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
+_ENV_ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+-v\d+\Z")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 Env = gym.Env[Any, Any]
 
 
@@ -167,10 +167,14 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
     remedy = "name the environment with --env, and its arguments with --env-kwargs and --wrapper"
     register_environments()
     if not _ENV_ID.match(reference.id) or reference.id not in registry:
+        named = _ENV_ID.match(reference.id) and _MODULE.match(reference.module or "")
+        plain = reference.name.isascii()  # so no letter looks like another one
         raise UnsafeError(
-            f"names the environment {reference.name!r}, which is not registered here",
+            f"names the environment {printable(reference.name)!r}, which is not registered here",
             where=where,
-            remedy=remedy,
+            remedy=f"if you trust that module, add --env {reference.name}"
+            if named and plain
+            else remedy,
         )
     unsafe = [key for key, value in reference.kwargs.items() if not is_portable(key, value)]
     if unsafe or reference.withheld:

@@ -1,14 +1,15 @@
 """Environment wrappers that a user asks for by name, and that files may name.
 
 A new one is a row in :data:`WRAPPERS`: what wraps an environment, called with the environment and
-scalar keyword arguments. The wrapped spaces must be supported. A package adds one with the entry
-point group ``pbvf_offline.wrappers``. A name in a file chooses among what is installed here, and
-its arguments are held to the same rule as an environment's own.
+keyword arguments that are scalars or lists of them. The wrapped spaces must be supported. A package
+adds one with the entry point group ``pbvf_offline.wrappers``. A name in a file chooses among what
+is installed here, and each scalar is held to the same rule as an environment's own argument.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,15 @@ WRAPPERS: Registry[Callable[..., Env]] = Registry(
     "pbvf_offline.wrappers",
     {
         "flatten-observation": Member(
-            "gymnasium.wrappers:FlattenObservation",
-            "an observation of several parts as one vector",
+            "pbvf_offline.envs.observations:flatten",
+            "an observation of several parts, or a small image, as one vector",
+        ),
+        "select-observation": Member(
+            "pbvf_offline.envs.observations:select",
+            "the parts called keys of an observation as one vector",
         ),
         "frame-stack": Member(
-            "pbvf_offline.envs.wrappers:stack_frames",
+            "pbvf_offline.envs.observations:stack",
             "the last stack_size observations side by side",
         ),
         "time-feature": Member(
@@ -44,6 +49,22 @@ WRAPPERS: Registry[Callable[..., Env]] = Registry(
         "rescale-action": Member(
             "gymnasium.wrappers:RescaleAction",
             "actions from min_action to max_action in place of the environment's own range",
+        ),
+        "flatten-action": Member(
+            "pbvf_offline.envs.actions:FlattenAction",
+            "an action of several dimensions as one vector",
+        ),
+        "bound-action": Member(
+            "pbvf_offline.envs.actions:BoundAction",
+            "actions from min_action to max_action where the environment has no bounds",
+        ),
+        "continuous-action": Member(
+            "pbvf_offline.envs.actions:ContinuousAction",
+            "several whole numbers (MultiDiscrete, MultiBinary, integer Box) by numbers in [-1, 1]",
+        ),
+        "discrete-action": Member(
+            "pbvf_offline.envs.actions:DiscreteAction",
+            "several whole numbers as one choice among all of their combinations",
         ),
     },
 )
@@ -55,7 +76,7 @@ class Wrapper(Record):
 
     Attributes:
         name: Its name in :data:`WRAPPERS`.
-        kwargs: Scalar, path-free keyword arguments.
+        kwargs: Path-free keyword arguments, scalars or lists of them.
     """
 
     name: str
@@ -67,9 +88,15 @@ class Wrapper(Record):
         return f"{self.name}:{arguments}" if self.kwargs else self.name
 
     @property
+    def option(self) -> str:
+        """The words of a command line that ask for it."""
+        return shlex.join([OPTION, str(self)])
+
+    @property
     def unsafe(self) -> list[str]:
         """Names of arguments that files may not hold."""
-        return [key for key, value in self.kwargs.items() if not is_portable(key, value)]
+        values = [(k, v if isinstance(v, list) else [v]) for k, v in self.kwargs.items()]
+        return [key for key, parts in values if not all(is_portable(key, v) for v in parts)]
 
 
 def wrap(env: Env, wrappers: Iterable[Wrapper]) -> Env:
@@ -92,14 +119,3 @@ def wrap(env: Env, wrappers: Iterable[Wrapper]) -> Env:
                 remedy="check its arguments, and that it goes with the environment",
             ) from error
     return env
-
-
-def stack_frames(env: Env, stack_size: int) -> Env:
-    """Return an environment whose observation (stack_size * obs_dim,) ends with the present one.
-
-    At a reset the first observation stands in all places.
-    """
-    from gymnasium.wrappers import FlattenObservation, FrameStackObservation
-
-    stacked: Env = FlattenObservation(FrameStackObservation(env, stack_size))
-    return stacked

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, TypeGuard
-
 import gymnasium as gym
 import numpy as np
 
+from pbvf_offline.envs.actions import action_help
 from pbvf_offline.envs.make import Env, env_name
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.envs.observations import is_vector, observation_help
+from pbvf_offline.errors import IncompatibleError, UsageError, shorten
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.setting_types import Squash
 
 SUPPORTED = "1-D Box observations with 1-D finite floating-point Box or Discrete actions"
-_IN_A_MODULE = "register it in a module of yours, named here as module:Name-v0, wrapped in"
-_MANY_NUMBERS = 1_000  # of an observation; parameters grow with them
 
 
 def spec_for_env(
@@ -43,11 +40,11 @@ def spec_for_env(
     """
     name = env_name(env)
     obs, action = env.observation_space, env.action_space
-    if not _is_vector(obs):
+    if not is_vector(obs):
         raise UsageError(
-            f"observation space {obs} is not supported",
+            f"observation space {shorten(obs, 200)} is not supported",
             where=name,
-            remedy=f"supported are {SUPPORTED}; {_observation_advice(obs)}",
+            remedy=f"supported are {SUPPORTED}; {observation_help(obs)}",
         )
     actions: BoxActions | DiscreteActions
     if isinstance(action, gym.spaces.Discrete):
@@ -67,62 +64,11 @@ def spec_for_env(
         )
     else:
         raise UsageError(
-            f"action space {action} is not supported",
+            f"action space {shorten(action, 200)} is not supported",
             where=name,
-            remedy=f"supported are {SUPPORTED}; {_IN_A_MODULE} {_action_wrapper(action)}",
+            remedy=f"supported are {SUPPORTED}; {action_help(action)}",
         )
     return PolicySpec(obs.shape[0], hidden, actions, squash, stochastic, family)
-
-
-def _is_vector(space: gym.Space[Any]) -> TypeGuard[gym.spaces.Box]:
-    return (
-        isinstance(space, gym.spaces.Box)
-        and len(space.shape) == 1
-        and space.shape[0] >= 1
-        and space.dtype.kind in "fiub"
-    )
-
-
-def _observation_advice(space: gym.Space[Any]) -> str:
-    """Return what makes one vector of observations that are none."""
-    with contextlib.suppress(Exception):  # a space of somebody's own
-        flat = gym.spaces.flatten_space(space)
-        if _is_vector(flat):
-            size = flat.shape[0]
-            advice = f"add --wrapper flatten-observation for one vector of {size:,} numbers"
-            if not isinstance(space, gym.spaces.Box) or size <= _MANY_NUMBERS:
-                return advice
-            return (
-                f"{advice}; for fewer of an image, {_IN_A_MODULE} "
-                "gymnasium.wrappers.GrayscaleObservation and ResizeObservation"
-            )
-    return f"{_IN_A_MODULE} gymnasium.wrappers.TransformObservation, with a 1-D Box"
-
-
-def _action_wrapper(space: gym.Space[Any]) -> str:
-    """Return the wrapper, as Python, that gives an environment actions that are supported."""
-    function, box = "", ""
-    if isinstance(space, gym.spaces.MultiBinary):
-        function = "(a > 0).reshape(s.shape).astype(s.dtype)"
-        box = f"Box(-1, 1, ({int(np.prod(space.shape))},))"
-    elif isinstance(space, gym.spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        function = "np.minimum(a * s.nvec, s.nvec - 1).astype(s.dtype) + s.start"
-        box = f"Box(0, 1, ({len(space.nvec)},))"
-    elif isinstance(space, gym.spaces.Box) and not bool(
-        np.all(np.isfinite([*space.low.flat, *space.high.flat]))
-    ):
-        function = "a.reshape(s.shape)"
-        box = f"Box(-1, 1, ({int(np.prod(space.shape))},))"
-    elif isinstance(space, gym.spaces.Box) and bool(np.all(space.low < space.high)):
-        function, cast, dtype = "a.reshape(s.shape)", "", "s.dtype"
-        if space.dtype.kind in "iu":
-            function = "np.rint(a).reshape(s.shape).astype(s.dtype)"
-            cast, dtype = ".astype(float)", "float"
-        box = f"Box(s.low.ravel(){cast}, s.high.ravel(){cast}, dtype={dtype})"
-    if not function:
-        return "gymnasium.wrappers.TransformAction, with a 1-D Box that has finite bounds"
-    call = f"TransformAction(env, lambda a: {function}, {box})"
-    return f"gymnasium.wrappers.{call}, s = env.action_space"
 
 
 def action_space(actions: BoxActions | DiscreteActions) -> gym.spaces.Box | gym.spaces.Discrete:

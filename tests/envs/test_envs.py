@@ -15,7 +15,6 @@ from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from pbvf_offline.envs.make import make_env, make_trusted_env, time_limit, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.envs.wrappers import Wrapper
 from pbvf_offline.errors import DamagedError, ResourceError, UnsafeError, UsageError
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.spaces import spec_for_env
@@ -108,6 +107,7 @@ def test_spec_of_a_discrete_environment_comes_from_its_space() -> None:
         (Box(-1, 1, ()), None),
         (gym.spaces.Dict({"a": Box(-1, 1, (2,))}), None),
         (gym.spaces.Text(5), None),
+        (Box(0, 1, (2,), np.bool_), None),
         (None, Box(-np.inf, np.inf, (1,))),
         (None, Box(-1, 1, (2, 2))),
         (None, Box(0, 5, (1,), np.int64)),
@@ -124,63 +124,6 @@ def refusal(obs: Any = None, action: Any = None) -> str:
         spec_for_env(spaces_env(obs, action), ())
     assert caught.value.where == "Spaces-v0"
     return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("obs", "size"),
-    [
-        (gym.spaces.Dict({"a": Box(-1, 1, (2,)), "b": Discrete(3)}), 5),
-        (gym.spaces.Tuple((MultiBinary(2), Box(-1, 1, (1,)))), 3),
-        (gym.spaces.MultiDiscrete([2, 3]), 5),
-        (Discrete(4), 4),
-        (Box(0, 255, (8, 8, 3), np.uint8), 192),
-    ],
-)
-def test_a_refused_observation_names_the_wrapper_that_helps(obs: Any, size: int) -> None:
-    text = refusal(obs)
-    assert f"add --wrapper flatten-observation for one vector of {size} numbers" in text
-    assert "Grayscale" not in text
-    wrapped = EnvConfig("Spaces-v0", {"obs": obs}, wrappers=(Wrapper("flatten-observation"),))
-    assert spec_for_env(make_env(wrapped), ()).obs_dim == size
-
-
-def test_other_advice_for_images_and_for_what_flattening_does_not_help() -> None:
-    image = refusal(Box(0, 255, (210, 160, 3), np.uint8))
-    assert "one vector of 100,800 numbers" in image
-    assert "gymnasium.wrappers.GrayscaleObservation and ResizeObservation" in image
-    parts = gym.spaces.Sequence(Box(-1, 1, (2,)))
-    assert "flatten" not in refusal(parts)
-    assert "gymnasium.wrappers.TransformObservation" in refusal(parts)
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        Box(0, 5, (1,), np.int64),
-        Box(np.array([0, -3]), np.array([255, 3]), dtype=np.int16),
-        Box(-1, 1, (2, 2)),
-        Box(-np.inf, np.inf, (2,)),
-        MultiBinary(2),
-        MultiBinary((2, 2)),
-        gym.spaces.MultiDiscrete([3, 2], start=[1, 0]),
-    ],
-)
-def test_a_refused_action_space_names_a_wrapper_that_works(action: Any) -> None:
-    text = refusal(action=action)
-    wrapper = re.search(r"(gymnasium\.wrappers\.T.*\)), s = env.action_space$", text)
-    assert wrapper is not None
-    env = spaces_env(action=action)
-    names = {"gymnasium": gym, "env": env, "s": env.action_space, "np": np, "Box": Box}
-    wrapped = eval(wrapper[1], names)
-    actions = spec_for_env(wrapped, ()).actions
-    assert isinstance(actions, BoxActions)
-    for end in (actions.low, actions.high):
-        assert action.contains(wrapped.action(np.array(end, actions.dtype)))
-
-
-def test_actions_of_several_parts_need_a_wrapper_too() -> None:
-    parts = gym.spaces.Tuple((Discrete(2), Box(-1, 1, (1,))))
-    assert "gymnasium.wrappers.TransformAction, with a 1-D Box" in refusal(action=parts)
 
 
 @pytest.mark.parametrize("name", ["Swimmer-v3", "Hopper-v3", "Reacher-v2", "InvertedPendulum-v2"])
@@ -364,6 +307,7 @@ def test_a_registered_environment_with_scalar_arguments_is_trusted() -> None:
     "reference",
     [
         EnvReference("NotRegisteredHere-v0"),
+        EnvReference("NotRegisteredHere-v0", "antigravity"),
         EnvReference("module:Spaces-v0"),
         EnvReference("antigravity:Spaces-v0"),
         EnvReference("../Spaces-v0"),
@@ -392,6 +336,21 @@ def test_anything_else_in_a_file_is_unsafe(
         assert caught.value.where == "critic.safetensors"
     assert SpacesEnv.built == []
     assert "antigravity" not in set(sys.modules) - before
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("their.module", "if you trust that module, add --env their.module:Absent-v0$"),
+        ("m; rm", "name the environment with --env"),
+        ("m\u0456", "name the environment with --env"),
+        (None, "name the environment with --env"),
+    ],
+)
+def test_what_to_give_for_an_environment_that_is_not_registered(module: Any, words: str) -> None:
+    with pytest.raises(UnsafeError, match=words) as caught:
+        make_trusted_env(EnvReference("Absent-v0", module), "file")
+    assert str(caught.value).isascii()
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 2.5, "7"])

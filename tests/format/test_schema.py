@@ -101,11 +101,11 @@ def test_unsupported_spaces_are_named_with_what_is_supported():
         spaces.Box(0, 255, (64, 64, 3), np.uint8),
         spaces.Discrete(4),
     ):
-        with pytest.raises(UsageError, match="one-dimensional Box") as error:
+        with pytest.raises(UsageError, match=r"one-dim.*--wrapper '?flatten-ob") as error:
             schema.check_spaces(bad, spaces.Discrete(2))
         assert error.value.exit_code == 2
     for bad in (spaces.MultiDiscrete([2, 2]), spaces.Box(0, 3, (2,), np.int64)):
-        with pytest.raises(UsageError, match="action space"):
+        with pytest.raises(UsageError, match=r"action space.*add --wrapper continuous-action"):
             schema.check_spaces(good, bad)
     with pytest.raises(UsageError, match="not supported"):
         schema.serialize_space(spaces.MultiBinary(3))

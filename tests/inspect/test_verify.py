@@ -130,12 +130,14 @@ def test_where_a_check_ends_early_minari_is_not_called_safe(folder: Path) -> Non
 def test_the_reason_names_what_recover_environment_would_import(folder: Path) -> None:
     path = folder / METADATA_FILE
     metadata = json.loads(path.read_text())
-    path.write_text(json.dumps(metadata | {"env_spec": hostile.EVIL_SPEC}))
+    layers = [{"entry_point": "evil_layer:Layer"}, 1]
+    spec = json.dumps(json.loads(hostile.EVIL_SPEC) | {"additional_wrappers": layers})
+    path.write_text(json.dumps(metadata | {"env_spec": spec}))
     hostile.reseal(folder)
     found = verify(folder)
     assert found.status == "intact"
     assert found.safe_for_minari is True
-    assert "evil_environment:Evil" in found.minari_reason
+    assert "would import evil_environment:Evil, evil_layer:Layer" in found.minari_reason
 
 
 @pytest.mark.parametrize(

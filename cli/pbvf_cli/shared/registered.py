@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pbvf_cli.shared.values import NO_WRAPPER
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.wrappers import OPTION, WRAPPERS
 from pbvf_offline.registry import Registry
@@ -42,7 +43,8 @@ Wrappers = Annotated[
         OPTION,
         metavar="TEXT",
         help="Wrap the environment: NAME or NAME:JSON with arguments; may be repeated, the first "
-        f"is the innermost. {WRAPPERS.listing()}.",
+        f"is the innermost. {NO_WRAPPER}: leave out those stored with what is named; "
+        f"{WRAPPERS.listing()}.",
         show_default="those stored with what is named, else none",
     ),
 ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pbvf_offline.envs.wrappers import Wrapper
 
 _LONGEST_NAME = 200
+NO_WRAPPER = "none"
 ENV_OPTIONS = ("--env", "--env-kwargs", "--max-episode-steps", "--wrapper")
 
 
@@ -207,6 +208,16 @@ class EnvOptions:
         values = (self.name, self.kwargs, self.max_episode_steps, self.wrappers)
         return dict(zip(ENV_OPTIONS, values, strict=True))
 
+    @property
+    def _wrapper_texts(self) -> list[str]:
+        """``--wrapper`` without ``none``, which stands for no wrapper, and alone."""
+        texts = self.wrappers or []
+        if NO_WRAPPER not in texts:
+            return texts
+        if len(set(texts)) > 1:
+            raise UsageError(f"{NO_WRAPPER} does not go with wrappers", where="--wrapper")
+        return []
+
     def config(self) -> EnvConfig:
         """Return the environment that a user named.
 
@@ -216,7 +227,7 @@ class EnvOptions:
         from pbvf_offline.envs.reference import EnvConfig
 
         assert self.name is not None  # the caller's business
-        wrapped = tuple(map(_wrapper, self.wrappers or ()))
+        wrapped = tuple(map(_wrapper, self._wrapper_texts))
         kwargs = parse_kwargs(self.kwargs)
         return EnvConfig(self.name, kwargs, self.max_episode_steps, wrapped)
 
@@ -229,7 +240,7 @@ def _wrapper(text: str) -> Wrapper:
     wrapper = Wrapper(name, parse_kwargs(arguments or None, OPTION))
     if wrapper.unsafe:
         raise UsageError(
-            f"{name} takes numbers, true, false, null and short texts, and "
+            f"{name} takes numbers, true, false, null, short texts and lists of them, and "
             f"{wrapper.unsafe[0]!r} is something else",
             where=OPTION,
         )

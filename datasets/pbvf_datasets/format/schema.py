@@ -51,6 +51,10 @@ OBS_DTYPES: Final = (
 """Observation dtypes that are stored; the environment's own is kept."""
 
 MAX_SPACE_DIM: Final = 250_000
+SUPPORTED_SPACES: Final = (
+    "supported are observations in a one-dimensional Box of numbers and actions in a "
+    f"one-dimensional floating-point Box or Discrete, of at most {MAX_SPACE_DIM:,} dimensions"
+)
 MAX_BLOB_BYTES: Final = 16 * 2**20
 
 # ------------------------------------------------------------------ the episode table
@@ -189,6 +193,9 @@ def check_spaces(
     """
     from gymnasium import spaces
 
+    from pbvf_offline.envs.actions import action_help
+    from pbvf_offline.envs.observations import observation_help
+
     def one_dimensional(space: gym.Space[Any]) -> bool:
         return (
             isinstance(space, spaces.Box)
@@ -198,16 +205,15 @@ def check_spaces(
         )
 
     continuous = one_dimensional(action_space) and np.issubdtype(action_space.dtype, np.floating)
-    for name, space, good in (
-        ("observation", observation_space, one_dimensional(observation_space)),
-        ("action", action_space, continuous or isinstance(action_space, spaces.Discrete)),
+    discrete = isinstance(action_space, spaces.Discrete)
+    for name, space, good, helps in (
+        ("observation", observation_space, one_dimensional(observation_space), observation_help),
+        ("action", action_space, continuous or discrete, action_help),
     ):
         if not good:
             raise UsageError(
                 f"the {name} space {shorten(space, 200)} is not supported",
-                remedy="supported are observations in a one-dimensional Box of numbers and actions "
-                "in a one-dimensional floating-point Box or Discrete, of at most "
-                f"{MAX_SPACE_DIM:,} dimensions",
+                remedy=f"{SUPPORTED_SPACES}; {helps(space)}",
             )
     return observation_space, action_space  # type: ignore[return-value]
 

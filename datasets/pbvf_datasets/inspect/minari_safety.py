@@ -8,7 +8,7 @@ from typing import Final
 from pbvf_datasets.format.schema import METADATA_FILE
 from pbvf_datasets.read.untrusted import CheckedFolder
 from pbvf_datasets.read.untrusted_hdf5 import HDF5_ERRORS, GuardedFile, GuardedGroup
-from pbvf_offline.errors import PbvfError, UnsafeError, printable
+from pbvf_offline.errors import PbvfError, UnsafeError, printable, shorten
 from pbvf_offline.io.strict_json import parse_json
 
 MAX_ATTRIBUTE_BYTES: Final = 2**20
@@ -68,9 +68,12 @@ def safe_for_minari(
     )
     spec = folder.metadata.get("env_spec")
     entry = parse_json(spec, METADATA_FILE, allow_infinity=True) if spec else {}
-    point = entry.get("entry_point")
-    if isinstance(point, str):
-        reason += f"; its recover_environment() would import {printable(point)}"
+    wrappers = entry.get("additional_wrappers")
+    layers = [entry, *(wrappers if isinstance(wrappers, list) else [])]
+    points = [layer.get("entry_point") for layer in layers if isinstance(layer, dict)]
+    named = [printable(point) for point in points if isinstance(point, str)]
+    if named:
+        reason += f"; its recover_environment() would import {shorten(', '.join(named), 400)}"
     return True, reason
 
 

@@ -29,6 +29,7 @@ from pbvf_datasets.format.schema import (
     DATA_FILE,
     MANIFEST_FILE,
     METADATA_FILE,
+    SUPPORTED_SPACES,
     check_spaces,
     parse_space,
 )
@@ -499,4 +500,4 @@ def check_space_kinds(
     try:
         return check_spaces(observation_space, action_space)
     except UsageError as error:
-        raise IncompatibleError(error.what, where=place, remedy=error.remedy) from error
+        raise IncompatibleError(error.what, where=place, remedy=SUPPORTED_SPACES) from error
