@@ -16,9 +16,10 @@ from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json, parse_json
-from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.settings import OnlineSettings, check_base
+from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.records import Record
+from pbvf_offline.records import Record, since
 from pbvf_runs.settings import RunEvaluation
 
 CONFIG_FILE: Final = "config.json"
@@ -33,13 +34,18 @@ RESULT_FILE: Final = "result.json"
 
 @dataclass(frozen=True)
 class StoredConfig(Record):
-    """What ``config.json`` holds beside the format version; see :class:`RunConfig`."""
+    """What ``config.json`` holds beside the format version; see :class:`RunConfig`.
+
+    Attributes:
+        base: SHA-256 of the policies file that the run starts from; None: from a fresh policy.
+    """
 
     environment: EnvReference
     spec: PolicySpec
     settings: OnlineSettings
     evaluations: int
     evaluation_episodes: int
+    base: Annotated[str | None, since(2)] = None
 
     @classmethod
     def parse(cls, data: bytes, path: Path) -> StoredConfig:
@@ -79,6 +85,12 @@ class RunConfig:
         settings: The training.
         evaluations: Number of evaluations of the learned policy in a run.
         evaluation_episodes: Episodes of each.
+        base: The one policy that it starts from, in its own normaliser, which stays; None: a
+            fresh one.
+
+    Raises:
+        UsageError: A number is out of range, or the base does not go with the settings.
+        IncompatibleError: The base is of another spec.
     """
 
     env: EnvConfig
@@ -86,9 +98,12 @@ class RunConfig:
     settings: OnlineSettings
     evaluations: int = 100
     evaluation_episodes: int = 10
+    base: PoliciesFile | None = None
 
     def __post_init__(self) -> None:
         _ = self.evaluation  # checks the ranges
+        if self.base is not None:
+            check_base(self.base.policies, self.spec, self.settings)
 
     @property
     def evaluation(self) -> RunEvaluation:
@@ -104,6 +119,7 @@ class RunConfig:
             self.settings,
             self.evaluations,
             self.evaluation_episodes,
+            None if self.base is None else hashlib.sha256(self.base.encode()).hexdigest(),
         )
 
     def to_dict(self) -> dict[str, Any]:

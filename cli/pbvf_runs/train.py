@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pbvf_offline.envs.make import close_env, make_env, time_limit
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError
 from pbvf_offline.io.durable import remove_tree, resource_errors, write_durably
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
+from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs.episodes import KeptEpisodes, RunEpisodes
@@ -185,17 +186,15 @@ class _Runner:
         self.device = torch.device("cpu") if device is None else device
         self.loggers, self.tick, self.stop_soon, self.note = loggers, tick, stop_soon, note
         self.env = make_env(config.env)
-        limit = time_limit(self.env)
-        if limit is None:
+        try:
+            self.limit = self._checked_limit()
+        except PbvfError:
             close_env(self.env)
-            raise UsageError(
-                "this environment has no time limit, so an episode may never end",
-                where=config.env.name,
-                remedy="give --max-episode-steps",
-            )
-        self.limit = limit
+            raise
         count = config.evaluations
         self.evaluate_at = evaluation_steps(steps, count) if count else ()
+        if self.evaluate_at and config.base is not None:
+            self.evaluate_at = (0, *self.evaluate_at)  # what there is to improve on
         # Per-step statistics cannot be told from the stored episodes, so none are stored.
         self.keep = config.settings.normalization != "per-step"
         self.evaluations: dict[int, Evaluation] = {}
@@ -205,6 +204,25 @@ class _Runner:
         self.log: RunLog | None = None
         self.last_return: float | None = None
         self.next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
+
+    def _checked_limit(self) -> int:
+        """Return the environment's time limit.
+
+        Raises:
+            UsageError: It has none.
+            IncompatibleError: The policy that the run starts from cannot act in it.
+        """
+        spec, name = self.config.spec, self.config.env.name
+        if self.config.base is not None:
+            check_spaces_fit(spec, spec_for_env(self.env, spec.hidden), name)
+        limit = time_limit(self.env)
+        if limit is None:
+            raise UsageError(
+                "this environment has no time limit, so an episode may never end",
+                where=name,
+                remedy="give --max-episode-steps",
+            )
+        return limit
 
     def close(self) -> None:
         if self.log is not None:
@@ -225,6 +243,8 @@ class _Runner:
             training = self._fresh()
         self._remove_stale()
         self.log = self._opened_log(training.steps)
+        if training.steps == 0 and 0 in self.evaluate_at:
+            self.evaluations[0] = self._evaluate(training, 0)
         hooks = Hooks(
             watch=self._watch,
             at=(*self.evaluate_at, *self.snapshots),
@@ -258,6 +278,7 @@ class _Runner:
             self.config.settings,
             obs_dtype=self.env.observation_space.dtype,
             device=self.device,
+            base=None if self.config.base is None else self.config.base.policies,
         )
 
     def _resume(self) -> Training | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pbvf_offline.critics import CRITICS
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.presets.offline import (
@@ -39,6 +39,7 @@ from pbvf_offline.setting_types import (
 )
 
 if TYPE_CHECKING:
+    from pbvf_offline.policies.policy import Policies
     from pbvf_offline.policies.spec import PolicySpec
 
 Normalization = Literal["episode", "per-step", "none"]
@@ -177,7 +178,7 @@ class OnlineSettings(Record):
         setting(
             "Statistics that observations are normalised with. episode: frozen within each "
             "episode; per-step: the authors' rule; or none.",
-            default="episode; none for the LQR",
+            default="episode; none for the LQR and with --base",
         ),
     ] = "episode"
     reward: Reward = "raw"
@@ -215,6 +216,33 @@ class OnlineSettings(Record):
             seed=self.seed,
             activation=self.activation,
         )
+
+
+def check_base(base: Policies, spec: PolicySpec, settings: OnlineSettings) -> None:
+    """Check that a run of a spec can start from given policies instead of a fresh one.
+
+    Its normaliser is the run's to the end. Statistics of what the run sees would replace it, and
+    with the same parameters the policy would act otherwise from the second episode on.
+
+    Raises:
+        UsageError: There is not exactly one policy, or settings say otherwise where to start.
+        IncompatibleError: It is of another architecture, or of other observations or actions.
+    """
+    if len(base) != 1:
+        raise UsageError(f"{len(base)} policies are given; a run starts from one", where="--base")
+    if base.spec != spec:
+        raise IncompatibleError(
+            f"the policy is {base.spec.to_dict()}, the run's are {spec.to_dict()}", where="--base"
+        )
+    if settings.normalization != "none":
+        raise UsageError(
+            f"{settings.normalization} does not go with --base: a run keeps the normaliser of the "
+            "policy that it starts from",
+            where="--normalization",
+            remedy="give none, or leave it out",
+        )
+    if settings.initial_theta is not None:
+        raise UsageError("does not go with an initial theta", where="--base")
 
 
 # Where the paper has no combination: the values most frequent in its tables for linear policies.

@@ -12,7 +12,7 @@ from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.errors import UsageError
 from pbvf_offline.fit.loop import Fit, make_optimiser
 from pbvf_offline.online.replay import Replay
-from pbvf_offline.online.settings import OnlineSettings
+from pbvf_offline.online.settings import OnlineSettings, check_base
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spec import PolicySpec
@@ -81,23 +81,37 @@ def fresh_critic(spec: PolicySpec, settings: OnlineSettings) -> Critic:
 
 
 def start_training(
-    spec: PolicySpec, settings: OnlineSettings, *, obs_dtype: Any, device: torch.device
+    spec: PolicySpec,
+    settings: OnlineSettings,
+    *,
+    obs_dtype: Any,
+    device: torch.device,
+    base: Policies | None = None,
 ) -> Training:
-    """Return a run at step 0 with a fresh critic and a fresh policy.
+    """Return a run at step 0 with a fresh critic and a fresh policy, or a given one.
 
     Args:
         spec: Architecture of the policies.
         settings: What decides the run.
         obs_dtype: The observations' own dtype.
         device: Where tensors are.
+        base: The one policy to start from. Parameters and normaliser are taken over as they are,
+            so the first policy acts as it does, and the normaliser stays to the end: it takes
+            settings with the normalization ``none``.
 
     Raises:
-        IncompatibleError: The critic cannot evaluate such policies.
-        UsageError: The initial theta has another size than the spec.
+        IncompatibleError: The critic cannot evaluate such policies, or the base is of another spec.
+        UsageError: The initial theta has another size than the spec, or the base does not go
+            with the settings.
     """
     seed = settings.seed
     critic = fresh_critic(spec, settings).to(device)
-    if settings.initial_theta is None:
+    normaliser = Normaliser.identity(spec.obs_dim)
+    if base is not None:
+        check_base(base, spec, settings)
+        first = base.theta[0]
+        normaliser = Normaliser(base.obs_mean[0].copy(), base.obs_std[0].copy())
+    elif settings.initial_theta is None:
         first = init_theta(spec, generator(seed, Stream.BASE_POLICY))
     else:
         first = np.array(settings.initial_theta, np.float32)
@@ -106,7 +120,16 @@ def start_training(
                 f"the initial theta has {first.size} parameters, the policy has {spec.size}"
             )
     theta = torch.from_numpy(first[None].copy()).to(device).requires_grad_()
-    normaliser = Normaliser.identity(spec.obs_dim)
+    replay = Replay(
+        spec,
+        capacity=settings.buffer_size,
+        gamma=settings.gamma,
+        monte_carlo=critic.kind.monte_carlo,
+        obs_dtype=obs_dtype,
+        device=device,
+        as_stored=settings.normalization == "per-step",
+    )
+    replay.renormalise(normaliser)
     return Training(
         settings=settings,
         spec=spec,
@@ -119,15 +142,7 @@ def start_training(
         ),
         theta=theta,
         actor=torch.optim.Adam([theta], lr=settings.lr_policy, maximize=True, fused=True),
-        replay=Replay(
-            spec,
-            capacity=settings.buffer_size,
-            gamma=settings.gamma,
-            monte_carlo=critic.kind.monte_carlo,
-            obs_dtype=obs_dtype,
-            device=device,
-            as_stored=settings.normalization == "per-step",
-        ),
+        replay=replay,
         statistics=RunningStatistics(spec.obs_dim),
         normaliser=normaliser,
     )

@@ -144,7 +144,8 @@ def single_policy(path: Path) -> PoliciesFile:
         raise UsageError(
             f"holds {len(loaded.policies)} policies where one is needed",
             where=path,
-            remedy="export the one wanted, or use --policies to roll out all",
+            remedy="write the one wanted to a file: pbvf policies export "
+            f"{path} --index K --format policies --out FILE",
         )
     return loaded
 

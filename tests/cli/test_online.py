@@ -437,6 +437,67 @@ def test_interrupting_workers_leaves_no_process_and_the_command_continues(tmp_pa
     assert kept(run / "seed-0") == expected
 
 
+# ---------------------------------------------------------------- from a given policy
+
+
+@pytest.fixture
+def base(here):
+    """A policies file of one policy, which was made with another time limit."""
+    argv = ("--dataset", "lab/base-v0", "--episodes", 3, "--seed", 0, "--max-episode-steps", 30)
+    pbvf("collect", "toyenv:ToyDrift-v0", *argv, "-q").ok()
+    best = ("--index", 0, "--out", "base.safetensors", "-q")
+    pbvf("policies", "export", "lab/base-v0", *best).ok()
+    return here / "base.safetensors"
+
+
+def test_a_run_from_a_policy_of_a_dataset(base, here, root):
+    ran = train("toyenv:ToyDrift-v0", "run", "--base", base, "--steps", 120, "--seed", 0,
+                "--export-dataset", "lab/b-v0", "--json", quiet=False).ok()  # fmt: skip
+    assert ran.json["max_episode_steps"] == 30  # as the file has it
+    assert [e["step"] for e in ran.json["evaluations"]] == [0, 30, 60, 90, 120]
+    assert "the base's normaliser stays" in ran.err
+    given = load_policies(base).policies
+    np.testing.assert_array_equal(load_policies(here / "run/policy.safetensors").policies.obs_std,
+                                  given.obs_std)  # fmt: skip
+    sha256 = pbvf("info", base, "--json").json["sha256"]
+    assert pbvf("info", "run", "--json").json["base"] == sha256
+    assert sha256 in pbvf("info", "run").out
+    assert pbvf("verify", "run", "--json", "-q").ok().json["status"] == "intact"
+    card = (root / "lab/b-v0/README.md").read_text()
+    command = next(line for line in card.splitlines() if "pbvf train-online" in line)
+    words = shlex.split(command.strip("` "))
+    assert words[words.index("--base") + 1] == base.name
+    words[words.index("--run") + 1] = "again"
+    pbvf(*words[1:], "--overwrite", "-q").ok()
+    assert kept(here / "again") == kept(here / "run")
+
+
+def test_seeds_from_one_policy_in_several_processes(base, here):
+    argv = ("--base", base, "--steps", 60, "--seeds", "0-1")
+    one = trained("toyenv:ToyDrift-v0", "one", *argv)
+    trained("toyenv:ToyDrift-v0", "two", *argv, "--workers", 2)
+    assert kept(here / "one") == kept(here / "two")
+    assert one["evaluations"][0]["step"] == 0
+
+
+def test_what_does_not_go_with_a_base(base, here):
+    run = ("run", "--steps", 60, "--base", base)
+    for code, env, argv, words in (
+        (2, "toyenv:ToyDrift-v0", ("--policy", "4"), "--policy: does not go with --base"),
+        (2, "toyenv:ToyDrift-v0", ("--normalization", "episode"), "keeps the normaliser"),
+    ):
+        train(env, *run, *argv).refused(code, words)
+    ran = pbvf("train-online", "LQR-v0", "--critic", "psvf", "--run", *run, "-q", warns=True)
+    assert ran.code == 5
+    assert "error: LQR-v0: the policies observe" in ran.err
+    pbvf("policies", "export", "lab/base-v0", "--out", "all", "-q").ok()
+    train("toyenv:ToyDrift-v0", *run[:-1], "all").refused(2, "where one is needed")
+    assert not (here / "run").exists()
+    trained("toyenv:ToyDrift-v0", *run, "--seed", 0)
+    pbvf("policies", "export", "lab/base-v0", "--index", 1, "--out", "other", "-q").ok()
+    train("toyenv:ToyDrift-v0", *run[:-1], "other").refused(7, "base is ")
+
+
 # ---------------------------------------------------------------------- what it refuses
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import toyenv  # noqa: F401
-from libtools import online_settings
+from libtools import make_policies, online_settings
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_runs.records import RunConfig
 
@@ -22,6 +25,7 @@ def run_config(
     stochastic: bool = False,
     evaluations: int = 4,
     limit: int | None = None,
+    base: PoliciesFile | None = None,
     **changes: Any,
 ) -> RunConfig:
     where = EnvConfig(env, max_episode_steps=limit)
@@ -29,7 +33,16 @@ def run_config(
     spec = spec_for_env(toy, (), stochastic=stochastic)
     toy.close()
     settings = online_settings(kind, **{"hidden": (3,), "critic_updates": 2, **changes})
-    return RunConfig(where, spec, settings, evaluations, 2)
+    return RunConfig(where, spec, settings, evaluations, 2, base)
+
+
+def given_policy(env: str = VARIED, rows: int = 1, seed: int = 0) -> PoliciesFile:
+    """Policies for an environment, in a normaliser of their own."""
+    toy = make_env(EnvConfig(env))
+    spec = spec_for_env(toy, ())
+    toy.close()
+    mean, std = np.linspace(-1, 1, spec.obs_dim), np.linspace(0.5, 2, spec.obs_dim)
+    return PoliciesFile(make_policies(spec, rows, seed, mean, std))
 
 
 class Stop(BaseException):

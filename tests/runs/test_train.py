@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 import toyenv  # noqa: F401
+from libtools import online_settings
 from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
     DivergedError,
+    IncompatibleError,
     UsageError,
 )
 from pbvf_offline.fit.critic_file import load_critic
@@ -35,7 +38,7 @@ from pbvf_runs.folder import stored_run_seed
 from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
 from pbvf_runs.records import Evaluation, RunConfig, RunResult, snapshot_files
 from pbvf_runs.train import train_run
-from run_tools import Stop, StopSoon, run_config, stop_at
+from run_tools import Stop, StopSoon, given_policy, run_config, stop_at
 
 DERIVED = {METRICS_FILE, EVENTS_FOLDER}
 
@@ -248,6 +251,67 @@ def test_snapshots_are_what_a_run_of_that_length_ends_with(kind: str, tmp_path: 
         assert policy.read_bytes() == short.policy.read_bytes()
 
 
+# --- starting from a given policy -----------------------------------------------------------
+
+
+def test_a_run_from_a_base_begins_as_the_base_acts(tmp_path: Path) -> None:
+    base = given_policy()
+    config = run_config(normalization="none", base=base, evaluations=90, sigma=0.0)
+    result = train_run(config, tmp_path / "run", 90)
+    # Before an update is due at step 4, the policy is the base to the last bit.
+    for evaluation in result.evaluations[:3]:
+        seed = evaluation_seed(0, evaluation.step)
+        returns, _ = evaluate_policies(config.env, base.policies, episodes=2, seed=seed)
+        assert evaluation.returns == tuple(returns[0])
+    assert [e.step for e in result.evaluations[:3]] == [0, 1, 2]
+    kept, given = load_policies(result.policy), base.policies
+    first = next(stored_episodes(tmp_path / "run"))
+    np.testing.assert_array_equal(first.theta, given.theta)
+    np.testing.assert_array_equal(first.obs_std, given.obs_std)
+    np.testing.assert_array_equal(kept.policies.obs_mean, given.obs_mean)
+    np.testing.assert_array_equal(kept.policies.obs_std, given.obs_std)
+    assert not np.array_equal(kept.policies.theta, given.theta)  # it learned
+    digest = hashlib.sha256(base.encode()).hexdigest()
+    assert kept.origin["base"] == digest
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["base"] == digest
+
+
+def test_the_evaluation_at_the_start_is_in_no_average(tmp_path: Path) -> None:
+    evaluations = tuple(Evaluation(step, (float(step),), None) for step in (0, 50, 100))
+    assert RunResult(tmp_path, CONFIG, 100, 9, evaluations, ()).average_return() == 75
+
+
+def test_another_base_is_another_run(tmp_path: Path, finished: Any) -> None:
+    config = run_config(normalization="none", base=given_policy())
+    with pytest.raises(Stop):
+        train_run(config, tmp_path / "run", 90, tick=stop_at(50))
+    for other in (given_policy(seed=1), None):
+        with pytest.raises(ConflictError, match="base is "):
+            train_run(run_config(normalization="none", base=other), tmp_path / "run", 90)
+    train_run(config, tmp_path / "run", 90)
+    assert content(tmp_path / "run") == finished(90, config)
+
+
+def test_a_base_that_does_not_fit(tmp_path: Path) -> None:
+    base = given_policy()
+    with pytest.raises(UsageError, match="2 policies are given"):
+        run_config(normalization="none", base=given_policy(rows=2))
+    with pytest.raises(UsageError, match="keeps the normaliser"):
+        run_config(base=base)
+    theta = tuple(map(float, base.policies.theta[0]))
+    with pytest.raises(UsageError, match="initial theta"):
+        run_config(normalization="none", base=base, initial_theta=theta)
+    with pytest.raises(IncompatibleError, match="the run's are"):
+        run_config(normalization="none", base=base, stochastic=True)
+    elsewhere = RunConfig(
+        EnvConfig("LQR-v0"), base.policies.spec, online_settings("psvf", normalization="none"),
+        base=base,
+    )  # fmt: skip
+    with pytest.raises(IncompatibleError, match="LQR-v0: the policies observe"):
+        train_run(elsewhere, tmp_path / "run", 30)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- extension ------------------------------------------------------------------------------
 
 WAYS = {
@@ -258,6 +322,8 @@ WAYS = {
     "pavf": {"kind": "pavf"},
     "stochastic pavf": {"kind": "pavf", "stochastic": True},
     "discrete pavf": {"kind": "pavf", "stochastic": True, "env": "toyenv:ToyDiscrete-v0"},
+    "psvf from a base": {"kind": "psvf", "normalization": "none", "base": given_policy()},
+    "pssvf from a base": {"kind": "pssvf", "normalization": "none", "base": given_policy()},
 }
 
 

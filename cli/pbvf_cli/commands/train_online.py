@@ -25,6 +25,8 @@ from pbvf_runs.settings import RunEvaluation
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
+    from pbvf_offline.online.settings import OnlineDefaults
+    from pbvf_offline.policies.files import PoliciesFile
     from pbvf_offline.policies.spec import PolicySpec
     from pbvf_runs.records import RunConfig, RunResult
     from pbvf_runs.seeds import SeedJob, SeedRun
@@ -44,6 +46,7 @@ class Rights(TypedDict):
     "pbvf train-online InvertedPendulum-v5 --critic pavf --seeds 0-4 --workers 2 "
     "--run runs/pendulum",
     "pbvf train-online Swimmer-v5 --critic pssvf --run runs/tagged --export-dataset lab/swimmer-v0",
+    "pbvf train-online Swimmer-v5 --critic pssvf --base best.safetensors --run runs/further",
     continues=True,
 )
 def train_online(
@@ -52,6 +55,10 @@ def train_online(
     critic: Critic,
     run: Annotated[Path, option("--run", "The run's folder; with --seeds, of runs.", "DIR")],
     policy: Given[NewPolicy],
+    base: Annotated[
+        Path | None,
+        option("--base", "Start from this policy, not a fresh one; its normaliser stays.", "FILE"),
+    ] = None,
     steps: Annotated[
         int | None,
         options.counting(
@@ -119,9 +126,8 @@ def train_online(
     wanted = values.parse_numbers(snapshots, "--snapshots")
     place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
     table = SettingsTable()
-    config = table.environment(place.config(), place)
-    if seeds is not None and "seed" in given.values:
-        raise UsageError("give either --seed or --seeds, not both")
+    loaded = _base(base, policy)
+    config = _environment(table, place, base, loaded)
     rights = Rights(license=license_id, authors=tuple(author or ()))
     _refuse_export(export_dataset, rights, seeds=seeds, run=run)
 
@@ -135,14 +141,15 @@ def train_online(
 
     silence_gymnasium()
     torch_device = devices.torch_device(device)
-    several = None if seeds is None else _parse_run_seeds(seeds, run)
+    several = None if seeds is None else _parse_run_seeds(seeds, given, run)
     table.show("critic", critic)
     table.show("run", run)
     steps = table.choose("steps", steps, paper_steps(env), steps_source(env))
-    spec = _spec(table, config, policy)
+    spec = _spec(table, config, policy, base, loaded)
     usual = online_defaults(
         critic, env, spec, seed=0, biased=given.get("biased", False), preset=preset
     )
+    usual = usual if base is None else _keeping_normaliser(usual)
     table.show("preset", usual.source, "default" if preset is None else "given")
     settings = table.fill(
         given,
@@ -154,7 +161,9 @@ def train_online(
     measured = table.fill(evaluation, Defaults(RunEvaluation(), {}))
     if wanted:
         table.show("snapshots", wanted)
-    whole = RunConfig(config, spec, settings, measured.evaluations, measured.evaluation_episodes)
+    whole = RunConfig(
+        config, spec, settings, measured.evaluations, measured.evaluation_episodes, loaded
+    )
     if several is not None:
         table.show("seeds", several)
     if export_dataset is not None:
@@ -175,12 +184,61 @@ def train_online(
     if several is not None:
         print_seeds(sink, run, results, usual.source, seconds)
         return
-    result = _exported(results[0], export_dataset, rights, overwrite=overwrite)
+    result = _exported(results[0], export_dataset, rights, base=base, overwrite=overwrite)
     print_run(sink, result, usual.source)
 
 
-def _spec(table: SettingsTable, config: EnvConfig, policy: Given[NewPolicy]) -> PolicySpec:
-    """Return the architecture of the policy: what was given, and the environment's spaces."""
+def _base(file: Path | None, policy: Given[NewPolicy]) -> PoliciesFile | None:
+    """Return the one policy of ``--base``.
+
+    Raises:
+        PbvfError: The file cannot be read, holds several, or options say what it says.
+    """
+    if file is None:
+        return None
+
+    from pbvf_offline.policies.files import single_policy
+
+    for name in policy.options():
+        raise UsageError(
+            "does not go with --base: the file holds the architecture",
+            where=name,
+            remedy="leave it out",
+        )
+    return single_policy(file)
+
+
+def _environment(
+    table: SettingsTable, place: values.EnvOptions, file: Path | None, base: PoliciesFile | None
+) -> EnvConfig:
+    """Return the environment; what was not given of it is as in the file of ``--base``."""
+    from pbvf_cli.shared.environments import named_environment, warn_if_other
+
+    references = [] if base is None or file is None else [(base.environment, file)]
+    config = named_environment(place, references)
+    warn_if_other(config.reference(), references)
+    return table.environment(config, place)
+
+
+def _keeping_normaliser(usual: OnlineDefaults) -> OnlineDefaults:
+    """Return the defaults of a run that starts from a given policy."""
+    settings = dataclasses.replace(usual.settings, normalization="none")
+    sources = {**usual.sources, "normalization": "the base's normaliser stays"}
+    return dataclasses.replace(usual, settings=settings, sources=sources)
+
+
+def _spec(
+    table: SettingsTable,
+    config: EnvConfig,
+    policy: Given[NewPolicy],
+    file: Path | None,
+    base: PoliciesFile | None,
+) -> PolicySpec:
+    """Return the architecture: the base's, else what was given, and the environment's spaces."""
+    if base is not None:
+        table.show("base", file)
+        return base.policies.spec
+
     from pbvf_offline.envs.make import close_env, make_env
     from pbvf_offline.policies.spaces import spec_for_env
     from pbvf_offline.presets.offline import policy_defaults
@@ -206,17 +264,19 @@ def _runs(config: RunConfig, folder: Path, seeds: Sequence[int] | None) -> list[
     return runs
 
 
-def _parse_run_seeds(text: str, run: Path) -> list[int]:
+def _parse_run_seeds(text: str, given: Given[OnlineSettings], run: Path) -> list[int]:
     """Read ``--seeds``, whose runs go into one folder.
 
     Raises:
-        UsageError: The seeds are malformed or out of range.
+        UsageError: The seeds are malformed or out of range, or one seed is given too.
         ConflictError: The folder is that of a single run.
     """
     from pbvf_offline.seeding import check_seed
     from pbvf_runs.records import CONFIG_FILE
     from pbvf_runs.seeds import parse_seeds
 
+    if "seed" in given.values:
+        raise UsageError("give either --seed or --seeds, not both")
     seeds = [check_seed(seed) for seed in parse_seeds(text)]
     if (run / CONFIG_FILE).exists():
         raise ConflictError(
@@ -285,7 +345,7 @@ def _refuse_export(dataset: str | None, rights: Rights, *, seeds: str | None, ru
 
 
 def _exported(
-    result: RunResult, dataset: str | None, rights: Rights, *, overwrite: bool
+    result: RunResult, dataset: str | None, rights: Rights, *, base: Path | None, overwrite: bool
 ) -> RunResult:
     """Make the dataset of a finished run, if one is wanted; the result has its folder."""
     if dataset is None:
@@ -294,6 +354,6 @@ def _exported(
     from pbvf_cli.shared.card_commands import train_online_command
     from pbvf_runs.export import export_dataset
 
-    command = train_online_command(result, dataset, rights["license"], rights["authors"])
+    command = train_online_command(result, dataset, rights["license"], rights["authors"], base=base)
     path = export_dataset(result, dataset, **rights, command=command, overwrite=overwrite)
     return dataclasses.replace(result, exported=path)

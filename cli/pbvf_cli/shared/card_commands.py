@@ -38,15 +38,23 @@ def collect_command(
 
 
 def train_online_command(
-    result: RunResult, dataset: str, license_id: str | None, authors: Sequence[str]
+    result: RunResult,
+    dataset: str,
+    license_id: str | None,
+    authors: Sequence[str],
+    *,
+    base: Path | None = None,
 ) -> str:
     """Return the ``pbvf train-online`` that makes a dataset of a run's training episodes."""
     config = result.config
     spec, settings = config.spec, config.settings
     words = ["pbvf", "train-online", config.env.name, "--critic", settings.kind]
-    policy = NewPolicy(spec.hidden, spec.family, spec.squash, spec.stochastic)
-    words += [*policy.words(leave_out=("stochastic",)), "--run", "run"]
-    words += policy.words("stochastic")
+    if base is None:
+        policy = NewPolicy(spec.hidden, spec.family, spec.squash, spec.stochastic)
+        words += [*policy.words(leave_out=("stochastic",)), "--run", "run"]
+        words += policy.words("stochastic")
+    else:
+        words += ["--base", _file_name(base), "--run", "run"]
     words += [*settings.words("biased"), "--steps", str(result.steps)]
     words += settings.words(leave_out=("biased", "seed")) + config.evaluation.words()
     words += _env_words(config.env)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pbvf_runs.records import Evaluation, RunConfig, RunResult
     from pbvf_runs.statistics import Interval
 
-_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of a run, for the table that people read
+_SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of a run, for the table that people read
 _RETURNS = {
     "average_return": "average return",
     "last20_return": "return over the last fifth",

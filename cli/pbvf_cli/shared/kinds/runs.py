@@ -123,6 +123,7 @@ def _of_config(config: StoredConfig) -> dict[str, Any]:
         "env": config.environment.name,
         "environment": config.environment.to_dict(),
         "critic": config.settings.kind,
+        "base": config.base,
         "policy": {**config.spec.to_dict(), "arch": config.spec.arch},
         "kind_of_policy": kind_text(config.spec),
         "seed": settings.pop("seed"),
@@ -131,8 +132,11 @@ def _of_config(config: StoredConfig) -> dict[str, Any]:
 
 
 def _config_rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
+    rows = [
         ("env", payload["env"]),
         ("critic", payload["critic"]),
         ("policy", payload["kind_of_policy"]),
     ]
+    if payload["base"] is not None:
+        rows.append(("started from", f"a policies file with the sha256 {payload['base']}"))
+    return rows
