@@ -92,6 +92,11 @@ def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -
     Raises:
         IncompatibleError: The critic cannot be fitted to such policies or data.
     """
+    if not data.tagged:
+        raise IncompatibleError(
+            "the data do not say which policies acted",
+            remedy="tag the dataset with them, with 'pbvf dataset tag'",
+        )
     config = CriticConfig(
         spec=data.policies.spec,
         hidden=settings.hidden,

@@ -16,6 +16,7 @@ from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import Imagined, imagine
 from pbvf_offline.models.members import interval_90
 from pbvf_offline.models.noise import action_noise, stored_noise
+from pbvf_offline.models.scales import action_inputs
 from pbvf_offline.records import Record, since
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import segment_starts
@@ -108,6 +109,8 @@ class ModelCheck(Record):
         calibration: How wide intervals of imagined returns are, by the two longest horizons;
             None where nothing supports that, and of a model that was checked before there was
             any.
+        replayed: Whether stored actions were played, because the data do not say which policies
+            acted: then it is not known how errors grow where a policy reacts to them.
     """
 
     horizons: tuple[HorizonCheck, ...]
@@ -115,6 +118,7 @@ class ModelCheck(Record):
     length_spread: float | None
     episode_steps: int
     calibration: Annotated[Calibration | None, since(2)] = None
+    replayed: Annotated[bool, since(2)] = False
 
     @property
     def held(self) -> float | None:
@@ -236,6 +240,9 @@ def check_model(
 ) -> ModelCheck:
     """Roll held-out pieces out under the policies that acted, and compare the rewards.
 
+    Where the data do not say which those were, the stored actions are replayed, and the last one
+    of a piece that terminated is repeated.
+
     Args:
         ensemble: The learned environment, which has not learned from held-out episodes.
         data: The dataset.
@@ -250,17 +257,17 @@ def check_model(
         steps for steps in CHECK_STEPS if np.sum((pieces.length >= steps) | pieces.ended) >= fewest
     ]
     longest = int(data.lengths.max())
+    replayed = not data.tagged
     if not reach:
-        return ModelCheck((), None, None, longest)
-    spec, normaliser = data.policies.spec, ensemble.scales.normaliser
-    theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+        return ModelCheck((), None, None, longest, replayed=replayed)
     imagined = imagine(
         ensemble,
-        spec,
-        theta[data.policy[pieces.first]],
+        data.policies.spec,
+        _thetas(ensemble, data, pieces),
         data.observations[data.obs_index[pieces.first]].astype(np.float64)[:, None],
         reach[-1],
         noise=_noise(data, pieces, reach[-1], ensemble.members, seed),
+        actions=_stored_actions(data, pieces, reach[-1]) if replayed else None,
         marks=tuple(reach[:-1]),
     )
     sums = [_sums(data, pieces, imagined, mark) for mark in range(len(reach))]
@@ -269,12 +276,29 @@ def check_model(
     ]
     calibration = _calibrate(horizons, sums)
     if not ensemble.scales.ends:
-        return ModelCheck(tuple(horizons), None, None, longest, calibration)
+        return ModelCheck(tuple(horizons), None, None, longest, calibration, replayed)
     whole = (pieces.length >= reach[-1]) | pieces.ended
     stored = np.minimum(pieces.length[whole], reach[-1])
     lengths = imagined.lengths[whole, 0].mean(axis=1)
     error = float(np.abs(lengths - stored).mean())
-    return ModelCheck(tuple(horizons), error, float(stored.std()), longest, calibration)
+    spread = float(stored.std())
+    return ModelCheck(tuple(horizons), error, spread, longest, calibration, replayed)
+
+
+def _thetas(ensemble: Ensemble, data: Trajectories, pieces: Pieces) -> NDArray[np.float32]:
+    """Return the policy (pieces, D) that acted in each piece; (pieces, 0) where none is known."""
+    if not data.tagged:
+        return np.empty((len(pieces.first), 0), np.float32)
+    normaliser = ensemble.scales.normaliser
+    theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+    return theta[data.policy[pieces.first]]
+
+
+def _stored_actions(data: Trajectories, pieces: Pieces, steps: int) -> torch.Tensor:
+    """Return stored actions (pieces, steps, action inputs); after its end a piece's last one."""
+    at = np.minimum(np.arange(steps), pieces.length[:, None] - 1) + pieces.first[:, None]
+    inputs = action_inputs(data.policies.spec, data.actions[at.ravel()])
+    return inputs.reshape(*at.shape, -1)
 
 
 def _calibrate(horizons: list[HorizonCheck], sums: list[HeldOutSums]) -> Calibration | None:

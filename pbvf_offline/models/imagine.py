@@ -71,6 +71,7 @@ def imagine(
     steps: int,
     *,
     noise: Tensor | None = None,
+    actions: Tensor | None = None,
     marks: tuple[int, ...] = (),
     record: bool = False,
 ) -> Imagined:
@@ -87,6 +88,8 @@ def imagine(
         steps: Time limit.
         noise: (steps, M, S, outputs), or (K, steps, M, S, outputs) of each policy, see
             :func:`~pbvf_offline.models.noise.action_noise`; stochastic policies need it.
+        actions: (K, steps, action inputs) played in place of what policies would do, in every
+            member and from every start; theta is (K, 0) then.
         marks: Increasing numbers of steps, below the limit, to note returns and states after.
         record: Keep every step.
 
@@ -106,7 +109,8 @@ def imagine(
     for at in range(0, len(theta), block):
         chunk = torch.from_numpy(theta[at : at + block])
         play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps), record=record)
-        play.run(None if noise is None else noise[at : at + block])
+        given = (None if part is None else part[at : at + block] for part in (noise, actions))
+        play.run(*given)
         plays.append(play)
     return Imagined(
         (*marks, steps),
@@ -179,10 +183,16 @@ class _Play:
             self.steps["states"][0] = self._obs
 
     @torch.inference_mode()
-    def run(self, noise: Tensor | None) -> None:
+    def run(self, noise: Tensor | None, actions: Tensor | None) -> None:
         """Play until the last mark, or until every episode has ended."""
         for t in range(self._marks[-1]):
-            self._step(t, None if noise is None else noise[self._rows, t])
+            if actions is None:
+                out = self._outputs(None if noise is None else noise[self._rows, t])
+                if self.steps:
+                    self.steps["outputs"][t, self._rows] = out
+                self._step(t, _action(self._spec, out))
+            else:
+                self._step(t, actions[self._rows, t, None, None].expand(-1, *self._shape, -1))
             if t + 1 in self._marks:
                 self._note(range(self._marks.index(t + 1), len(self._marks)))
             if self._ensemble.scales.ends and (t + 1) % _COMPACT_EVERY == 0:
@@ -191,12 +201,16 @@ class _Play:
                     break
         self.ended[self._rows] = ~self._alive.transpose(1, 2)
 
-    def _step(self, t: int, noise: Tensor | None) -> None:
+    def _outputs(self, noise: Tensor | None) -> Tensor:
+        """Return what the policies make actions from, (K, M, S, outputs)."""
         count, (members, each) = len(self._rows), self._shape
         out = network_output(self._spec, self._theta, self._obs.reshape(count, members * each, -1))
         if noise is not None:
             out = _with_noise(self._spec, self._theta, out, noise.flatten(1, 2))
-        action = _action(self._spec, out).reshape(count, members, each, -1)
+        return out.reshape(count, members, each, -1)
+
+    def _step(self, t: int, action: Tensor) -> None:
+        count, (members, each) = len(self._rows), self._shape
         # The networks see (M, K * S, …).
         ahead, reward, ended = self._ensemble.step(
             self._obs.transpose(0, 1).reshape(members, count * each, -1),
@@ -214,7 +228,6 @@ class _Play:
             self._obs = ahead
         if self.steps:
             self.steps["states"][t + 1, self._rows] = self._obs
-            self.steps["outputs"][t, self._rows] = out.reshape(count, members, each, -1)
             self.steps["rewards"][t, self._rows] = paid
 
     def _note(self, marks: range) -> None:

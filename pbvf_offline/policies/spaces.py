@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 
@@ -46,29 +48,34 @@ def spec_for_env(
             where=name,
             remedy=f"supported are {SUPPORTED}; {observation_help(obs)}",
         )
-    actions: BoxActions | DiscreteActions
-    if isinstance(action, gym.spaces.Discrete):
-        actions = DiscreteActions(int(action.n), int(action.start))
-    elif (
-        isinstance(action, gym.spaces.Box)
-        and len(action.shape) == 1
-        and action.shape[0] >= 1
-        and action.dtype.kind == "f"
-        and bool(np.all(np.isfinite(action.low)) and np.all(np.isfinite(action.high)))
-        and bool(np.all(action.low < action.high))
-    ):
-        actions = BoxActions(
-            tuple(float(v) for v in action.low),
-            tuple(float(v) for v in action.high),
-            str(action.dtype),
-        )
-    else:
+    actions = actions_of(action)
+    if actions is None:
         raise UsageError(
             f"action space {shorten(action, 200)} is not supported",
             where=name,
             remedy=f"supported are {SUPPORTED}; {action_help(action)}",
         )
     return PolicySpec(obs.shape[0], hidden, actions, squash, stochastic, family)
+
+
+def actions_of(space: gym.Space[Any]) -> BoxActions | DiscreteActions | None:
+    """Return the actions of policies that act in all of a space; None where none can."""
+    if isinstance(space, gym.spaces.Discrete):
+        return DiscreteActions(int(space.n), int(space.start))
+    if (
+        isinstance(space, gym.spaces.Box)
+        and len(space.shape) == 1
+        and space.shape[0] >= 1
+        and space.dtype.kind == "f"
+        and bool(np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high)))
+        and bool(np.all(space.low < space.high))
+    ):
+        return BoxActions(
+            tuple(float(v) for v in space.low),
+            tuple(float(v) for v in space.high),
+            str(space.dtype),
+        )
+    return None
 
 
 def action_space(actions: BoxActions | DiscreteActions) -> gym.spaces.Box | gym.spaces.Discrete:

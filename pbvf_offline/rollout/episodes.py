@@ -130,6 +130,8 @@ class Transitions:
 class Trajectories:
     """E episodes of N steps in all, end to end in flat arrays, with their P policies.
 
+    Of a dataset that does not say which policies acted P is 0, and ``policy`` -1 throughout.
+
     Attributes:
         policies: The P distinct policies that acted.
         observations: (N + E, obs_dim): T + 1 rows an episode, raw.
@@ -160,6 +162,11 @@ class Trajectories:
 
     def __len__(self) -> int:
         return int(self.rewards.shape[0])
+
+    @property
+    def tagged(self) -> bool:
+        """Whether it is known which policies acted."""
+        return len(self.policies) > 0
 
     @property
     def episodes(self) -> int:

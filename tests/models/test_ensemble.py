@@ -50,6 +50,29 @@ def noise_of(spec: PolicySpec, *shape: int) -> torch.Tensor | None:
     return action_noise(spec, np.random.default_rng(9), *shape)
 
 
+@pytest.mark.parametrize("spec", [box_spec(2, (3,), 2), discrete_spec(2)], ids=["box", "discrete"])
+def test_replayed_actions_lead_where_the_policies_that_take_them_lead(spec: PolicySpec) -> None:
+    data = some_data(spec)
+    ensemble = untrained(data, dataclasses.replace(SMALL, members=1))
+    normaliser = ensemble.scales.normaliser
+    theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+    starts = data.initial_observations[:4, None].astype(float)
+    marks = (3,)
+    acted = imagine(ensemble, spec, theta, starts, 7, marks=marks, record=True)
+    assert acted.recording is not None
+    out = torch.from_numpy(acted.recording.outputs[:, 0, 0])
+    if spec.is_continuous:
+        actions = torch.tanh(out)
+    else:
+        actions = torch.nn.functional.one_hot(out.argmax(-1), 3).float()
+    again = imagine(ensemble, spec, theta[:, :0], starts, 7, actions=actions, marks=marks)
+    np.testing.assert_array_equal(again.returns, acted.returns)
+    np.testing.assert_array_equal(again.states, acted.states)
+    np.testing.assert_array_equal(again.lengths, acted.lengths)
+    other = imagine(ensemble, spec, theta[:, :0], starts, 7, actions=actions.flip(0), marks=marks)
+    assert np.any(other.states != acted.states)
+
+
 def by_hand(ensemble, policies, row, start, steps, member, noise=None):  # type: ignore[no-untyped-def]
     """Play one policy in one member with the library's own numpy actor and plain numbers."""
     spec, normaliser = policies.spec, ensemble.scales.normaliser

@@ -14,18 +14,22 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 import hostile
+from libtools import fit_settings, make_policies
 from make_episodes import same
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.schema import DATA_FILE, METADATA_FILE
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.episodes import EpisodeChecker
 from pbvf_datasets.read.untrusted import UnverifiedWarning
-from pbvf_offline.errors import DamagedError, ResourceError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, ResourceError, UsageError
+from pbvf_offline.fit.loop import start_fit
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
+from untagged import make_untagged, played
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -280,3 +284,24 @@ def test_values_that_are_not_kept_are_finite_too(tmp_path: Path) -> None:
         with pytest.raises(DamagedError, match=rf"episode_1/infos/{name}.*NaN"):
             load_dataset(folder)
         assert verify(folder).status == "damaged"
+
+
+def test_without_policies(root: Path) -> None:
+    policies = make_policies(hostile.BOX_SPEC, 2)
+    episodes = played(policies, [0, 1, 1])
+    make_untagged("theirs/toy-v0", episodes, policies)
+    with pytest.warns(UnverifiedWarning), pytest.raises(IncompatibleError, match="dataset tag"):
+        load_dataset("theirs/toy-v0")
+    for _ in range(2):  # also where a copy might have been kept
+        with pytest.warns(UnverifiedWarning):
+            data = load_dataset("theirs/toy-v0", untagged=True)
+        assert not data.trajectories.tagged
+        assert data.theta.shape[0] == 0
+        assert set(data.transitions.policy.tolist()) == {-1}
+        np.testing.assert_array_equal(data.transitions.obs[:8], episodes[0].observations[:-1])
+        np.testing.assert_array_equal(data.transitions.action[8:16], episodes[1].actions)
+    assert [len(episode.theta) for episode in data.episodes] == [0, 0, 0]
+    with pytest.raises(IncompatibleError, match="which policies acted"):
+        start_fit(data.trajectories, fit_settings(), torch.device("cpu"))
+    hostile.make(root)
+    assert load_dataset("lab/toy-v0", untagged=True).trajectories.tagged

@@ -69,7 +69,7 @@ def fit_model(
 
     devices.runs_on_cpu(device, sink)
     table = SettingsTable()
-    data = open_data(dataset, table, require_manifest=require_manifest)
+    data = open_data(dataset, table, require_manifest=require_manifest, untagged=True)
     table.show("out", out)
     devices.use_threads(threads, table)
     updates = table.choose("updates", updates, MODEL_UPDATES)
@@ -141,6 +141,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         | {
             "length_error": None if check is None else check.length_error,
             "length_spread": None if check is None else check.length_spread,
+            "replayed": None if check is None else check.replayed,
         },
         "fit_for": uses,
         "already_complete": result.already_complete,
@@ -155,6 +156,8 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("time", time_taken(seconds, rate, "updates")),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),
     ]
+    if check is not None and check.replayed:
+        rows.append(("checked by", "replaying stored actions, without a policy that reacts"))
     if check is not None and check.shortage is not None:
         rows.append(("not for search", check.shortage))
     header = (

@@ -64,8 +64,12 @@ class Data:
         }
 
 
-def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Data:
+def open_data(
+    name: str, table: SettingsTable, *, require_manifest: bool, untagged: bool = False
+) -> Data:
     """Open a dataset, or the folder of a run with what is finished of it; add it to the table.
+
+    With ``untagged`` it may be a dataset that does not say which policies acted.
 
     Raises:
         PbvfError: As ``load_dataset`` and ``load_run`` do.
@@ -83,7 +87,7 @@ def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Dat
         raise UsageError(
             "holds runs of several seeds", where=path, remedy=f"name one: {path}/seed-N"
         )
-    data = load_dataset(path, require_manifest=require_manifest)
+    data = load_dataset(path, require_manifest=require_manifest, untagged=untagged)
     known = data.environment
     environment = None if known is None else EnvReference.from_dict(known, str(path))
     digest = data.digest
@@ -93,6 +97,8 @@ def open_data(name: str, table: SettingsTable, *, require_manifest: bool) -> Dat
     opened = Data(data.trajectories, environment, digest, data.digest)
     table.show("dataset", name)
     table.show("environment", opened.env_id, "stored in the dataset")
+    if not opened.trajectories.tagged:
+        table.show("policies", "not known: the check replays stored actions", "no policy tags")
     return opened
 
 

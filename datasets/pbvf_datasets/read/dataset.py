@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset
 from pbvf_datasets.read.cache import load_cache, store_cache
 from pbvf_datasets.read.flatten import flatten
-from pbvf_datasets.read.folder_episodes import folder_episodes
+from pbvf_datasets.read.folder_episodes import folder_episodes, is_tagged
 from pbvf_datasets.read.untrusted import CheckedFolder, open_folder
-from pbvf_offline.errors import DamagedError, ResourceError, UsageError
+from pbvf_offline.errors import (
+    DamagedError,
+    IncompatibleError,
+    ResourceError,
+    UsageError,
+    shorten,
+)
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.rollout.episodes import Episode, Trajectories, Transitions
 
 if TYPE_CHECKING:
     import gymnasium as gym
-    import numpy as np
     from numpy.typing import NDArray
 
     from pbvf_offline.policies.policy import Policies
@@ -148,7 +155,11 @@ class Dataset:
 
 
 def load_dataset(
-    dataset: str | os.PathLike[str], *, require_manifest: bool = False, cache: bool = True
+    dataset: str | os.PathLike[str],
+    *,
+    require_manifest: bool = False,
+    cache: bool = True,
+    untagged: bool = False,
 ) -> Dataset:
     """Open a policy-tagged dataset: checked, and without running anything it names.
 
@@ -156,6 +167,8 @@ def load_dataset(
         dataset: A Minari id (``namespace/name-v0``) or the path of a dataset folder.
         require_manifest: Refuse a folder without a manifest instead of warning.
         cache: Use and keep a flat copy of the arrays in the user's cache folder.
+        untagged: Take a dataset that does not say which policies acted, too: then there are no
+            policies, and every step's ``policy`` is -1. No copy of it is kept.
 
     Raises:
         UsageError: There is no such dataset.
@@ -167,17 +180,25 @@ def load_dataset(
         ResourceError: A file may not be read, or memory is short.
     """
     path = resolve_dataset(dataset)
+    stand_in: PolicySpec | None = None
     with open_folder(path, require_manifest=require_manifest, keep_mismatches=True) as folder:
         trajectories = load_cache(folder.digest) if cache and not folder.mismatches else None
         if trajectories is None:
             # A step takes eight bytes for its reward alone, so the file bounds a claim too large.
             steps = min(folder.total_steps, folder.open_data().size // 8)
+            without = untagged and folder.manifest is None and not is_tagged(folder)
+            stand_in = _stand_in(folder) if without else None
             try:
-                trajectories = flatten(folder_episodes(folder), str(folder.data_file), steps)
+                read = folder_episodes(folder, untagged=stand_in)
+                trajectories = flatten(read, str(folder.data_file), steps)
             except MemoryError as error:
                 what = "there is not enough memory to load it"
                 raise ResourceError(what, where=path) from error
-            if cache:
+            if stand_in is not None:
+                nobody = np.full(len(trajectories), -1, np.int32)
+                none = trajectories.policies.select([])
+                trajectories = replace(trajectories, policies=none, policy=nobody)
+            elif cache:
                 store_cache(folder.digest, trajectories)
     manifest, digest = folder.manifest, folder.digest
 
@@ -185,8 +206,8 @@ def load_dataset(
         with open_folder(path, warn=False) as again:
             if again.digest != digest:
                 raise DamagedError("the dataset changed since it was loaded", where=path)
-            for checked in folder_episodes(again, indices=indices):
-                yield checked.episode
+            for checked in folder_episodes(again, indices=indices, untagged=stand_in):
+                yield checked.episode if stand_in is None else _without_policies(checked.episode)
 
     return Dataset(
         trajectories=trajectories,
@@ -200,6 +221,35 @@ def load_dataset(
         manifest=manifest,
         metadata=folder.metadata,
         _source=source,
+    )
+
+
+def _stand_in(folder: CheckedFolder) -> PolicySpec:
+    """Return a policy spec that fits the spaces of a folder, for the policies that it lacks.
+
+    Raises:
+        IncompatibleError: No policy can act in all of its action space.
+    """
+    from pbvf_offline.policies.spaces import actions_of
+    from pbvf_offline.policies.spec import PolicySpec
+
+    actions = actions_of(folder.action_space)
+    if actions is None:
+        raise IncompatibleError(
+            f"the action space {shorten(folder.action_space)} is not bounded",
+            where=folder.path / METADATA_FILE,
+            remedy="tag it with 'pbvf dataset tag': policies have bounds of their own",
+        )
+    return PolicySpec(folder.observation_space.shape[0], (), actions)
+
+
+def _without_policies(episode: Episode) -> Episode:
+    return replace(
+        episode,
+        theta=episode.theta[:0],
+        obs_mean=episode.obs_mean[:0],
+        obs_std=episode.obs_std[:0],
+        segment=np.full_like(episode.segment, -1),
     )
 
 

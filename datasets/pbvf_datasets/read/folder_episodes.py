@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from pbvf_datasets.format.dataset_rules import episodes_counted, steps_counted
-from pbvf_datasets.format.episode_rules import Problem
+from pbvf_datasets.format.episode_rules import TAGS, Problem
 from pbvf_datasets.format.schema import BLOB, FIELDS, METADATA_FILE
 from pbvf_datasets.read.episodes import (
     CheckedEpisode,
@@ -87,6 +87,18 @@ def folder_episodes(
     except DamagedError:
         data.walk()  # a file that is dangerous elsewhere is reported as that
         raise
+
+
+def is_tagged(folder: CheckedFolder) -> bool:
+    """Return whether the first episode of a folder says which policies acted.
+
+    Raises:
+        DamagedError: There is none, or it cannot be opened.
+        UnsafeError: It could read other files or load code.
+    """
+    first = folder.open_data().begin().group(b"episode_0")
+    infos = first.group(b"infos").members if b"infos" in first.members else {}
+    return any(_NAMES.get(b"infos/" + member) in TAGS for member in infos)
 
 
 def _numbers(

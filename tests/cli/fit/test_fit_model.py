@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli_tools import make, pbvf
+from pbvf_datasets import load_dataset
 from pbvf_offline.models.model_file import load_model
+from untagged import make_untagged
 
 SMALL = ("--hidden", "8,8", "--batch-size", "8", "--members", 2, "-q", "--json")
 FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--unroll", 2, "--updates", 30)
@@ -137,3 +139,21 @@ def test_errors_that_users_can_see(here, datasets):
     (here / "bad" / "data" / "main_data.hdf5").write_bytes(b"x")
     assert pbvf("fit-model", "bad", *argv).code in (3, 4)
     pbvf("fit-model", "lab/varied-v0", *argv, "--out", here).refused(2, "is a folder")
+
+
+def test_a_dataset_without_policies_has_its_actions_replayed(here, made):
+    """The same steps, written by stock Minari: the same trainings, another check."""
+    tagged = load_dataset("lab/varied-v0")
+    make_untagged("theirs/varied-v0", list(tagged.episodes), tagged.policies)
+    known = fit(*FIXED, "--seed", 0)
+    (here / "m.safetensors").unlink()
+    command = ("fit-model", "theirs/varied-v0", "--out", "m.safetensors", *FIXED, "--seed", 0)
+    ran = pbvf(*command, warns=True).ok()
+    assert (ran.json["loss"], ran.json["data_steps"]) == (known["loss"], known["data_steps"])
+    assert (ran.json["check"]["replayed"], known["check"]["replayed"]) == (True, False)
+    assert pbvf("info", "m.safetensors", "--json").ok().json["check"]["replayed"] is True
+    assert pbvf(*command, warns=True).ok().json["already_complete"]
+    assert pbvf(*command, "--updates", 40, warns=True).ok().json["updates"] == 40
+    ran = pbvf("fit-critic", "theirs/varied-v0", "--critic", "psvf", "--out", "c", warns=True)
+    assert ran.code == 5
+    assert "'pbvf dataset tag'" in ran.err

@@ -109,6 +109,10 @@ def show_model(path: Path) -> Shown:
 
 def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str]]:
     uses = ", ".join(payload["fit_for"]) or "nothing: its check failed"
+    about = dict(_environment_rows(payload, file.ensemble.spec))
+    if file.check is not None and file.check.replayed:
+        uses += "; checked by replaying stored actions"
+        about["policies"] = "not known: the data name none"
     return [
         ("path", str(payload["path"])),
         ("updates", f"{payload['updates']:,} of {payload['updates_wanted']:,}"),
@@ -117,7 +121,7 @@ def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str
             "networks",
             f"{payload['members']}, hidden layers {_sizes(payload['settings']['hidden'])}",
         ),
-        *_environment_rows(payload, file.ensemble.spec),
+        *about.items(),
         ("learned from", f"data with the digest {payload['dataset']}"),
         ("settings", pairs(payload["settings"])),
         ("trials", f"{len(file.trials):,} short trainings"),
