@@ -14,6 +14,7 @@ OWN = (
     "datasets/pbvf_datasets",
     "cli/pbvf_cli",
     "cli/pbvf_experiments",
+    "cli/pbvf_report",
     "cli/pbvf_runs",
 )
 

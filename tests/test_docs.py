@@ -21,6 +21,7 @@ import pbvf_cli
 import pbvf_datasets
 import pbvf_experiments
 import pbvf_offline
+import pbvf_report
 import pbvf_runs
 from cli_tools import pbvf
 from pbvf_cli.__main__ import main
@@ -119,7 +120,8 @@ NEEDS = {"pbvf_runs.loggers.wandb": "wandb"}  # modules that refuse to be import
 
 def modules() -> list[str]:
     found = []
-    for package in (pbvf_offline, pbvf_datasets, pbvf_runs, pbvf_cli, pbvf_experiments):
+    packages = (pbvf_offline, pbvf_datasets, pbvf_runs, pbvf_report, pbvf_cli, pbvf_experiments)
+    for package in packages:
         found.append(package.__name__)
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not info.name.endswith("__main__"):

@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "predict": ("predict", "Say what a critic makes of policies, without an environment."),
     "train-online": ("train_online", "Train policy and critic together in an environment."),
     "info": ("info", "Show what a dataset, critic, model, run, … holds and is made from."),
+    "report": ("report", "Write one HTML page about a dataset, critic, model, policies or run."),
     "verify": ("verify", "Check that a dataset, critic, model, run, … is whole and safe."),
     "dataset list": ("dataset.info:list_all", "List the datasets in the datasets' folder."),
     "dataset info": ("dataset.info:info", "Show what is in a dataset and where it came from."),

@@ -13,10 +13,9 @@ from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.fit.loop import Fit
-from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.io.tensor_file import Tensors, array_of
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.rollout.targets import chosen_rewards, segment_starts
+from pbvf_offline.rollout.targets import chosen_rewards, policy_returns
 from pbvf_offline.seeding import Stream, generator
 
 MAX_OBSERVATIONS = 10_000
@@ -75,7 +74,7 @@ def make_context(
         data.obs_index,
         data.initial_observations,
         data.policies.in_normaliser(normaliser.mean, normaliser.std),
-        _policy_returns(data, fit.settings),
+        policy_returns(data, chosen_rewards(data, fit.settings.reward)),
         seed=fit.settings.seed,
         environment=environment,
         dataset=dataset,
@@ -125,22 +124,6 @@ def context_of(
         returns=returns[kept],
         region=critic.view.region(critic.config.spec, theta),
     )
-
-
-def _policy_returns(data: Trajectories, settings: FitSettings) -> NDArray[np.float64]:
-    """Return the (P,) mean undiscounted return of each policy's segments."""
-    starts = segment_starts(data)
-    rewards = chosen_rewards(data, settings.reward)
-    totals = np.add.reduceat(rewards, starts[:-1])
-    policy = data.policy[starts[:-1]]
-    episode = data.episode[starts[:-1]]
-    # Only the last segment of a cut episode was cut itself.
-    final = np.append(episode[1:] != episode[:-1], True)
-    whole = ~(data.cut[episode] & final)
-    whole |= ~np.isin(policy, policy[whole])
-    size = len(data.policies)
-    count = np.bincount(policy[whole], minlength=size)
-    return np.bincount(policy[whole], totals[whole], size) / np.maximum(count, 1)
 
 
 def stored_context(

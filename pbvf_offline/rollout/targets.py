@@ -43,6 +43,24 @@ def segment_starts(data: Trajectories) -> NDArray[np.int64]:
     return np.flatnonzero(new)
 
 
+def policy_returns(data: Trajectories, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (P,) mean undiscounted return of each policy's segments, of rewards (N,).
+
+    Segments that a step budget cut count only for policies that have no others.
+    """
+    starts = segment_starts(data)
+    totals = np.add.reduceat(rewards, starts[:-1])
+    policy = data.policy[starts[:-1]]
+    episode = data.episode[starts[:-1]]
+    # Only the last segment of a cut episode was cut itself.
+    final = np.append(episode[1:] != episode[:-1], True)
+    whole = ~(data.cut[episode] & final)
+    whole |= ~np.isin(policy, policy[whole])
+    size = len(data.policies)
+    count = np.bincount(policy[whole], minlength=size)
+    return np.bincount(policy[whole], totals[whole], size) / np.maximum(count, 1)
+
+
 def discounted_to_go(
     rewards: NDArray[np.float64], starts: NDArray[np.int64], gamma: float
 ) -> NDArray[np.float64]:

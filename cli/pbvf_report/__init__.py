@@ -1,0 +1,1 @@
+"""One self-contained HTML page about datasets, models, critics, policies and runs."""

@@ -1,0 +1,78 @@
+"""What a page is about: files and folders, read and checked before they get here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.models.model_file import ModelFile
+    from pbvf_offline.policies.files import PoliciesFile
+    from pbvf_offline.policies.policy import Policies
+    from pbvf_offline.rollout.episodes import Trajectories
+    from pbvf_runs.records import Evaluation
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of the things that a page is about.
+
+    Attributes:
+        name: What the page calls it.
+        kind: ``dataset``, ``run``, ``critic``, ``model`` or ``policies``.
+        facts: Name and value, as ``pbvf info`` prints them.
+        settings: What it was made with.
+        digests: By which others name it; the first is its own.
+        made_from: What it names as made from, in words, and its digest.
+        data: Episodes of a dataset or run.
+        critic: A critic.
+        model: A learned environment.
+        policies: A policies file.
+        evaluations: Of the policy that a run learns.
+        training_returns: ``(step, return)`` of the training episodes of a finished run.
+        ascent: Gradient step to the policies on their way there.
+        film: Of its best policy: which one that is, and an MP4 file.
+    """
+
+    name: str
+    kind: str
+    facts: Sequence[tuple[str, str]] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    digests: Sequence[str] = ()
+    made_from: Sequence[tuple[str, str]] = ()
+    data: Trajectories | None = None
+    critic: CriticFile | None = None
+    model: ModelFile | None = None
+    policies: PoliciesFile | None = None
+    evaluations: Sequence[Evaluation] = ()
+    training_returns: Sequence[tuple[int, float]] = ()
+    ascent: Mapping[int, Policies] = field(default_factory=dict)
+    film: tuple[int, bytes] | None = None
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """What was measured of policies, as their file says; nothing in it is checked."""
+        origin = {} if self.policies is None else self.policies.origin
+        result = origin.get("result")
+        return result if isinstance(result, dict) else {}
+
+    def of_each_policy(self, name: str) -> NDArray[np.float64] | None:
+        """Return what was measured of each policy, (K,); None where the file has no such list."""
+        values = numbers(self.result.get(name))
+        if self.policies is None or values is None or len(values) != len(self.policies.policies):
+            return None
+        return values
+
+
+def numbers(value: object) -> NDArray[np.float64] | None:
+    """Return a list of finite numbers from a file as an array; None for anything else."""
+    if not isinstance(value, list) or not value:
+        return None
+    if any(type(v) not in (int, float) or not abs(v) < 1e300 for v in value):
+        return None
+    return np.array(value, np.float64)

@@ -1,0 +1,199 @@
+"""Pages of ``pbvf report`` in a headless Chromium, without a network."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cli_tools import make, pbvf
+from report_tools import write_policies
+
+pytest.importorskip("plotly", reason="plotly is not installed, which draws the charts")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no Chromium is installed: apt-get install chromium", allow_module_level=True)
+
+HOSTILE = (
+    "<img src=x onerror=hacked=1>",
+    "</script><script>hacked=1</script>",
+    '"><svg onload=hacked=1>',
+    "<a href='javascript:hacked=1'>x</a>",
+    "<!--<script>",
+    "{{ 7*7 }} %{x} \u2028 $x$",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    # Software drawing, so that WebGL is there without a graphics card; root needs --no-sandbox.
+    flags = ["--no-sandbox", "--enable-unsafe-swiftshader"]
+    with playwright.sync_playwright() as driver:
+        yield driver.chromium.launch(executable_path=CHROMIUM, args=flags)
+
+
+class Opened:
+    """A page, and what it did: requests, dialogs and messages."""
+
+    def __init__(self, context: Any, path: Path) -> None:
+        self.page = context.new_page()
+        self.did: list[str] = []
+        for event in ("request", "dialog", "pageerror", "console"):
+            self.page.on(event, lambda what, event=event: self._note(event, what))
+        self.page.goto(path.resolve().as_uri())
+        self.page.wait_for_selector(".plot .main-svg", state="attached")
+
+    def _note(self, event: str, what: Any) -> None:
+        text = what if event == "pageerror" else getattr(what, "url", None) or what.text
+        if "GPU stall" not in str(text):  # Chromium's remark on slow software drawing
+            self.did.append(f"{event} {text}")
+
+    def drawn(self, chart: int = 0) -> int:
+        """Number of points of a chart."""
+        script = (
+            "n => document.querySelectorAll('.plot')[n].data.reduce((a, t) => a + t.x.length, 0)"
+        )
+        return int(self.page.evaluate(script, chart))
+
+    def fill(self, **bounds: float) -> None:
+        for name, value in bounds.items():
+            self.page.fill(f"#{name}", str(value))
+            self.page.press(f"#{name}", "Enter")
+
+    def colours(self) -> int:
+        """Number of colours in the first chart, which a blank one has hardly any of."""
+        image = Image.open(io.BytesIO(self.page.locator(".plot").first.screenshot()))
+        return len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0))
+
+
+@contextmanager
+def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
+    context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
+    try:
+        yield Opened(context, path)
+    finally:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def page(drift: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "page.html"
+    make(drift, f"report lab/drift-v0 theta actions good grown deep --out {out}")
+    return out
+
+
+def test_a_page_opens_without_a_network_and_shows_something(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        assert shown.did == [f"request {page.as_uri()}"]
+        assert shown.colours() > 20
+        shown.page.evaluate("fetch('https://example.org').catch(() => 0)")
+        assert "Content Security Policy" in shown.did[1]
+
+
+def test_a_point_tells_its_numbers_to_mouse_and_keyboard(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        where = shown.page.evaluate(
+            "() => { const p = document.querySelector('.plot'), l = p._fullLayout,"
+            " b = p.getBoundingClientRect(), t = p.data[0];"
+            " return [b.x + l.xaxis._offset + l.xaxis.l2p(t.x[3]),"
+            " b.y + l.yaxis._offset + l.yaxis.l2p(t.y[3]), t.told[3]] }"
+        )
+        shown.page.mouse.move(where[0] - 3, where[1])
+        shown.page.mouse.move(where[0], where[1])
+        shown.page.wait_for_selector(".hoverlayer .hovertext")
+        assert shown.page.locator(".hoverlayer text").first.text_content() == "".join(where[2])
+        shown.page.locator(".plot").first.focus()
+        for _ in range(4):
+            shown.page.keyboard.press("ArrowRight")
+        assert shown.page.text_content("#said") == ", ".join(where[2])
+        assert any("return" in line for line in where[2])
+
+
+def test_filters_change_what_is_shown(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        before, low = (
+            shown.drawn(),
+            shown.page.evaluate("document.querySelector('.plot').data[0].y[0]"),
+        )
+        shown.fill(low=low, high=low)
+        assert 1 <= shown.drawn() < before
+        assert shown.page.text_content("#count").split(" of ")[0] != str(before)
+        shown.page.click("[type=reset]")
+        shown.page.wait_for_function(
+            f"document.querySelector('.plot').data[0].x.length == {before}"
+        )
+        shown.page.uncheck("[name=source]", force=True)
+        assert shown.drawn() == 0
+
+
+def test_light_and_dark(browser: Any, page: Path) -> None:
+    def look(shown: Opened) -> tuple[str, str]:
+        script = "[getComputedStyle(document.body).backgroundColor, document.querySelector('.plot')"
+        background, text = shown.page.evaluate(f"{script}._fullLayout.font.color]")
+        return background, text
+
+    with opened(browser, page, color_scheme="light") as shown:
+        light = look(shown)
+        shown.page.select_option("#theme", "dark")
+        dark = look(shown)
+    with opened(browser, page, color_scheme="dark") as shown:
+        assert look(shown) == dark
+        shown.page.select_option("#theme", "light")
+        assert look(shown) == light
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+
+
+def test_texts_of_files_are_texts(browser: Any, here: Path) -> None:
+    for number, text in enumerate(HOSTILE):
+        origin = {"made_by": text, "critic": text, "settings": {text: text}, "run": text}
+        result = {"returns": [1.0, 2.0, 3.0], text: text, "curve": [text]}
+        name = text.replace("/", "\N{DIVISION SLASH}")
+        write_policies(here / name, 3, origin | {"result": result, "number": number})
+    names = sorted(path.name for path in here.iterdir())
+    pbvf("report", *names, "--out", "page.html", "-q").ok()
+    with opened(browser, here / "page.html") as shown:
+        shown.page.locator(".plot").first.focus()
+        shown.page.keyboard.press("ArrowRight")
+        shown.page.locator("summary").first.click()
+        assert len(shown.did) == 1  # the file itself
+        found = shown.page.evaluate(
+            "[typeof hacked, document.scripts.length, document.querySelectorAll("
+            "'img,main a,svg a,[onload],[onerror],iframe').length]"
+        )
+        assert found == ["undefined", 3, 0]
+        assert names[0] in shown.page.text_content("#said")
+        shown_text = shown.page.text_content("main")
+        for text in HOSTILE[:-1]:
+            assert text in shown_text
+        legend = shown.page.locator(".legendtext").all_text_contents()
+        assert any("<img src=x onerror=hacked=1>" in text for text in legend)
+
+
+def test_ten_thousand_policies_can_be_worked_with(browser: Any, here: Path) -> None:
+    count = 10_000
+    write_policies(here / "many", count, {"result": {"returns": list(map(float, range(count)))}})
+    pbvf("report", "many", "--out", "page.html", "-q").ok()
+    with opened(browser, here / "page.html") as shown:
+        assert shown.page.evaluate("document.querySelector('.plot').data[0].type") == "scattergl"
+        assert shown.drawn() == count
+        shown.fill(low=9_000)
+        assert shown.drawn() == 1_000
+        shown.page.locator(".plot").first.focus()
+        shown.page.keyboard.press("ArrowLeft")
+        assert "policy 9999" in shown.page.text_content("#said")
+        shown.page.locator("summary").first.click()
+        shown.page.wait_for_selector("li:nth-child(200)")
+        assert shown.page.locator("li").count() == 200
+        assert shown.colours() > 5
+        assert len(shown.did) == 1
