@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.files import PoliciesFile
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.rollout.episodes import Trajectories
-    from pbvf_runs.records import Evaluation
+    from pbvf_runs.data import RunProgress
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class Source:
         critic: A critic.
         model: A learned environment.
         policies: A policies file.
-        evaluations: Of the policy that a run learns.
-        training_returns: ``(step, return)`` of the training episodes of a finished run.
+        progress: What a run has come to.
         ascent: Gradient step to the policies on their way there.
         film: Of its best policy: which one that is, and an MP4 file.
     """
@@ -49,8 +48,7 @@ class Source:
     critic: CriticFile | None = None
     model: ModelFile | None = None
     policies: PoliciesFile | None = None
-    evaluations: Sequence[Evaluation] = ()
-    training_returns: Sequence[tuple[int, float]] = ()
+    progress: RunProgress | None = None
     ascent: Mapping[int, Policies] = field(default_factory=dict)
     film: tuple[int, bytes] | None = None
 

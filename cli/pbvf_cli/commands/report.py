@@ -181,16 +181,13 @@ def _dataset(payload: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
 
 
 def _run(path: Path, payload: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
-    from pbvf_runs.data import kept_so_far
-    from pbvf_runs.records import StoredResult
+    from pbvf_runs.data import run_progress
 
-    result = StoredResult.read(path)
     digests = [payload["digest"], payload["data"], *payload["files"].values()]
     return {
         "data": None if data is None else data.trajectories,
         "digests": [digest for digest in digests if digest is not None],
-        "evaluations": kept_so_far(path)[2] if result is None else result.evaluations,
-        "training_returns": () if result is None else result.training_returns,
+        "progress": run_progress(path),
     }
 
 
