@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,24 @@ OPSET = 17
 IR_VERSION = 8
 INPUT = "obs"
 OUTPUT = "action"
+PRODUCER = "pbvf-offline"
+
+
+def onnx_package(where: str | os.PathLike[str], does: str) -> Any:
+    """Return the package ``onnx``, which ``does`` such files.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise UsageError(
+            f"onnx is not installed, which {does} such files",
+            where=where,
+            remedy="pip install 'pbvf-offline[onnx]'",
+        ) from error
+    return onnx
 
 
 def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
@@ -29,16 +48,8 @@ def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
     Raises:
         UsageError: onnx is not installed.
     """
-    try:
-        import onnx
-        from onnx import helper
-    except ImportError as error:
-        raise UsageError(
-            "onnx is not installed, which writes such files",
-            where="--format onnx",
-            remedy="pip install 'pbvf-offline[onnx]'",
-        ) from error
-
+    onnx = onnx_package("--format onnx", "writes")
+    helper = onnx.helper
     spec = policies.spec
     tensors = policy_tensors(policies, dtype)
     graph = _Graph()
@@ -78,7 +89,7 @@ def encode_onnx(policies: Policies, dtype: ExportType = "float64") -> bytes:
     )
     model = helper.make_model(
         made,
-        producer_name="pbvf-offline",
+        producer_name=PRODUCER,
         ir_version=IR_VERSION,
         opset_imports=[helper.make_opsetid("", OPSET)],
         doc_string=summary(spec),

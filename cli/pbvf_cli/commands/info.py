@@ -17,8 +17,8 @@ def info(
         str,
         argument(
             "PATH",
-            "A dataset's id or folder, a critic, model, policies or checkpoint file, the folder of "
-            "a run or of several, an archive or a signature.",
+            "A dataset's id or folder, a critic, model, policies or checkpoint file, an exported "
+            "policy, the folder of a run or of several, an archive or a signature.",
         ),
     ],
     *,

@@ -27,8 +27,8 @@ def verify(
         str,
         argument(
             "PATH",
-            "A dataset's id or folder, a critic, model, policies or checkpoint file, the folder of "
-            "a run or of several, or an archive.",
+            "A dataset's id or folder, a critic, model, policies or checkpoint file, an exported "
+            "policy, the folder of a run or of several, or an archive.",
         ),
     ],
     *,
@@ -84,6 +84,8 @@ def _rows(found: Verification) -> list[tuple[str, str]]:
         "unsafe": "do not open it with other tools",
         "unverified": "it has no manifest to check its content against",
     }
+    if found.manifest is None:
+        meanings["unverified"] = "it holds no digest to check its content against"
     if found.status == "unverified" and found.problems:
         meanings["unverified"] = "it could not be checked completely"
     rows = [

@@ -1,4 +1,4 @@
-"""Whether a tensor file is whole: critics, policies, models, and checkpoints of runs."""
+"""Whether a file is whole: critics, policies, models, checkpoints of runs, exported policies."""
 
 from __future__ import annotations
 
@@ -18,23 +18,34 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
+from pbvf_offline.exchange.exported import (
+    is_exported_graph,
+    is_exported_weights,
+    read_exported_graph,
+    read_exported_weights,
+)
 from pbvf_offline.io.durable import resource_error
 from pbvf_offline.io.reading import open_regular
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import read_header, read_tensor_file
 
+WEIGHTS: Final = "weights"
+GRAPH: Final = "onnx"
 _ENTRIES: Final = frozenset({"kind", "version", "content", "sha256"})
 
 
 def verify_file(path: Path) -> Verification:
-    """Check a critic, policies or model file, or the checkpoint of a run; see :func:`verify`.
+    """Check a critic, policies or model file, a checkpoint or an exported policy.
+
+    See :func:`verify`. What was exported for other programs holds no digest of its own.
 
     Raises:
-        UsageError: It does not exist, or is a file of another sort that has a better place.
+        UsageError: It does not exist, is a file of another sort that has a better place, or is a
+            graph and onnx is not installed.
         ResourceError: It cannot be read, or memory is short.
     """
     found = Findings()
-    kind, digest = "file", None
+    kind, digest = "file", ""
     try:
         kind, digest = _peek(path)
         check = _KINDS.get(kind)
@@ -52,14 +63,14 @@ def verify_file(path: Path) -> Verification:
     return Verification(
         path=path,
         kind=kind if kind in _KINDS else "file",
-        status=found.status(verified=True),
+        status=found.status(verified=bool(digest)),
         problems=tuple(found.problems),
-        digest=digest if not found.problems else None,
+        digest=(digest or None) if not found.problems else None,
     )
 
 
 def file_kind(path: Path) -> str:
-    """Return the kind that a tensor file gives itself; errors are those of :func:`_peek`."""
+    """Return the kind that a file gives itself; errors are those of :func:`_peek`."""
     return _peek(path)[0]
 
 
@@ -82,7 +93,7 @@ def start_of(path: Path) -> bytes:
 
 
 def _peek(path: Path) -> tuple[str, str]:
-    """Return kind and digest as a tensor file names them, reading only its header.
+    """Return kind and digest as a file names them, reading only its header; "": no digest.
 
     Whether they are true is for the decoder to say. The size that the header declares is
     compared with the file's, so that a long file of nothing is not read into memory.
@@ -96,13 +107,18 @@ def _peek(path: Path) -> tuple[str, str]:
     """
     try:
         with open_regular(path) as file:
-            _refuse_others(file.read(1024), path)
+            start = file.read(1024)
+            if is_exported_graph(start):
+                return GRAPH, ""
+            _refuse_others(start, path)
             file.seek(0)
             header = read_header(file, path)
     except OSError as error:
         raise resource_error(error, path) from error
     metadata = header.get("__metadata__")
     text = metadata.get("pbvf") if isinstance(metadata, dict) else None
+    if text is None and is_exported_weights(metadata):
+        return WEIGHTS, ""
     if not isinstance(text, str):
         raise IncompatibleError(
             "has no pbvf header entry: it is not a file of this project", where=path
@@ -176,7 +192,9 @@ def _check_checkpoint(path: Path) -> None:
             raise DamagedError(f"{name} is missing, misshapen or not finite", where=path)
 
 
-_KINDS: Final[Mapping[str, Callable[[Path], None]]] = {
+_KINDS: Final[Mapping[str, Callable[[Path], object]]] = {
+    WEIGHTS: read_exported_weights,
+    GRAPH: read_exported_graph,
     "policies": _check_policies,
     "critic": _check_critic,
     "model": _check_model,

@@ -66,6 +66,8 @@ KINDS: Final = {
     "critic": Kind(f"{_HERE}.learned:show_critic", _FILE),
     "model": Kind(f"{_HERE}.learned:show_model", _FILE),
     "policies": Kind(f"{_HERE}.policies:show", _FILE),
+    "weights": Kind(f"{_HERE}.policies:show_weights", _FILE),
+    "onnx": Kind(f"{_HERE}.policies:show_graph", _FILE),
     "checkpoint": Kind(f"{_HERE}.runs:show_checkpoint", _FILE),
     "file": Kind(f"{_HERE}.learned:refuse", _FILE),
 }

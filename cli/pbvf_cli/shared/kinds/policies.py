@@ -1,4 +1,4 @@
-"""Policies files: what one holds, for people and for programs."""
+"""Policies files, and policies exported for other programs: what one holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pbvf_cli.shared.terminal.output import Shown, number, pairs
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text, kind_text
 
 if TYPE_CHECKING:
+    from pbvf_offline.exchange.exported import ExportedFile, Tensor
     from pbvf_offline.policies.files import PoliciesFile
 
 
@@ -86,3 +87,57 @@ def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:
         elif name == "settings" and isinstance(value, dict):
             rows.append((name, pairs(value)))
     return rows or [("origin", "not said")]
+
+
+def show_weights(path: Path) -> Shown:
+    """Return what a state dict of ``policies export`` holds.
+
+    Raises:
+        PbvfError: As :func:`pbvf_offline.exchange.exported.read_exported_weights` does.
+    """
+    from pbvf_offline.exchange.exported import read_exported_weights
+
+    return _exported(path, read_exported_weights(path))
+
+
+def show_graph(path: Path) -> Shown:
+    """Return what an ONNX graph of ``policies export`` holds.
+
+    Raises:
+        PbvfError: As :func:`pbvf_offline.exchange.exported.read_exported_graph` does.
+    """
+    from pbvf_offline.exchange.exported import read_exported_graph
+
+    return _exported(path, read_exported_graph(path))
+
+
+def _exported(path: Path, file: ExportedFile) -> Shown:
+    from pbvf_offline.io.reading import file_digest
+
+    payload = {
+        "path": path,
+        "format": file.file_format,
+        "summary": file.summary,
+        **{
+            name: [vars(tensor) for tensor in getattr(file, name)]
+            for name in ("inputs", "outputs", "tensors")
+        },
+        "operators": file.operators,
+        "sha256": file_digest(path),
+    }
+    rows = [("path", str(path)), ("format", file.file_format), ("holds", file.summary)]
+    rows += [("takes", _tensor_text(tensor)) for tensor in file.inputs]
+    rows += [("gives", _tensor_text(tensor)) for tensor in file.outputs]
+    if file.operators is not None:
+        rows.append(("operators", pairs(file.operators)))
+    rows.append(("sha256", str(payload["sha256"])))
+    lines = [(tensor.name, tensor.dtype, _shape_text(tensor)) for tensor in file.tensors]
+    return Shown(payload, rows, (("tensor", "type", "shape"), lines))
+
+
+def _tensor_text(tensor: Tensor) -> str:
+    return f"{tensor.name}, {tensor.dtype} of shape {_shape_text(tensor)}"
+
+
+def _shape_text(tensor: Tensor) -> str:
+    return f"({', '.join('any' if n is None else str(n) for n in tensor.shape)})"
