@@ -8,6 +8,8 @@ from .exchange.importer import from_state_dict as from_state_dict
 from .exchange.stable_baselines import from_sb3 as from_sb3
 from .fit.critic_file import CriticFile as CriticFile
 from .fit.critic_file import load_critic as load_critic
+from .fit.rounds import RoundSettings as RoundSettings
+from .fit.rounds import round_defaults as round_defaults
 from .fit.settings import FitSettings as FitSettings
 from .fit.settings import default_fit_settings as default_fit_settings
 from .fit.settings import fit_defaults as fit_defaults
@@ -38,6 +40,7 @@ from .rollout.targets import observed_returns as observed_returns
 from .synthesis.ascent import synthesize as synthesize
 from .synthesis.model_evaluation import ModelEvaluator as ModelEvaluator
 from .synthesis.prediction import predict as predict
+from .synthesis.rounds_to_file import rounds_to_file as rounds_to_file
 from .synthesis.settings import SynthesisSettings as SynthesisSettings
 from .synthesis.settings import default_synthesis_settings as default_synthesis_settings
 from .synthesis.to_file import synthesize_to_file as synthesize_to_file

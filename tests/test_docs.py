@@ -24,6 +24,7 @@ import pbvf_offline
 import pbvf_report
 import pbvf_runs
 from cli_tools import pbvf
+from page_runner import blocks
 from pbvf_cli.__main__ import main
 from pbvf_cli.app import COMMANDS
 from pbvf_experiments.offline.experiment import summary
@@ -49,17 +50,13 @@ SMALLER = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-
-
 def test_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
-    text = "\n".join(blocks("bash"))
+    text = "\n".join(blocks(README, "bash"))
     for old, new in SMALLER.items():
         assert old in text, f"README no longer says {old!r}"
         text = text.replace(old, new)
@@ -70,7 +67,7 @@ def test_readme_runs(
         assert program == "pbvf"
         code = main(arguments)
         assert code == 0, f"{command} ended with {code}: {capsys.readouterr().err}"
-    python = blocks("python")
+    python = blocks(README, "python")
     assert len(python) == 2
     for code_block in python:
         exec(compile(code_block, "README.md", "exec"), {"__name__": "readme"})
