@@ -1,5 +1,6 @@
 from .envs.make import make_env as make_env
 from .envs.reference import EnvConfig as EnvConfig
+from .envs.reference import EnvReference as EnvReference
 from .envs.wrappers import Wrapper as Wrapper
 from .envs.wrappers import wrap as wrap
 from .exchange.exporter import export_policies as export_policies
