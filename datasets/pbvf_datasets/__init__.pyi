@@ -9,5 +9,6 @@ from .share.transfer import push as push
 from .write.edit import filter_dataset as filter_dataset
 from .write.edit import merge as merge
 from .write.edit import split as split
+from .write.rights import set_rights as set_rights
 from .write.tag import tag_dataset as tag_dataset
 from .write.writer import DatasetWriter as DatasetWriter

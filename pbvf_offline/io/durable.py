@@ -130,6 +130,17 @@ def make_folders(path: Path) -> None:
             sync_folder(folder.parent)  # a folder may allow making but not reading entries
 
 
+def exchange(one: Path, other: Path) -> bool:
+    """Have two files or folders change places in one step; return whether the system could."""
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux has it
+    if rename is None:
+        return False
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), flag) == 0)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames inside a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, printable
 from pbvf_offline.io.durable import (
+    exchange,
     make_folders,
     megabytes,
     path_exists,
@@ -310,6 +311,26 @@ class WorkFolder:
         try:
             with contextlib.suppress(OSError):
                 remove_tree(self._aside)
+                self.remove()
+        finally:
+            self.close()
+
+    def swap(self) -> None:
+        """Have ``build`` and the output change places in one step; remove the rest, let others in.
+
+        Where the system cannot, the output is replaced by two renames, as :meth:`publish` does.
+
+        Raises:
+            ConflictError: The output holds files that are not of such an output.
+            OSError: The disk or a permission refuses.
+        """
+        self.refuse_foreign()
+        if not exchange(self.build, self.path):
+            self.publish(replace=True)
+            return
+        sync_folder(self.path.parent)
+        try:
+            with contextlib.suppress(OSError):
                 self.remove()
         finally:
             self.close()

@@ -47,14 +47,14 @@ class _Plan(Record):
 _IDENTITY = tuple(field.name for field in fields(_Identity))
 
 
-def dataset_work(path: Path) -> WorkFolder:
-    """Return the folder in which the dataset at ``path`` is made."""
+def dataset_work(path: Path, suffix: str = "collecting") -> WorkFolder:
+    """Return the folder in which the dataset at ``path`` is made, or made otherwise."""
 
     def check(build: Path) -> None:
         where = build / MANIFEST_FILE
         verify_files(build, parse_manifest(read_plain(where), where))
 
-    return WorkFolder(path, "collecting", layout=DATASET_FILES, check=check)
+    return WorkFolder(path, suffix, layout=DATASET_FILES, check=check)
 
 
 def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:

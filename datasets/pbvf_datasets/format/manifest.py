@@ -59,6 +59,7 @@ _STATS: Mapping[str, tuple[type, ...]] = {
 _MORE: Mapping[str, tuple[type, ...]] = {
     "command": (str, type(None)),
     "repeatable": (bool,),  # since version 2
+    "known_as": (str,),  # since version 2
 }
 _MORE_STATS = ("normalisers", "terminated", "length")
 _SOURCE: Mapping[str, tuple[type, ...]] = {
@@ -124,7 +125,7 @@ def build_manifest(
         "format": FORMAT,
         "version": dataset_version(provenance),
         "files": {name: known.get(name) or file_entry(folder / name) for name in names},
-        "card": file_entry(folder / CARD_FILE),
+        "card": known.get(CARD_FILE) or file_entry(folder / CARD_FILE),
         "provenance": dict(provenance),
     }
     return {**body, "digest": manifest_digest(body)}
@@ -230,6 +231,8 @@ def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> 
     for name, kinds in _MORE.items():
         if name in provenance and type(provenance[name]) not in kinds:
             raise DamagedError(f"provenance.{name} is malformed", where=where)
+    if _SHA256.fullmatch(provenance.get("known_as", "0" * 64)) is None:
+        raise DamagedError("provenance.known_as is no digest", where=where)
     stats = _typed(provenance["stats"], _STATS, "provenance.stats", where, _MORE_STATS)
     returns = stats["return"]
     if returns is not None and (

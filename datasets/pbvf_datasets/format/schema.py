@@ -164,7 +164,8 @@ def dataset_version(provenance: Mapping[str, Any]) -> int:
     environments = [p.get("environment") for p in every]
     known = [EnvReference.from_dict(e, "environment") for e in environments if e is not None]
     version = format_version([PolicySpec.from_dict(provenance["spec"], "spec"), *known])
-    return max(version, 2) if any("repeatable" in p for p in every) else version
+    newer = any(key in p for p in every for key in ("repeatable", "known_as"))
+    return max(version, 2) if newer else version
 
 
 def all_provenance(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:

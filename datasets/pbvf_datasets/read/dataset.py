@@ -84,7 +84,8 @@ class Dataset:
         environment: ``id``, ``module``, ``kwargs`` and ``withheld`` as the file names them,
             or None. Only a description: nothing was built or imported.
         license: As the manifest says, or None.
-        digest: Content digest (sha256, hex).
+        digest: Content digest (sha256, hex): the manifest's, or the one that it had before licence
+            or authors were set. What is fitted to the data names them by it.
         verified: Whether a manifest vouches for the content.
         manifest: ``manifest.json``, or None.
         metadata: ``data/metadata.json``.
@@ -201,6 +202,7 @@ def load_dataset(
             elif cache:
                 store_cache(folder.digest, trajectories)
     manifest, digest = folder.manifest, folder.digest
+    provenance = {} if manifest is None else manifest["provenance"]
 
     def source(indices: Iterable[int]) -> Iterator[Episode]:
         with open_folder(path, warn=False) as again:
@@ -215,8 +217,8 @@ def load_dataset(
         observation_space=folder.observation_space,
         action_space=folder.action_space,
         environment=folder_environment(folder),
-        license=None if manifest is None else manifest["provenance"]["license"],
-        digest=digest,
+        license=provenance.get("license"),
+        digest=provenance.get("known_as", digest),
         verified=folder.verified,
         manifest=manifest,
         metadata=folder.metadata,

@@ -174,8 +174,7 @@ def check_sendable(out: Outgoing, allow: Collection[str] = ()) -> None:
         raise UsageError(
             "it has no licence, so nobody who gets it may use it",
             where=out.path,
-            remedy="choose one, such as CC-BY-4.0, and give it as --license to 'pbvf collect', or "
-            "to 'pbvf dataset merge' of this dataset into a new one",
+            remedy="choose one, such as CC-BY-4.0, and give it with 'pbvf dataset set --license'",
         )
     texts = {MANIFEST_FILE: out.manifest}
     folder = AsChecked(out)

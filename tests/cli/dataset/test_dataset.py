@@ -34,6 +34,24 @@ def folder(good: Path, root: Path) -> Path:
 # --------------------------------------------------------------------------------- info
 
 
+def test_fits_go_on_with_a_dataset_whose_licence_was_set(here: Path) -> None:
+    collect = ("collect", "toyenv:Toy-v0", "--dataset", "lab/a-v0", "--episodes", 4, "--seed", 0)
+    pbvf(*collect, "-q").ok()
+    fit = ("fit-critic", "lab/a-v0", "--critic", "psvf", "--hidden", 4, "--seed", 0, "--out", "c")
+    pbvf(*fit, "--updates", 3, "-q").ok()
+    ran = pbvf("dataset", "set", "lab/a-v0", "--license", "MIT", "--author", "Ada", "--json").ok()
+    assert (ran.json["license"], ran.json["authors"]) == ("MIT", ["Ada"])
+    assert pbvf(*fit, "--updates", 3, "--json", "-q").ok().json["already_complete"]
+    assert pbvf(*fit, "--updates", 5, "--json", "-q").ok().json["updates"] == 5
+    info = pbvf("info", "lab/a-v0", "--json").ok().json
+    assert info["provenance"]["known_as"] == pbvf("info", "c", "--json").ok().json["dataset"]
+    assert pbvf(*collect, "--license", "MIT", "--author", "Ada", "--json", "-q").json[
+        "already_complete"
+    ]
+    pbvf("dataset", "set", "lab/a-v0").refused(2, "--license or --author")
+    pbvf("dataset", "push", "lab/a-v0", here / "there", "-q").ok()
+
+
 def test_info_for_people(folder: Path) -> None:
     ran = pbvf("dataset", "info", "lab/toy-v0")
     assert (ran.code, ran.err) == (0, "")
