@@ -22,6 +22,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "compare": ("compare", "Play two sets of policies from the same starts, with statistics."),
     "predict": ("predict", "Say what a critic makes of policies, without an environment."),
     "train-online": ("train_online", "Train policy and critic together in an environment."),
+    "plot": ("plot", "Draw learning curves of training runs and fits, with intervals."),
     "info": ("info", "Show what a dataset, critic, model, run, … holds and is made from."),
     "report": ("report", "Write one HTML page about a dataset, critic, model, policies or run."),
     "verify": ("verify", "Check that a dataset, critic, model, run, … is whole and safe."),

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, shorten
 from pbvf_offline.exchange.output import already_written
 from pbvf_offline.io.durable import write_file
+from pbvf_runs.learning_curves import METRICS
+from pbvf_runs.statistics import FEWEST, STATISTICS
 
 if TYPE_CHECKING:
     from pbvf_runs.comparison import Comparison
+    from pbvf_runs.learning_curves import Group, Panel
 
 BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colours that colour-blind readers can tell apart (Okabe and Ito), but for yellow on white."""
 COLUMN: Final = 3.4
 """Width of a column of a paper, in inches."""
+_STYLES: Final = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
+_MOST_COLUMNS: Final = 3
 FORMATS: Final = (".png", ".svg", ".pdf")
 _METADATA: Final[dict[str, dict[str, None]]] = {
     ".png": {"Software": None},
@@ -125,6 +132,74 @@ def thousands(axes: Any) -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -> Any:
+    """Return a figure of learning curves, a panel an environment, as wide as a paper's column.
+
+    With five runs or more a line is the statistic over them, with its 95 % bootstrap interval as
+    a band; with fewer each run is a thin line too.
+
+    Args:
+        panels: What to draw.
+        metric: A name of :data:`pbvf_runs.learning_curves.METRICS`.
+        statistic: A name of :data:`pbvf_runs.statistics.STATISTICS`.
+    """
+    shown = METRICS[metric]
+    columns = min(_MOST_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    most = max(len(panel.groups) for panel in panels)
+    height = 2.3 + 0.15 * (most if most > 1 else 0)
+    figure = new_figure(COLUMN * columns, height * rows + 0.25)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    # A label looks the same in every panel; a line alone in its panel has none.
+    labels = dict.fromkeys(group.label for panel in panels for group in panel.groups)
+    looks = {label: index for index, label in enumerate(filter(None, labels))}
+    for axes, panel in zip(grid, panels, strict=False):
+        counts = {len(group.curves) for group in panel.groups}
+        equal = f" (n = {counts.pop()})" if len(counts) == 1 else ""
+        for group in panel.groups:
+            n = "" if equal else f"n = {len(group.curves)}"
+            label = ", ".join(filter(None, (group.label, n)))
+            _draw_group(axes, group, looks.get(group.label, 0), label)
+        axes.set_title(fill(f"{shorten(panel.title, 120)}{equal}", 46), fontsize=8)
+        axes.set_xlabel(shown.axis, fontsize=8)
+        axes.set_ylabel(shown.label, fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.margins(x=0.02)
+        thousands(axes)
+        if len(panel.groups) > 1:
+            legend_below(axes, columns=1)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(_explanation(panels, statistic), fontsize=7)
+    return figure
+
+
+def _draw_group(axes: Any, group: Group, index: int, label: str) -> None:
+    color, style = PALETTE[index % len(PALETTE)], _STYLES[index % len(_STYLES)]
+    found = group.estimate
+    if found.low is not None and found.high is not None:
+        axes.fill_between(group.steps, found.low, found.high, color=color, alpha=0.2, linewidth=0)
+    elif len(group.curves) > 1:
+        axes.plot(group.steps, group.values.T, color=color, alpha=0.4, linewidth=0.6)
+    dot = {"marker": "o", "markersize": 3} if len(group.steps) == 1 else {}
+    axes.plot(
+        group.steps, found.value, color=color, linestyle=style, linewidth=1.4, label=label, **dot
+    )
+
+
+def _explanation(panels: Sequence[Panel], statistic: str) -> str:
+    """Return what lines and bands are, for the title of a figure."""
+    groups = [group for panel in panels for group in panel.groups]
+    parts = []
+    if any(len(group.curves) > 1 for group in groups):
+        parts.append(f"line: {STATISTICS[statistic][0]} over n seeds")
+    if any(group.estimate.low is not None for group in groups):
+        parts.append("band: 95 % bootstrap interval")
+    if any(1 < len(group.curves) < FEWEST for group in groups):
+        parts.append("thin: each seed")
+    return "; ".join(parts) or "n: number of seeds"
 
 
 def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) -> Any:

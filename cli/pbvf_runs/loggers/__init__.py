@@ -2,7 +2,8 @@
 
 A new logger is one file: a module of this package, called as users call the logger, with a class
 ``Log`` that does what :class:`Logger` says. A package adds one with the entry point group
-``pbvf_runs.loggers``. What loggers write is derived: nothing here ever reads it back. A logger
+``pbvf_runs.loggers``. What loggers write is derived: no run or fit ever reads it back, and only
+``pbvf plot`` looks at the ``metrics.jsonl`` of fits. A logger
 that needs a package of an extra refuses, when its module is imported, to be without it.
 """
 
