@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dataset split": ("dataset.edit:split", "Split a dataset into several by whole episodes."),
     "dataset tag": ("dataset.edit:tag", "Tag another program's dataset with its policies."),
     "dataset set": ("dataset.rights:set_", "Set a dataset's licence and authors; data stay."),
+    "dataset delete": ("dataset.delete:delete", "Delete datasets, or what was begun of them."),
     "dataset push": ("dataset.share:push", "Send a dataset to another place."),
     "dataset pull": ("dataset.share:pull", "Fetch a dataset from another place."),
     "dataset pack": ("dataset.share:pack", "Put a dataset into one tar file."),
