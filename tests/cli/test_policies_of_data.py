@@ -138,6 +138,7 @@ def test_one_as_a_base_and_the_best_for_other_programs(drift: Path, here: Path) 
     [
         (FRAGMENTS, ["--top", 3], 5, "acted by several policies, so its return belongs to none"),
         ("grown", ["--top", 3], 2, "holds no returns; give --critic FILE"),
+        ("typo.safetensors", [], 2, "typo.safetensors: does not exist"),
         (FRAGMENTS, ["--index", 9999], 2, "--index: 9999 is not in 0"),
         (FRAGMENTS, ["--index", 1, "--top", 2], 2, "either --index or --top"),
     ],
@@ -180,7 +181,12 @@ def test_policies_of_other_arguments_than_the_critics_are_warned_of(
     reference = EnvReference("ToyDrift-v0", "toyenv", {"max_episode_steps": 9})
     replace(load_policies(drift / "grown"), environment=reference).save(here / "other")
     best = ("--top", 1, "--critic", drift / "theta", "--out", "p")
-    for argv in (("predict", drift / "theta", "other"), (*EXPORT, "other", *best)):
+    climb = ("synthesize", drift / "theta", "--from", "other", "--steps", 1, "--seed", 0)
+    for argv in (
+        ("predict", drift / "theta", "other"),
+        (*EXPORT, "other", *best),
+        (*climb, "--out", "q"),
+    ):
         ran = pbvf(*argv, "-q", warns=True).ok()
         assert "other comes from ToyDrift-v0 with max_episode_steps=9 and is used in" in ran.err
         assert ran.err.count("\n") == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.critics import load_evaluator, refuse_unread
+from pbvf_cli.shared.critics import load_evaluator, refuse_unread, warn_if_other_than
 from pbvf_cli.shared.curves import Curve
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.registered import CurveLoggers, Wrappers
@@ -187,14 +187,17 @@ def _defaults(
 def _started(path: Path, critic: CriticFile) -> Policies:
     """Return the policies of a file that are to be climbed.
 
+    Warns where they come from another environment than the critic.
+
     Raises:
         IncompatibleError: The critic does not read them.
     """
     from pbvf_offline.policies.files import load_policies
 
-    loaded = load_policies(path).policies
-    refuse_unread(critic, loaded.spec, path)
-    return loaded
+    loaded = load_policies(path)
+    refuse_unread(critic, loaded.policies.spec, path)
+    warn_if_other_than(critic, loaded.environment, path)
+    return loaded.policies
 
 
 def _refuse_other_architecture(settings: SynthesisSettings, critic: CriticFile) -> None:

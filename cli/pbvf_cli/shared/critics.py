@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pbvf_cli.shared.policies import GivenPolicies
     from pbvf_cli.shared.terminal.output import Sink
+    from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.spec import PolicySpec
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
@@ -39,14 +40,22 @@ def load_judge(
     Raises:
         PbvfError: It cannot be read, or does not read such policies.
     """
-    from pbvf_cli.shared.environments import warn_if_other
     from pbvf_offline.fit.critic_file import load_critic
 
     judge = load_critic(path, device)
     refuse_unread(judge, given.policies.spec, name)
-    if judge.context.environment is not None:
-        warn_if_other(judge.context.environment, [(given.environment, Path(name))])
+    warn_if_other_than(judge, given.environment, name)
     return judge
+
+
+def warn_if_other_than(
+    critic: CriticFile, environment: EnvReference | None, where: Path | str
+) -> None:
+    """Warn where policies of a file ``where`` come from another environment than a critic."""
+    from pbvf_cli.shared.environments import warn_if_other
+
+    if critic.context.environment is not None:
+        warn_if_other(critic.context.environment, [(environment, Path(where))])
 
 
 def load_evaluator(

@@ -83,7 +83,7 @@ def open_policies(name: str, *, require_manifest: bool) -> GivenPolicies:
         PbvfError: As ``load_policies``, ``load_dataset`` and ``load_run`` do.
     """
     path = Path(name)
-    if path.is_file():
+    if path.is_file() or path.suffix == ".safetensors":  # a file that is missing is called one
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.policies.files import load_policies
 
