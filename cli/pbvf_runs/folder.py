@@ -36,10 +36,16 @@ _FILES: Final = (
     *(CONFIG_FILE, PENDING_FILE, TAIL_FILE, CRITIC_FILE, POLICY_FILE, METRICS_FILE, RESULT_FILE),
     CHECKPOINT_FILE,
 )
-_OWN: Final = re.compile(
+PORTABLE: Final = re.compile(
     "|".join(map(re.escape, _FILES))
-    + r"|(critic|policy)-\d{7,}\.safetensors"
-    + rf"|{EPISODES_FOLDER}/({SHARD_NAME})?|{EVENTS_FOLDER}/(events[^/]*)?|{LOGS_FOLDER}/.*"
+    + rf"|(critic|policy)-\d{{7,}}\.safetensors|{EPISODES_FOLDER}/{SHARD_NAME}"
+)
+"""Matches what goes along when a run goes elsewhere: all that continuing it needs, and its metrics.
+
+TensorBoard's events name the host and the time, and other loggers may.
+"""
+_OWN: Final = re.compile(
+    rf"{PORTABLE.pattern}|{EPISODES_FOLDER}/|{EVENTS_FOLDER}/(events[^/]*)?|{LOGS_FOLDER}/.*"
 )
 """Matches what a run writes in its folder; what else is there is its user's and stays."""
 
@@ -129,6 +135,12 @@ def own_entries(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path, is_own in entries(folder, _OWN) if is_own]
+
+
+def portable_files(folder: Path) -> list[str]:
+    """Return the files of a run that go along when it goes elsewhere, relative to its folder."""
+    names = [path.relative_to(folder).as_posix() for path in own_entries(folder)]
+    return sorted(name for name in names if PORTABLE.fullmatch(name))
 
 
 def finished_run(

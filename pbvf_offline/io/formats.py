@@ -10,7 +10,7 @@ program's is refused, and the message says to upgrade.
 2  policies of a family other than the MLP with tanh; environments with wrappers; critics fitted
    to imagined returns or with another augmentation than relabelling; critics that read
    fingerprints; datasets from environments that are not repeatable; runs that start from a
-   given policy
+   given policy; bundles
 == ==========================================================================================
 """
 

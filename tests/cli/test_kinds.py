@@ -36,6 +36,8 @@ def made(drift: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset pack lab/drift-v0 packed",
         "dataset keygen key",
         "dataset sign lab/drift-v0 --key key",
+        "pack theta grown one bundled.tar",
+        "unpack bundled.tar --out bundle",
     )
 
 
@@ -62,6 +64,10 @@ THINGS = {
     "packed": "archive",
     "weights": "weights",
     "graph": "onnx",
+    "bundled.tar": "archive",
+    "bundle": "bundle",
+    "bundle/theta": "critic",
+    "bundle/one": "run",
 }
 EXPORTED = ("weights", "onnx")  # for other programs, without a digest of ours
 
@@ -230,7 +236,8 @@ def test_a_graph_cut_short_or_without_its_package(
         ("one/pending.safetensors", "a part of a run"),
         ("datasets/lab/drift-v0/README.md", "a part of a dataset"),
         ("datasets/lab/drift-v0/data/metadata.json", "a part of a dataset"),
-        ("datasets", "neither a dataset's nor a run's"),
+        ("bundle/README.md", "a part of a bundle; give bundle"),
+        ("datasets", "neither a dataset's, a bundle's nor a run's"),
         ("lab/none-v0", "there is no dataset"),
     ],
 )

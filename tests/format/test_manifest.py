@@ -106,7 +106,7 @@ ESCAPES = ("../x", "/x", "data/../../x", "..\\x", "~/x", "C:/x", "data/x\0")
 def test_a_name_that_leads_out_is_unsafe(folder, name):
     data = resealed(folder, lambda m: m["files"].update({name: {"size": 1, "sha256": "0" * 64}}))
     for image in (data, data.replace(b'"digest":"', b'"digest":"0')):  # whatever else is wrong
-        with pytest.raises(UnsafeError, match="outside the dataset's folder") as error:
+        with pytest.raises(UnsafeError, match="outside its folder") as error:
             parse_manifest(image, "d/manifest.json")
         assert error.value.exit_code == 4
         assert error.value.where == "d/manifest.json"
@@ -128,7 +128,7 @@ def test_every_reader_of_a_manifest_refuses_a_name_that_leads_out(tmp_path, monk
         "merge": lambda: merge([NAME, NAME], "lab/other-v0"),
     }
     for reader, read in readers.items():
-        with pytest.raises(UnsafeError, match="outside the dataset's folder") as error:
+        with pytest.raises(UnsafeError, match="outside its folder") as error:
             read()
         assert error.value.exit_code == 4, reader
         assert "manifest.json" in str(error.value), reader

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hostile import make
+from cli_tools import content
+from hostile import BOX_SPEC, make
+from libtools import make_data, make_file, make_policies
 from pbvf_datasets.share.privacy import Machine
 from pbvf_datasets.share.remotes import web
+from pbvf_offline.io.reading import file_digest
+from pbvf_offline.policies.files import PoliciesFile
+from pbvf_runs import sharing
+from pbvf_runs.train import train_run
+from run_tools import run_config
 
 NAME = "lab/toy-v0"
 SOMEBODY = Machine(frozenset({"alice"}), frozenset({"box7"}), frozenset({"/home/alice"}))
@@ -23,6 +30,36 @@ SOMEBODY = Machine(frozenset({"alice"}), frozenset({"box7"}), frozenset({"/home/
 def licensed(root: Path, name: str = NAME, **options: Any) -> Path:
     """Return the folder of a dataset that may be sent."""
     return make(root, name, **{"license": "CC-BY-4.0", "authors": ["A. Nobody"], **options})
+
+
+def loose(folder: Path) -> list[Path]:
+    """Return a critic, policies that name it, and a finished run, in a new folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    critic, policies, run = (folder / name for name in ("toy-v0.safetensors", "grown", "run"))
+    data = make_data(BOX_SPEC, policies=4, length=3)
+    critic.write_bytes(make_file(data=data).encode())
+    origin = {"made_by": "synthesize", "critic": file_digest(critic)}
+    PoliciesFile(make_policies(BOX_SPEC, 2), None, origin).save(policies)
+    train_run(run_config(evaluations=2), run, 60, snapshots=(30,))
+    return [critic, policies, run]
+
+
+def bundled(folder: Path) -> Path:
+    """Return the folder of a bundle of them that may be sent; it is called as the dataset is."""
+    target = folder / NAME
+    sharing.push(
+        [str(path) for path in loose(folder / "loose")],
+        str(target),
+        license="CC-BY-4.0",
+        authors=["A. Nobody"],
+    )
+    return target
+
+
+def largest(folder: Path) -> str:
+    """Return the name of the largest file of a dataset or bundle."""
+    files = content(folder)
+    return max(files, key=lambda name: len(files[name]))
 
 
 def names(folder: Path) -> list[str]:

@@ -7,13 +7,22 @@ from pathlib import Path
 import pytest
 
 from pbvf_datasets.share.privacy import Machine
-from share_tools import SOMEBODY, licensed, without_pauses
+from share_tools import SOMEBODY, bundled, licensed, without_pauses
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset that may be sent, read only."""
     return licensed(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture(scope="session", params=["dataset", "bundle"])
+def thing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset or a bundle that may be sent, read only; as NAME both go to one place here."""
+    if request.param == "dataset":
+        path: Path = request.getfixturevalue("made")
+        return path
+    return bundled(tmp_path_factory.mktemp("bundled"))
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +33,10 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def root(root: Path) -> Path:
-    """The folder of datasets."""
+def root(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of datasets, and the current one."""
     root.mkdir()
+    monkeypatch.chdir(root)
     return root
 
 

@@ -22,7 +22,7 @@ from cli_tools import content
 from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share import archive
-from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header, pack, unpack
+from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -31,18 +31,33 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from share_tools import NAME, licensed, names
+from pbvf_runs import sharing
+from share_tools import NAME, largest, licensed, names
 from watching import watching
 
 DATA = "data/main_data.hdf5"
 
 
+def pack(folder, file, **options):
+    return sharing.pack([folder], file, **options)
+
+
+def unpack(file, name=NAME, **options):
+    return sharing.unpack(file, name, **options)
+
+
 @pytest.fixture(scope="module")
-def packed(made, tmp_path_factory):
+def packed(thing, tmp_path_factory):
     """Its archive, read only."""
     file = tmp_path_factory.mktemp("packed") / "toy.tar"
-    pack(made, file)
+    pack(thing, file)
     return file
+
+
+def position(found, folder):
+    """The place of the largest file among the members."""
+    names = [info.name for info, _ in found]
+    return names.index(f"toy-v0/{largest(folder)}")
 
 
 def members(file):
@@ -64,35 +79,42 @@ def rebuilt(file, target, change):
 # ---------------------------------------------------------------------------- there and back
 
 
-def test_there_and_back(made, root, tmp_path):
+def test_there_and_back(thing, root, tmp_path):
     told = []
     file = tmp_path / "toy.tar"
-    result = pack(made, file, progress=lambda *n: told.append(n))
+    result = pack(thing, file, progress=lambda *n: told.append(n))
     assert (result.size, result.already_complete) == (file.stat().st_size, False)
     assert told[-1] == (result.size, result.size)
     assert names(tmp_path) == ["root", "toy.tar"]
     assert result.size % RECORD == 0
     told.clear()
     arrived = unpack(file, progress=lambda *n: told.append(n))
-    assert (arrived.dataset, arrived.path) == (NAME, root / NAME)
-    assert content(root / NAME) == content(made)
+    assert root / arrived.path == root / NAME
+    assert content(root / NAME) == content(thing)
     assert names(root / "lab") == ["toy-v0"]
     assert told[-1][0] <= told[-1][1] == result.size
     assert unpack(file).already_complete
-    assert unpack(file, "lab/other-v0").path == root / "lab/other-v0"
-    assert content(root / "lab/other-v0") == content(made)
+    unpack(file, "lab/other-v0")
+    assert content(root / "lab/other-v0") == content(thing)
 
 
-def test_equal_datasets_equal_bytes_wherever_they_lie(made, packed, tmp_path):
-    copy = Path(shutil.copytree(made, tmp_path / "renamed"))
+def test_without_a_name_it_is_called_as_it_calls_itself(made, packed, root):
+    arrived = sharing.unpack(packed)
+    assert arrived.dataset in (NAME, "toy-v0")
+    assert root / arrived.path == root / arrived.dataset
+    assert archive.unpack(packed).path == root / NAME if arrived.dataset == NAME else True
+
+
+def test_equal_things_equal_bytes_wherever_they_lie(thing, packed, tmp_path):
+    copy = Path(shutil.copytree(thing, tmp_path / "renamed"))
     for path in copy.rglob("*"):
         os.utime(path, (1, 1))
-    (copy / "data/metadata.json").chmod(0o600)
+    (copy / largest(copy)).chmod(0o600)
     pack(copy, tmp_path / "again.tar")
     assert (tmp_path / "again.tar").read_bytes() == packed.read_bytes()
 
 
-def test_tar_and_sha256sum_read_it(made, packed, tmp_path):
+def test_tar_and_sha256sum_read_it(thing, packed, tmp_path):
     found = members(packed)
     order = [info.name.removeprefix("toy-v0/") for info, _ in found]
     assert order[0] == "manifest.json"
@@ -106,7 +128,7 @@ def test_tar_and_sha256sum_read_it(made, packed, tmp_path):
         cwd=tmp_path / "toy-v0",
     )
     (tmp_path / "toy-v0/SHA256SUMS").unlink()
-    assert content(tmp_path / "toy-v0") == content(made)
+    assert content(tmp_path / "toy-v0") == content(thing)
 
 
 def test_a_header_is_as_other_programs_write_and_read_it():
@@ -127,33 +149,33 @@ def test_folder_names():
         assert folder_name(odd) == "dataset"
 
 
-def test_packing_again_and_over_something_else(made, tmp_path):
+def test_packing_again_and_over_something_else(thing, tmp_path):
     file = tmp_path / "toy.tar"
-    pack(made, file)
+    pack(thing, file)
     before = file.stat().st_mtime_ns
-    assert pack(made, file).already_complete
+    assert pack(thing, file).already_complete
     assert file.stat().st_mtime_ns == before
     good = file.read_bytes()
     with tarfile.open(tmp_path / "mine.tar", "w") as archive:
-        archive.add(made / "README.md", "README.md")
+        archive.add(thing / "README.md", "README.md")
     mine = (b"mine", (tmp_path / "mine.tar").read_bytes())
     for other in (good[:-1], good[:-1] + b"x", *mine, b""):
         file.write_bytes(other)
         with pytest.raises(ConflictError, match="--overwrite") as error:
-            pack(made, file)
+            pack(thing, file)
         assert error.value.exit_code == 7
         assert file.read_bytes() == other
         if other in mine:
             with pytest.raises(ConflictError, match="no archive"):
-                pack(made, file, overwrite=True)
+                pack(thing, file, overwrite=True)
             assert file.read_bytes() == other
             continue
-        pack(made, file, overwrite=True)
+        pack(thing, file, overwrite=True)
         assert file.read_bytes() == good
     with pytest.raises(UsageError, match="folder"):
-        pack(made, tmp_path)
+        pack(thing, tmp_path)
     with pytest.raises(UsageError, match="no folder"):
-        pack(made, file / "x.tar")
+        pack(thing, file / "x.tar")
 
 
 def test_only_whole_datasets_with_a_manifest_are_packed(made, tmp_path):
@@ -164,7 +186,7 @@ def test_only_whole_datasets_with_a_manifest_are_packed(made, tmp_path):
     with h5py.File(bare / "data/main_data.hdf5", "a") as file:
         for episode in file.values():
             del episode["infos"]
-    with pytest.raises(IncompatibleError, match=r"not policy-tagged.*collect it with") as error:
+    with pytest.raises(IncompatibleError, match=r"not policy-tagged.*dataset tag") as error:
         pack(bare, tmp_path / "x.tar")
     assert "merge" not in str(error.value)  # which would refuse it too
     damaged = Path(shutil.copytree(made, tmp_path / "damaged"))
@@ -174,8 +196,8 @@ def test_only_whole_datasets_with_a_manifest_are_packed(made, tmp_path):
     assert names(tmp_path) == ["bare", "damaged"]
 
 
-def test_the_card_and_the_signature_travel_as_they_are(made, root, tmp_path):
-    copy = Path(shutil.copytree(made, tmp_path / "copy"))
+def test_the_card_and_the_signature_travel_as_they_are(thing, root, tmp_path):
+    copy = Path(shutil.copytree(thing, tmp_path / "copy"))
     (copy / "README.md").write_text("# mine")
     (copy / "manifest.json.sig").write_bytes(bytes(range(64)))
     pack(copy, tmp_path / "x.tar")
@@ -189,17 +211,40 @@ def test_the_card_and_the_signature_travel_as_they_are(made, root, tmp_path):
     assert content(root / "lab/y-v0") == content(copy)
 
 
-def test_what_stands_there(made, packed, root):
+def test_what_stands_there(thing, packed, root):
     other = licensed(root, license="MIT")
     before = content(other)
-    with pytest.raises(ConflictError, match="another dataset"):
+    with pytest.raises(ConflictError, match=r"another dataset|is not this bundle|did not write"):
         unpack(packed)
     assert content(other) == before
+    shutil.rmtree(other)
+    unpack(packed)
+    card = root / NAME / "README.md"
+    card.write_text("mine")
+    assert unpack(packed).already_complete  # cards may be edited
+    (root / NAME / largest(thing)).write_bytes(b"")
+    with pytest.raises(PbvfError, match="--overwrite"):
+        unpack(packed)
+    (root / NAME / "notes").write_text("mine")
+    with pytest.raises(ConflictError, match="notes"):
+        unpack(packed, overwrite=True)
+    (root / NAME / "notes").unlink()
     unpack(packed, overwrite=True)
+    assert content(root / NAME) == content(thing)
+    with pytest.raises(UsageError):
+        unpack(packed, "..")
+
+
+def test_another_dataset_is_replaced_when_asked(made, root, tmp_path):
+    archive.pack(made, tmp_path / "x.tar")
+    licensed(root, license="MIT")
+    with pytest.raises(ConflictError, match="another dataset"):
+        archive.unpack(tmp_path / "x.tar")
+    archive.unpack(tmp_path / "x.tar", overwrite=True)
     assert content(root / NAME) == content(made)
     for bad in ("../x-v0", "x"):
         with pytest.raises(UsageError):
-            unpack(packed, bad)
+            archive.unpack(tmp_path / "x.tar", bad)
 
 
 # --------------------------------------------------------------------------------- damage
@@ -233,10 +278,11 @@ def test_no_flipped_byte_goes_unnoticed(packed, root, tmp_path):
     assert names(root / "lab") == []
 
 
-def test_damage_is_noticed_although_the_dataset_stands_there(packed, root, tmp_path):
+def test_damage_is_noticed_although_it_stands_there(thing, packed, root, tmp_path):
     unpack(packed)
     data = bytearray(packed.read_bytes())
-    data[members(packed)[3][0].offset_data + 5000] ^= 1
+    found = members(packed)
+    data[found[position(found, thing)][0].offset_data + 3000] ^= 1
     (tmp_path / "x.tar").write_bytes(data)
     with pytest.raises(DamagedError, match="sha256"):
         unpack(tmp_path / "x.tar")
@@ -292,8 +338,8 @@ def test_strange_members_are_exit_4(packed, root, tmp_path, name):
         assert names(tmp_path) == ["root", "secret", "x.tar"]
 
 
-def test_a_tar_that_other_programs_made_is_exit_3_and_says_what_to_do(made, root, tmp_path):
-    copy = Path(shutil.copytree(made, tmp_path / "toy-v0"))
+def test_a_tar_that_other_programs_made_is_exit_3_and_says_what_to_do(thing, root, tmp_path):
+    copy = Path(shutil.copytree(thing, tmp_path / "toy-v0"))
     for flags in ("-cf", "-czf"):
         command = ["tar", flags, tmp_path / "x.tar", "--format=gnu", "-C", tmp_path, copy.name]
         subprocess.run(command, check=True)
@@ -317,28 +363,28 @@ def test_members_that_are_missing_or_elsewhere(packed, root, tmp_path):
     assert names(root) == []
 
 
-def test_other_sizes_than_listed(made, root, tmp_path, packed):
+def test_other_sizes_than_listed(thing, root, tmp_path, packed):
     def grow(found):
-        info, data = found[3]
-        assert info.name.endswith(DATA)
+        at = position(found, thing)
+        info, data = found[at]
         info.size += 1
-        found[3] = info, data + b"x"
+        found[at] = info, data + b"x"
 
     with pytest.raises(DamagedError, match="the manifest says"):
         unpack(rebuilt(packed, tmp_path / "x.tar", grow))
     data = packed.read_bytes()
     with tarfile.open(packed) as archive:
-        at = archive.getmember(f"toy-v0/{DATA}").offset
+        at = archive.getmember(f"toy-v0/{largest(thing)}").offset
     for size in (2**40, 2**70):
-        huge = data[:at] + header(f"toy-v0/{DATA}", size) + data[at + BLOCK :]
+        huge = data[:at] + header(f"toy-v0/{largest(thing)}", size) + data[at + BLOCK :]
         assert refused(tmp_path / "x.tar", huge, root).exit_code == 3
     first = header("toy-v0/manifest.json", 2**35) + data[BLOCK:]
     assert refused(tmp_path / "x.tar", first, root).exit_code == 4
 
 
-def test_a_manifest_that_lists_more_than_there_is(made, root, tmp_path):
-    copy = Path(shutil.copytree(made, tmp_path / "copy"))
-    rewrite_manifest(copy, lambda m: m["files"][DATA].update(size=2**60))
+def test_a_manifest_that_lists_more_than_there_is(thing, root, tmp_path):
+    copy = Path(shutil.copytree(thing, tmp_path / "copy"))
+    rewrite_manifest(copy, lambda m: m["files"][largest(thing)].update(size=2**60))
     manifest = (copy / "manifest.json").read_bytes()
     head = header("toy-v0/manifest.json", len(manifest)) + manifest + bytes(-len(manifest) % BLOCK)
     error = refused(tmp_path / "x.tar", head + bytes(RECORD), root)
@@ -404,11 +450,11 @@ def _by_hand(folder, file):
     return file
 
 
-def test_the_folder_is_named_as_the_dataset_calls_itself(made, packed, root, tmp_path):
-    assert _by_hand(made, tmp_path / "x.tar").read_bytes() == packed.read_bytes()
+def test_the_folder_is_named_as_it_calls_itself(thing, packed, root, tmp_path):
+    assert _by_hand(thing, tmp_path / "x.tar").read_bytes() == packed.read_bytes()
     renamed = packed.read_bytes()
     for info, _ in members(packed):
-        name = info.name.replace("toy-v0", "boy-v0")
+        name = info.name.replace("toy-v0/", "boy-v0/", 1)
         at = info.offset_data - BLOCK
         renamed = renamed[:at] + header(name, info.size) + renamed[at + BLOCK :]
     assert "its folder is called" in str(refused(tmp_path / "y.tar", renamed, root))
@@ -423,7 +469,7 @@ def test_a_dataset_without_a_usable_name_needs_one(made, root, tmp_path):
         reseal(copy)
         pack(copy, tmp_path / "x.tar", overwrite=True)
         with pytest.raises(UsageError, match="give an id"):
-            unpack(tmp_path / "x.tar")
+            unpack(tmp_path / "x.tar", None)
     unpack(tmp_path / "x.tar", NAME)
     assert content(root / NAME) == content(copy)
     assert names(tmp_path) == ["copy", "root", "x.tar"]

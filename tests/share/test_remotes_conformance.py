@@ -14,9 +14,10 @@ from cli_tools import content
 from pbvf_datasets.share.remote import MissingFileError, Remote, WritableRemote
 from pbvf_datasets.share.remotes import REMOTES, remote_at
 from pbvf_datasets.share.remotes.folder import FolderRemote
-from pbvf_datasets.share.transfer import pull, push
+from pbvf_datasets.share.transfer import pull
 from pbvf_offline.errors import DamagedError, NetworkError, PbvfError, UsageError
-from share_tools import NAME
+from pbvf_runs import sharing
+from share_tools import NAME, largest
 
 SECRET = "s3cr3t"
 MEMBERS = list(dict.fromkeys(REMOTES[scheme] for scheme in REMOTES))
@@ -114,49 +115,53 @@ def test_what_is_sent_is_there_whole_and_can_be_removed(remote: Remote, tmp_path
         assert remote.size("data/x.bin") is None
 
 
-def test_a_dataset_there_and_back(place: Place, remote: Remote, made: Path, root: Path) -> None:
+def test_a_dataset_or_bundle_there_and_back(
+    place: Place, remote: Remote, thing: Path, root: Path
+) -> None:
     if isinstance(remote, WritableRemote | FolderRemote):
-        assert not push(made, place.address).already_complete
-        assert push(made, place.address).already_complete
+        assert not sharing.push([thing], place.address).already_complete
+        assert sharing.push([thing], place.address).already_complete
     else:
         with pytest.raises(UsageError, match="for pull alone"):
-            push(made, place.address)
-        for name, data in content(made).items():
+            sharing.push([thing], place.address)
+        for name, data in content(thing).items():
             place.put(name, data)
-    assert not pull(place.address, NAME).already_complete
-    assert content(root / NAME) == content(made)
-    assert pull(place.address, NAME).already_complete
+    assert not sharing.pull(place.address, NAME).already_complete
+    assert content(root / NAME) == content(thing)
+    assert sharing.pull(place.address, NAME).already_complete
 
 
 def test_other_bytes_than_the_manifest_lists_never_arrive(
-    place: Place, made: Path, root: Path
+    place: Place, thing: Path, root: Path
 ) -> None:
-    files = content(made)
-    data = files["data/main_data.hdf5"]
+    files = content(thing)
+    large = largest(thing)
+    data = files[large]
     for wrong in (data[:-1], data + b"x", data[:-1] + bytes([data[-1] ^ 1])):
-        for name, whole in {**files, "data/main_data.hdf5": wrong}.items():
+        for name, whole in {**files, large: wrong}.items():
             place.put(name, whole)
         with pytest.raises((DamagedError, NetworkError)):
-            pull(place.address, NAME)
+            sharing.pull(place.address, NAME)
         assert not (root / NAME).exists()
-        shutil.rmtree(root)  # with what arrived
-    place.put("data/main_data.hdf5", data)
-    assert pull(place.address, NAME).digest
+        shutil.rmtree(root / "lab", ignore_errors=True)  # with what arrived
+    place.put(large, data)
+    assert sharing.pull(place.address, NAME).digest
     assert content(root / NAME) == files
 
 
 def test_an_interrupted_transfer_goes_on_where_it_was(
-    place: Place, remote: Remote, made: Path, root: Path
+    place: Place, remote: Remote, thing: Path, root: Path
 ) -> None:
-    files = content(made)
+    files = content(thing)
     for name, whole in files.items():
         place.put(name, whole)
-    data = files["data/main_data.hdf5"]
+    large = largest(thing)
+    data, half = files[large], len(files[large]) // 2
     work = root / "lab/.toy-v0.arriving"
     work.mkdir(parents=True)
-    (work / f"part-{hashlib.sha256(data).hexdigest()}").write_bytes(data[:50_000])
-    with remote.open("data/main_data.hdf5", 50_000) as incoming:
+    (work / f"part-{hashlib.sha256(data).hexdigest()}").write_bytes(data[:half])
+    with remote.open(large, half) as incoming:
         kept = incoming.start  # 0 where it cannot go on in the middle
-    arrived = pull(place.address, NAME)
+    arrived = sharing.pull(place.address, NAME)
     assert arrived.fetched == sum(map(len, files.values())) - kept
     assert content(root / NAME) == files

@@ -15,14 +15,14 @@ import h5py
 import pytest
 
 import hostile
-import pbvf_datasets.share.outgoing as outgoing_module
+import pbvf_datasets.share.forms as forms_module
 import pbvf_datasets.share.transfer as remote_module
 from cli_tools import content
 from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
 from pbvf_datasets.share.privacy import Machine, find_private
-from pbvf_datasets.share.receiving import IncomingDataset
+from pbvf_datasets.share.receiving import IncomingFolder
 from pbvf_datasets.share.remote import BrokenError
 from pbvf_datasets.share.remotes import fsspec as fsspec_remote
 from pbvf_datasets.share.remotes import remote_at
@@ -38,7 +38,8 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from share_tools import NAME, SOMEBODY, licensed, names, serving
+from pbvf_runs import sharing
+from share_tools import NAME, SOMEBODY, licensed, loose, names, serving
 
 DATA = "data/main_data.hdf5"
 
@@ -56,24 +57,24 @@ def sizes_of(folder):
 # --------------------------------------------------------------------------------- HTTP
 
 
-def test_pull_over_http_is_the_same_folder_manifest_first(made, root):
+def test_pull_over_http_is_the_same_folder_manifest_first(thing, root):
     told = []
-    with serving(made) as web:
-        arrived = pull(web.url + "/", NAME, progress=lambda *n: told.append(n))
+    with serving(thing) as web:
+        arrived = sharing.pull(web.url + "/", NAME, progress=lambda *n: told.append(n))
         assert web.requests[0] == ("/manifest.json", None)
-        assert content(root / NAME) == content(made)
+        assert content(root / NAME) == content(thing)
         assert names(root / "lab") == ["toy-v0"]
-        assert (arrived.dataset, arrived.path) == (NAME, root / NAME)
+        assert root / arrived.path == root / NAME
         assert not arrived.already_complete
-        assert arrived.fetched == sum(sizes_of(made).values())
-        assert arrived.digest == json.loads((made / "manifest.json").read_text())["digest"]
+        assert arrived.fetched == sum(sizes_of(thing).values())
+        assert arrived.digest == json.loads((thing / "manifest.json").read_text())["digest"]
         total = sum(
-            e["size"] for e in json.loads((made / "manifest.json").read_text())["files"].values()
+            e["size"] for e in json.loads((thing / "manifest.json").read_text())["files"].values()
         )
         assert told[-1] == (total, total)
         assert [done for done, _ in told] == sorted(done for done, _ in told)
         before = len(web.requests)
-        again = pull(web.url, NAME)
+        again = sharing.pull(web.url, NAME)
         assert again.already_complete
         assert again.fetched == 0
         assert not any(path.startswith("/data") for path, _ in web.requests[before:])
@@ -110,7 +111,10 @@ def test_a_connection_that_breaks_is_taken_up_again(made, root, ranges):
         if ranges:
             assert pull(web.url, NAME).fetched == sum(sizes_of(made).values())
             assert content(root / NAME) == content(made)
-            assert web.asked(DATA) == [None, *(f"bytes={size // 3 * k}-" for k in (1, 2, 3))]
+            assert web.asked(DATA) == [
+                None,
+                *(f"bytes={size // 3 * k}-" for k in (1, 2, 3)),
+            ]
             return
         with pytest.raises(NetworkError, match="continues") as error:
             pull(web.url, NAME)
@@ -310,13 +314,13 @@ def test_a_card_that_was_edited_and_pages_in_place_of_files(made, root):
 
 def test_a_name_taken_meanwhile_is_exit_7(made, root, tmp_path, monkeypatch):
     other = licensed(tmp_path / "other", license="MIT")
-    check = IncomingDataset.check
+    check = IncomingFolder.check
 
     def slow(self, shown):
         check(self, shown)
         shutil.copytree(other, root / NAME)
 
-    monkeypatch.setattr(IncomingDataset, "check", slow)
+    monkeypatch.setattr(IncomingFolder, "check", slow)
     with serving(made) as web, pytest.raises(ConflictError, match="meanwhile"):
         pull(web.url, NAME)
     assert json.loads((root / NAME / "manifest.json").read_text())["provenance"]["license"] == "MIT"
@@ -325,22 +329,22 @@ def test_a_name_taken_meanwhile_is_exit_7(made, root, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------ folders
 
 
-def test_push_to_a_folder_and_pull_from_it_without_a_socket(made, root, tmp_path, monkeypatch):
+def test_push_to_a_folder_and_pull_from_it_without_a_socket(thing, root, tmp_path, monkeypatch):
     def no_network(*_, **__):
         raise AssertionError("a socket")
 
     monkeypatch.setattr("socket.socket", no_network)
     target = tmp_path / "stick/deep/toy"
-    pushed = push(made, str(target))
-    assert content(target) == content(made)
+    pushed = sharing.push([thing], str(target))
+    assert content(target) == content(thing)
     assert names(target.parent) == ["toy"]
     assert pushed.remote == str(target)
-    assert pushed.files == sizes_of(made)
-    assert pushed.sent == sum(sizes_of(made).values())
-    assert push(made, f"file://{target}").already_complete
-    pull(f"file://{target}/", NAME)
-    assert content(root / NAME) == content(made)
-    assert push(NAME, str(target)).already_complete
+    assert pushed.files == sizes_of(thing)
+    assert pushed.sent == sum(sizes_of(thing).values())
+    assert sharing.push([thing], f"file://{target}").already_complete
+    sharing.pull(f"file://{target}/", NAME)
+    assert content(root / NAME) == content(thing)
+    assert sharing.push([NAME], str(target)).already_complete
 
 
 def test_push_to_a_folder_that_is_something_else(made, tmp_path):
@@ -429,7 +433,7 @@ class Verified:
 
     def __init__(self, patch, then=None):
         self.count, self.then = 0, then
-        verify = outgoing_module.verify
+        verify = forms_module.verify_dataset
 
         def counted(path, *, progress):
             self.count += 1
@@ -438,7 +442,7 @@ class Verified:
                 self.then()
             return found
 
-        patch.setattr(outgoing_module, "verify", counted)
+        patch.setattr(forms_module, "verify_dataset", counted)
 
 
 def test_it_is_verified_once_before_the_first_byte_and_not_when_nothing_is_to_be_sent(
@@ -553,8 +557,8 @@ def test_what_goes_out_is_what_was_verified(made, theirs, memory, tmp_path, monk
 
 def test_another_dataset_that_was_verified_instead(theirs, tmp_path, monkeypatch):
     other = licensed(tmp_path / "other", license="MIT")
-    verify = outgoing_module.verify
-    monkeypatch.setattr(outgoing_module, "verify", lambda path, progress: verify(other))
+    verify = forms_module.verify_dataset
+    monkeypatch.setattr(forms_module, "verify_dataset", lambda path, progress: verify(other))
     with pytest.raises(DamagedError, match="changed while it was being checked"):
         push(theirs, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
@@ -688,31 +692,31 @@ class Flaky:
         patch.setattr(FsspecRemote, "put", sabotaged)
 
 
-def test_the_manifest_goes_last_and_an_interrupted_push_goes_on(made, root, memory, monkeypatch):
+def test_the_manifest_goes_last_and_an_interrupted_push_goes_on(thing, root, memory, monkeypatch):
     flaky = Flaky(monkeypatch, at=2)
     told = []
     with pytest.raises(NetworkError, match="cable") as error:
-        push(made, "memory://lab/toy", progress=lambda *n: told.append(n))
+        sharing.push([thing], "memory://lab/toy", progress=lambda *n: told.append(n))
     assert error.value.exit_code == 10
     first = flaky.sent
     assert "manifest.json" not in stored(memory, "/lab/toy")
-    with pytest.raises(UsageError, match="no dataset"):
-        pull("memory://lab/toy", NAME)
+    with pytest.raises(UsageError, match="nothing that was pushed"):
+        sharing.pull("memory://lab/toy", NAME)
     flaky.sent, flaky.at = [], None
-    pushed = push(made, "memory://lab/toy")
-    assert sorted(first + flaky.sent) == sorted(content(made))
+    pushed = sharing.push([thing], "memory://lab/toy")
+    assert sorted(first + flaky.sent) == sorted(content(thing))
     assert flaky.sent[-1] == "manifest.json"
-    assert pushed.sent == sum(sizes_of(made)[name] for name in flaky.sent)
-    assert stored(memory, "/lab/toy") == content(made)
+    assert pushed.sent == sum(sizes_of(thing)[name] for name in flaky.sent)
+    assert stored(memory, "/lab/toy") == content(thing)
     flaky.sent = []
-    assert push(made, "memory://lab/toy").already_complete
+    assert sharing.push([thing], "memory://lab/toy").already_complete
     assert flaky.sent == []
-    pull("memory://lab/toy", NAME)
-    assert content(root / NAME) == content(made)
-    assert told[-1][1] == sum(n for name, n in sizes_of(made).items() if name != "manifest.json")
+    sharing.pull("memory://lab/toy", NAME)
+    assert content(root / NAME) == content(thing)
+    assert told[-1][1] == sum(n for name, n in sizes_of(thing).items() if name != "manifest.json")
 
 
-def test_places_without_whole_files_get_a_rename(made, memory, monkeypatch):
+def test_places_without_whole_files_get_a_rename(thing, memory, monkeypatch):
     monkeypatch.setattr(fsspec_remote, "_ATOMIC", frozenset())
     put = type(memory).put_file
     targets = []
@@ -722,9 +726,9 @@ def test_places_without_whole_files_get_a_rename(made, memory, monkeypatch):
         return put(self, source, target, **kwargs)
 
     monkeypatch.setattr(type(memory), "put_file", put_file)
-    push(made, "memory://lab/toy")
+    sharing.push([thing], "memory://lab/toy")
     assert all(target.rpartition("/")[2].startswith(".part-") for target in targets)
-    assert stored(memory, "/lab/toy") == content(made)
+    assert stored(memory, "/lab/toy") == content(thing)
 
 
 def test_pushing_onto_another_dataset(made, memory, tmp_path, monkeypatch):
@@ -746,6 +750,15 @@ def test_pushing_onto_another_dataset(made, memory, tmp_path, monkeypatch):
     assert stored(memory, "/toy") == content(other)
     push(made, "memory://toy", overwrite=True)
     assert stored(memory, "/toy") == content(made)  # the signature of the other went too
+
+
+def test_a_bundle_that_replaces_another_leaves_none_of_its_files(memory, tmp_path):
+    files = loose(tmp_path / "loose")
+    sharing.push(files, "memory://toy", license="MIT")
+    with pytest.raises(ConflictError, match="another bundle"):
+        sharing.push(files[:1], "memory://toy", license="MIT")
+    sharing.push(files[:1], "memory://toy", license="MIT", overwrite=True)
+    assert set(stored(memory, "/toy")) == {"README.md", "manifest.json", "toy-v0.safetensors"}
 
 
 def test_pushing_over_strangers_files(made, memory):

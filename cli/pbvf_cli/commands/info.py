@@ -28,7 +28,8 @@ def info(
 
     What it is, its content tells. Nothing in it is run. 'pbvf verify' checks it.
     """
-    from pbvf_cli.shared.kinds import KINDS, kind_of
+    from pbvf_cli.shared.kinds import KINDS
+    from pbvf_runs.kinds import kind_of
 
     kind, found = kind_of(path)
     shown = KINDS[kind].show(found)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _PLACES = ("path", "run", "runs in", "settings")  # facts that name a place, or stand elsewhere
 _ELSEWHERE = {
-    "archive": "unpack it with 'pbvf dataset unpack', and give the dataset",
+    "archive": "unpack it with 'pbvf unpack', and give what was in it",
+    "bundle": "give the files and runs in it",
     "signature": "give the dataset that it signs",
     "checkpoint": "give the folder of its run",
 }
@@ -94,7 +95,8 @@ def _sources(name: str, require_manifest: bool) -> Iterator[Source]:
     Raises:
         PbvfError: It is damaged, unsafe or nothing that a page shows.
     """
-    from pbvf_cli.shared.kinds import KINDS, kind_of
+    from pbvf_cli.shared.kinds import KINDS
+    from pbvf_runs.kinds import kind_of
 
     kind, path = kind_of(name)
     if kind in _ELSEWHERE:

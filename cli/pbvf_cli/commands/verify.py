@@ -42,7 +42,8 @@ def verify(
     stored action is the one that its policy gives. Ends with 0 when it is intact or only
     unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked.
     """
-    from pbvf_cli.shared.kinds import KINDS, kind_of
+    from pbvf_cli.shared.kinds import KINDS
+    from pbvf_runs.kinds import kind_of
 
     kind, place = kind_of(path)
     with Bar("verifying", "bytes" if kind == "archive" else "steps", sink=sink) as bar:

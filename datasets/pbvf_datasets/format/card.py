@@ -93,9 +93,9 @@ def card_text(
         parts += ["Environment:", "", *_table(_environment_rows(environment)), ""]
     parts += ["Versions:", "", *_table(dict(sorted(provenance["versions"].items()))), ""]
     parts += [_loading(dataset_id, dataset_version(provenance)), ""]
-    parts += _rights(provenance["license"])
+    parts += rights(provenance["license"])
     parts += ["## Citation", "", "```bibtex", citation(dataset_id, provenance, data_sha256), ""]
-    parts += [_text("paper.bib"), "```"]
+    parts += [paper(), "```"]
     return "\n".join(parts) + "\n"
 
 
@@ -123,17 +123,10 @@ def clean(text: object) -> str:
 
 
 def _header(dataset_id: str, license_id: str | None, steps: int) -> list[str]:
-    lines = ["---", f"pretty_name: {json.dumps(dataset_id, ensure_ascii=False)}"]
-    if license_id is not None:
-        known = re.sub(r"-(only|or-later)$", "", clean(license_id).lower())
-        known = _HUB_NAMES.get(known, known)
-        if known in _HUB_LICENSES.split():
-            lines.append(f"license: {json.dumps(known)}")
-        else:
-            name = json.dumps(clean(license_id), ensure_ascii=False)
-            lines += ["license: other", f"license_name: {name}"]
     return [
-        *lines,
+        "---",
+        f"pretty_name: {json.dumps(dataset_id, ensure_ascii=False)}",
+        *license_lines(license_id),
         "task_categories:",
         "- reinforcement-learning",
         "tags:",
@@ -146,6 +139,18 @@ def _header(dataset_id: str, license_id: str | None, steps: int) -> list[str]:
         "---",
         "",
     ]
+
+
+def license_lines(license_id: str | None) -> list[str]:
+    """Return the lines of a card's header that name its licence as the Hub wants it."""
+    if license_id is None:
+        return []
+    known = re.sub(r"-(only|or-later)$", "", clean(license_id).lower())
+    known = _HUB_NAMES.get(known, known)
+    if known in _HUB_LICENSES.split():
+        return [f"license: {json.dumps(known)}"]
+    name = json.dumps(clean(license_id), ensure_ascii=False)
+    return ["license: other", f"license_name: {name}"]
 
 
 def _size_category(rows: int) -> str:
@@ -245,14 +250,20 @@ def _loading(dataset_id: str, version: int) -> str:
     return string.Template(_text("card_loading.md")).substitute(name=name, version=version)
 
 
+def paper() -> str:
+    """Return the BibTeX entry of the paper that all of this is about."""
+    return _text("paper.bib")
+
+
 def _text(name: str) -> str:
     """Return a text that lies beside this module."""
     return Path(__file__).with_name(name).read_text("utf-8").rstrip("\n")
 
 
-def _rights(license_id: str | None) -> list[str]:
+def rights(license_id: str | None, what: str = "the data") -> list[str]:
+    """Return a card's section about its licence."""
     if license_id is None:
-        text = "No licence was given, so others may not use the data without asking its authors."
+        text = f"No licence was given, so others may not use {what} without asking its authors."
     else:
         text = f"{clean(license_id)}."
     return ["## Licence", "", text, ""]

@@ -24,14 +24,15 @@ from pbvf_datasets.format.schema import (
     CROISSANT_FILE,
     DATA_FILE,
     FORMAT,
+    MANIFEST_FILE,
     METADATA_FILE,
     dataset_version,
 )
 from pbvf_offline import __version__
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, printable
+from pbvf_offline.errors import DamagedError, PbvfError, UnsafeError, UsageError, printable
 from pbvf_offline.io.formats import check_version
-from pbvf_offline.io.reading import open_regular
+from pbvf_offline.io.reading import link_error, open_regular
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
@@ -121,14 +122,10 @@ def build_manifest(
     if (folder / CROISSANT_FILE).is_file():
         names.append(CROISSANT_FILE)
     known = known or {}
-    body = {
-        "format": FORMAT,
-        "version": dataset_version(provenance),
-        "files": {name: known.get(name) or file_entry(folder / name) for name in names},
-        "card": known.get(CARD_FILE) or file_entry(folder / CARD_FILE),
-        "provenance": dict(provenance),
-    }
-    return {**body, "digest": manifest_digest(body)}
+    files = {name: known.get(name) or file_entry(folder / name) for name in names}
+    return seal(
+        folder, FORMAT, dataset_version(provenance), files, provenance, known.get(CARD_FILE)
+    )
 
 
 def manifest_digest(manifest: Mapping[str, Any]) -> str:
@@ -153,14 +150,43 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
         The manifest; every key this module writes is there with the right type.
 
     Raises:
-        UnsafeError: It lists a file outside the dataset's folder.
+        UnsafeError: It lists a file outside its folder.
+        DamagedError: It is malformed or its digest does not fit.
+        IncompatibleError: A newer version of the format wrote it.
+    """
+    manifest = parse_sealed(data, where, FORMAT)
+    # Datasets made before there was a croissant.json have none.
+    if set(manifest["files"]) - {CROISSANT_FILE} != {DATA_FILE, METADATA_FILE}:
+        raise DamagedError(
+            f"the manifest must list the files {DATA_FILE} and {METADATA_FILE}, may list "
+            f"{CROISSANT_FILE}, and no other",
+            where=where,
+        )
+    check_entries(manifest, where)
+    _check_provenance(manifest["provenance"], where)
+    return manifest
+
+
+def parse_sealed(data: bytes, where: str | os.PathLike[str], form: str) -> dict[str, Any]:
+    """Read what the manifests of all formats have in common, strictly.
+
+    Args:
+        data: The file's bytes.
+        where: The file, for messages.
+        form: The format that it must state.
+
+    Returns:
+        The manifest, whose digest fits; names, entries and provenance are for the caller to check.
+
+    Raises:
+        UnsafeError: It lists a file outside its folder.
         DamagedError: It is malformed or its digest does not fit.
         IncompatibleError: A newer version of the format wrote it.
     """
     manifest = parse_json(data, where, max_bytes=MAX_MANIFEST_BYTES)
     _refuse_escapes(manifest, where)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DamagedError(f"it is not a {FORMAT} manifest", where=where)
+    if not isinstance(manifest, dict) or manifest.get("format") != form:
+        raise DamagedError(f"it is not a {form} manifest", where=where)
     check_version(manifest.get("version"), where)
     if set(manifest) != _KEYS:
         raise DamagedError(
@@ -169,15 +195,29 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
         )
     if manifest["digest"] != manifest_digest(manifest):
         raise DamagedError("the manifest does not fit its own digest", where=where)
-    files = manifest["files"]
-    # Datasets made before there was a croissant.json have none.
-    if not isinstance(files, dict) or set(files) - {CROISSANT_FILE} != {DATA_FILE, METADATA_FILE}:
-        raise DamagedError(
-            f"the manifest must list the files {DATA_FILE} and {METADATA_FILE}, may list "
-            f"{CROISSANT_FILE}, and no other",
-            where=where,
-        )
-    for name, entry in (*files.items(), (CARD_FILE, manifest["card"])):
+    if not isinstance(manifest["files"], dict):
+        raise DamagedError("the manifest must list the files by name", where=where)
+    return manifest
+
+
+def stated_format(data: bytes) -> str | None:
+    """Return the format that the bytes of a ``manifest.json`` state, be they damaged."""
+    try:
+        value = parse_json(data, MANIFEST_FILE, max_bytes=MAX_MANIFEST_BYTES)
+    except PbvfError:
+        found = re.search(rb'"format":"([a-z-]{1,40})"', data)
+        return None if found is None else found[1].decode()
+    stated = value.get("format") if isinstance(value, dict) else None
+    return stated if isinstance(stated, str) else None
+
+
+def check_entries(manifest: Mapping[str, Any], where: str | os.PathLike[str]) -> None:
+    """Check what a manifest says of each file: its size and its sha256.
+
+    Raises:
+        DamagedError: An entry is malformed.
+    """
+    for name, entry in (*manifest["files"].items(), (CARD_FILE, manifest["card"])):
         if (
             not isinstance(entry, dict)
             or set(entry) != {"size", "sha256"}
@@ -185,9 +225,37 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
             or not isinstance(entry["sha256"], str)
             or _SHA256.fullmatch(entry["sha256"]) is None
         ):
-            raise DamagedError(f"the manifest's entry for {name} is malformed", where=where)
-    _check_provenance(manifest["provenance"], where)
-    return manifest
+            raise DamagedError(
+                f"the manifest's entry for {printable(name)} is malformed", where=where
+            )
+
+
+def seal(
+    folder: Path,
+    form: str,
+    version: int,
+    files: Mapping[str, Mapping[str, Any]],
+    provenance: Mapping[str, Any],
+    card: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return a manifest over these files and the card, with its closing digest.
+
+    Args:
+        folder: Where the card is.
+        form: The format.
+        version: Its version.
+        files: :func:`file_entry` of each file but the card, by name.
+        provenance: Where it came from.
+        card: The entry of the card, if it is known.
+    """
+    body = {
+        "format": form,
+        "version": version,
+        "files": dict(files),
+        "card": card or file_entry(folder / CARD_FILE),
+        "provenance": dict(provenance),
+    }
+    return {**body, "digest": manifest_digest(body)}
 
 
 def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
@@ -196,7 +264,7 @@ def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "~")) or ".." in parts or ":" in parts[0] or "\0" in name:
             raise UnsafeError(
-                f"it lists {printable(name)!r}, which is outside the dataset's folder", where=where
+                f"it lists {printable(name)!r}, which is outside its folder", where=where
             )
 
 
@@ -265,7 +333,11 @@ def _typed(
 
 
 def mismatch(
-    listed: Mapping[str, Any], size: int, sha256: str | None, where: Path
+    listed: Mapping[str, Any],
+    size: int,
+    sha256: str | None,
+    where: Path,
+    remedy: str = "get the dataset again; without its manifest.json it could be read unverified",
 ) -> DamagedError | None:
     """Return what is wrong with a file that is not the one that a manifest lists, or None.
 
@@ -274,6 +346,7 @@ def mismatch(
         size: Bytes of the file.
         sha256: Its digest; None when it was not computed, and the size alone is compared.
         where: The file, for the message.
+        remedy: What to do.
     """
     if size != listed["size"]:
         what = f"it has {size:,} bytes, but its manifest says {listed['size']:,}"
@@ -281,31 +354,34 @@ def mismatch(
         what = f"its sha256 is {sha256}, but its manifest says {listed['sha256']}"
     else:
         return None
-    remedy = "get the dataset again; without its manifest.json it could be read unverified"
     return DamagedError(what, where=where, remedy=remedy)
 
 
-def verify_files(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Compare the data files of a folder with its manifest; the card may be edited or missing.
+def verify_files(folder: Path, manifest: Mapping[str, Any], *remedy: str) -> None:
+    """Compare the files of a folder with its manifest; the card may be edited or missing.
+
+    Args:
+        folder: The folder.
+        manifest: What it must hold.
+        remedy: What to do where it does not, in place of what :func:`mismatch` says.
 
     Raises:
-        DamagedError: A data file is missing or differs.
+        DamagedError: A file is missing or differs.
         UnsafeError: A file, the card included, is a link or no regular file.
     """
     for name, listed in manifest["files"].items():
         path = folder / name
-        if path.parent.is_symlink():
-            raise UnsafeError(
-                "this is a symbolic link, which could lead anywhere", where=path.parent
-            )
+        for above in Path(name).parents[:-1]:
+            if (folder / above).is_symlink():
+                raise link_error(folder / above)
         try:
             status = path.lstat()
             wrong = None
             if stat.S_ISREG(status.st_mode):
-                wrong = mismatch(listed, status.st_size, None, path)
+                wrong = mismatch(listed, status.st_size, None, path, *remedy)
             if wrong is None:
                 found = file_entry(path)
-                wrong = mismatch(listed, found["size"], found["sha256"], path)
+                wrong = mismatch(listed, found["size"], found["sha256"], path, *remedy)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DamagedError("the file is missing", where=path) from error
         if wrong is not None:

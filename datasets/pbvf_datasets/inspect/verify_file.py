@@ -200,3 +200,5 @@ _KINDS: Final[Mapping[str, Callable[[Path], object]]] = {
     "model": _check_model,
     "checkpoint": _check_checkpoint,
 }
+FILE_KINDS: Final = frozenset(_KINDS)
+"""What a file may be, as :func:`verify_file` answers."""

@@ -23,25 +23,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
-from pbvf_datasets.format.schema import (
-    CARD_FILE,
-    MANIFEST_FILE,
-    METADATA_FILE,
-    SIGNATURE_FILE,
-    check_dataset_id,
-    new_dataset_path,
-)
+from pbvf_datasets.format.bundle import MAX_FILES
+from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
+from pbvf_datasets.format.schema import CARD_FILE, MANIFEST_FILE, SIGNATURE_FILE
 from pbvf_datasets.inspect.findings import FOUND, Findings, Verification
-from pbvf_datasets.inspect.verify_dataset import verify_dataset
-from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, MAX_METADATA_BYTES, parse_metadata
+from pbvf_datasets.read.untrusted import MAX_CARD_BYTES
+from pbvf_datasets.share.forms import Form, Forms, Progress, form_of, listed_files, only_datasets
 from pbvf_datasets.share.outgoing import Outgoing, check_content, outgoing
 from pbvf_datasets.share.receiving import (
     CHUNK,
-    IncomingDataset,
-    Progress,
+    IncomingFolder,
     ReceiveResult,
-    listed_files,
     receive,
     silent,
 )
@@ -54,6 +46,7 @@ from pbvf_datasets.share.signing import (
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
+    PbvfError,
     UnsafeError,
     UsageError,
     printable,
@@ -67,8 +60,7 @@ BLOCK: Final = tarfile.BLOCKSIZE
 RECORD: Final = tarfile.RECORDSIZE
 _OCTAL_LIMIT: Final = 8**11
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
-_MOST_MEMBERS: Final = 64
-_INSIDE: Final = "archive/inside-v0"  # what an archive's dataset is called while it is verified
+_MOST_MEMBERS: Final = MAX_FILES + 4
 _AGAIN: Final = "copy it again, or ask for it once more"
 _PACK: Final = "give an archive that 'pbvf dataset pack' made, not compressed"
 _LINKS: Final = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link"}
@@ -100,7 +92,7 @@ def header(name: str, size: int) -> bytes:
     """Return the 512 bytes in front of a member's content.
 
     Args:
-        name: At most 100 ASCII characters.
+        name: ASCII; of more than 100 characters, 155 at most lead up to a slash.
         size: Bytes of the content; from 8 GiB on in GNU's and POSIX's binary form, which
             tarfile reads but does not write in this format.
     """
@@ -125,9 +117,9 @@ def ending(size: int) -> bytes:
     return bytes(2 * BLOCK + -(size + 2 * BLOCK) % RECORD)
 
 
-def folder_name(metadata_id: object) -> str:
-    """Return the name of the folder in the archive of a dataset that calls itself so."""
-    last = metadata_id.rpartition("/")[2] if isinstance(metadata_id, str) else ""
+def folder_name(named: object) -> str:
+    """Return the name of the folder in the archive of what calls itself so."""
+    last = named.rpartition("/")[2] if isinstance(named, str) else ""
     return last if _PREFIX.fullmatch(last) else "dataset"
 
 
@@ -140,7 +132,7 @@ def sums_text(digests: Mapping[str, str]) -> bytes:
 
 
 def _is_archive(file: Path) -> bool:
-    """Return whether a file begins as the archive of a dataset does, or is empty."""
+    """Return whether a file begins as an archive does, or is empty."""
     with file.open("rb") as stream:
         start = stream.read(BLOCK)
     try:
@@ -156,6 +148,7 @@ def pack(
     *,
     overwrite: bool = False,
     root: Path | None = None,
+    forms: Forms | None = None,
     verifying: Progress | None = None,
     progress: Progress | None = None,
 ) -> Packed:
@@ -168,6 +161,7 @@ def pack(
         file: The archive.
         overwrite: Replace another file.
         root: Folder of datasets.
+        forms: What may be packed; datasets alone when None.
         verifying: Told how many steps are verified and of how many.
         progress: Told how many bytes are written and of how many.
 
@@ -184,7 +178,7 @@ def pack(
         raise UsageError("is a folder", where=file, remedy="name a file, such as dataset.tar")
     if path_exists(file.parent) and not file.parent.is_dir():
         raise UsageError("is no folder", where=file.parent, remedy="name another place")
-    out = outgoing(dataset, root)
+    out = outgoing(dataset, root, forms)
     total = _archive_size(out)
     with locked(file, look=True) as refusal:
         if file.exists() and not overwrite:
@@ -194,12 +188,12 @@ def pack(
                     where=file,
                     remedy="choose another name, or replace it with --overwrite",
                 )
-            return Packed(out.dataset, file, out.digest, total, already_complete=True)
+            return Packed(out.name, file, out.digest, total, already_complete=True)
         if refusal is not None:
             raise refusal
         if file.exists() and not _is_archive(file):
             raise ConflictError(
-                "is no archive of a dataset, so it is not replaced",
+                "is no archive that pack made, so it is not replaced",
                 where=file,
                 remedy="choose another name",
             )
@@ -214,7 +208,7 @@ def pack(
                         progress(done, total)
         except OSError as error:
             raise resource_error(error, file) from error
-    return Packed(out.dataset, file, out.digest, total, already_complete=False)
+    return Packed(out.name, file, out.digest, total, already_complete=False)
 
 
 def _members(out: Outgoing) -> dict[str, dict[str, Any]]:
@@ -284,20 +278,26 @@ class Inside:
     """What an archive holds, by its small files.
 
     Attributes:
-        dataset: How the dataset calls itself, or None.
+        form: What it is.
+        named: How it calls itself.
         manifest: The parsed ``manifest.json``.
         sizes: Bytes of each file.
         signed: Whether there is a signature.
     """
 
-    dataset: str | None
+    form: Form
+    named: object
     manifest: Mapping[str, Any]
     sizes: Mapping[str, int]
     signed: bool
 
 
-def look_inside(file: Path) -> Inside:
+def look_inside(file: Path, forms: Forms | None = None) -> Inside:
     """Return what an archive holds; digests are not compared.
+
+    Args:
+        file: The archive.
+        forms: What may be in it; a dataset alone when None.
 
     Raises:
         UsageError: There is no such file.
@@ -307,18 +307,22 @@ def look_inside(file: Path) -> Inside:
         ResourceError: It cannot be read.
     """
     with _opened(file) as stream:
-        found = _Archive(stream, file, silent)
-        manifest = parse_manifest(found.manifest, f"{file}: {MANIFEST_FILE}")
-        return Inside(found.dataset_id, manifest, found.sizes, found.signature is not None)
+        found = _Archive(stream, file, forms or only_datasets(None), silent)
+        manifest = found.form.parse(found.manifest, f"{file}: {MANIFEST_FILE}")
+        signed = found.signature is not None
+        return Inside(found.form, found.named, manifest, found.sizes, signed)
 
 
-def verify_archive(file: Path, *, progress: Progress | None = None) -> Verification:
-    """Check an archive: every byte of it, and the dataset inside as ``verify`` checks one.
+def verify_archive(
+    file: Path, *, forms: Forms | None = None, progress: Progress | None = None
+) -> Verification:
+    """Check an archive: every byte of it, and what is inside as ``verify`` checks it.
 
-    The dataset is unpacked into a temporary folder for that, which goes away again.
+    It is unpacked into a temporary folder for that, which goes away again.
 
     Args:
         file: The archive.
+        forms: What may be in it; a dataset alone when None.
         progress: Told how many bytes are read and of how many.
 
     Raises:
@@ -327,12 +331,15 @@ def verify_archive(file: Path, *, progress: Progress | None = None) -> Verificat
     """
     with tempfile.TemporaryDirectory(prefix="pbvf-verify-") as room:
         try:
-            place = unpack(file, _INSIDE, root=Path(room), progress=progress).path
+            place = Path(room) / "inside"
+            with _opened(file) as stream:
+                source = _Archive(stream, file, forms or only_datasets(None), progress or silent)
+                receive(source.form, source, place, overwrite=False)
         except FOUND as error:
             found = Findings()
             found.add(error)
             return Verification(file, "archive", found.status(verified=True), (error,))
-        part = verify_dataset(place)
+        part = source.form.verify(place, None)
 
         def shown(text: str) -> str:
             return text.replace(str(place), str(file))
@@ -360,6 +367,7 @@ def unpack(
     overwrite: bool = False,
     public_key: Path | None = None,
     root: Path | None = None,
+    forms: Forms | None = None,
     progress: Progress | None = None,
 ) -> ReceiveResult:
     """Read a dataset out of an archive; nothing is visible before every byte was checked.
@@ -370,6 +378,7 @@ def unpack(
         overwrite: Replace another dataset of this id.
         public_key: File of a key whose owner must have signed the dataset.
         root: Folder of datasets.
+        forms: What may be in it; a dataset alone when None.
         progress: Told how many bytes are done and of how many.
 
     Raises:
@@ -382,16 +391,9 @@ def unpack(
     """
     key = None if public_key is None else load_public_key(public_key)
     with _opened(file) as stream:
-        source = _Archive(stream, file, progress or silent)
-        name = source.dataset_id if dataset_id is None else dataset_id
-        if name is None:
-            raise UsageError(
-                "the dataset in it does not say what it is called",
-                where=file,
-                remedy="give an id, such as lab/name-v0, after the file",
-            )
-        path = new_dataset_path(name, root)
-        return receive(source, path, name, overwrite=overwrite, key=key)
+        source = _Archive(stream, file, forms or only_datasets(root), progress or silent)
+        name, path = source.form.place(dataset_id, source.named, file)
+        return receive(source.form, source, path, name, overwrite=overwrite, key=key)
 
 
 @contextlib.contextmanager
@@ -420,18 +422,20 @@ class _Member:
 
 
 class _Archive:
-    """The dataset in an archive; see :class:`~pbvf_datasets.share.receiving.Source`.
+    """The dataset or bundle in an archive; see :class:`~pbvf_datasets.share.receiving.Source`.
 
     Args:
         stream: The archive.
         where: Its name.
+        forms: What may be in it.
         progress: Told how many bytes are read and of how many.
 
     Attributes:
         shown: The archive.
+        form: What is in it.
         manifest: The bytes of ``manifest.json``.
         signature: Those of the signature, or None.
-        dataset_id: How the dataset calls itself, or None.
+        named: How it calls itself.
         sizes: Bytes of each file.
 
     Raises:
@@ -440,7 +444,7 @@ class _Archive:
         IncompatibleError: The dataset is of another format version.
     """
 
-    def __init__(self, stream: IO[bytes], where: Path, progress: Progress) -> None:
+    def __init__(self, stream: IO[bytes], where: Path, forms: Forms, progress: Progress) -> None:
         self._stream, self._where, self._progress = stream, where, progress
         self._end = os.fstat(stream.fileno()).st_size
         members = list(self._scan())
@@ -448,7 +452,7 @@ class _Archive:
         if name != MANIFEST_FILE or not _PREFIX.fullmatch(folder):
             begin = printable(members[0].name)[:100] if members else ""
             raise DamagedError(
-                f"it begins with {begin!r} and not with a dataset's manifest.json",
+                f"it begins with {begin!r} and not with a manifest.json",
                 where=where,
                 remedy=_PACK,
             )
@@ -456,11 +460,12 @@ class _Archive:
         self._folder = folder
         self.manifest = self._small(members[0], MAX_MANIFEST_BYTES)
         place = f"{where}: {MANIFEST_FILE}"
-        self._files = listed_files(parse_manifest(self.manifest, place), place)
+        self.form = form_of(self.manifest, forms, where)
+        manifest = self.form.parse(self.manifest, place)
+        self._files = listed_files(self.form, manifest, place)
         self._members = self._known(members)
         self.sizes = {name: member.size for name, member in self._members.items()}
         limits = {
-            METADATA_FILE: MAX_METADATA_BYTES,
             CARD_FILE: MAX_CARD_BYTES,
             SIGNATURE_FILE: SIGNATURE_BYTES,
             SUMS_FILE: 100 * len(self._members),
@@ -477,7 +482,7 @@ class _Archive:
                 f"it has {len(self.signature):,} bytes; a signature has {SIGNATURE_BYTES}",
                 where=f"{where}: {SIGNATURE_FILE}",
             )
-        self.dataset_id = self._own_id(small[METADATA_FILE])
+        self.named = self._own_name(manifest)
 
     def _scan(self) -> Iterator[_Member]:
         """Yield the members up to the first block of zeros, once no header is dangerous.
@@ -513,7 +518,7 @@ class _Archive:
             parts = info.name.replace("\\", "/").split("/")
             if parts[0] in ("", "~") or ".." in parts or ":" in parts[0]:
                 raise UnsafeError(
-                    "it leads out of the dataset's folder",
+                    "it leads out of its folder",
                     where=shown,
                     remedy="do not unpack it with other programs either",
                 )
@@ -533,7 +538,7 @@ class _Archive:
         for member in members:
             if member.name not in known:
                 raise UnsafeError(
-                    "it is no file of the dataset: the manifest does not list it",
+                    "it is no file that the manifest lists",
                     where=f"{self._where}: {printable(member.name)[:100]}",
                 )
         found = {known[member.name]: member for member in members}
@@ -556,20 +561,24 @@ class _Archive:
                 )
         return found
 
-    def _own_id(self, metadata: bytes) -> str | None:
-        """Return how the dataset calls itself, if that is an id; its folder is called so too."""
-        named = parse_metadata(metadata, f"{self._where}: {METADATA_FILE}").get("dataset_id")
+    def _own_name(self, manifest: Mapping[str, Any]) -> object:
+        """Return how it calls itself; its folder is called so too."""
+
+        def read(name: str) -> bytes:
+            return self._small(self._members[name], self.form.limit(name))
+
+        try:
+            named = self.form.named(manifest, read)
+        except PbvfError as error:
+            where = f"{self._where}: {error.where}"
+            raise type(error)(error.what, where=where, remedy=error.remedy) from error
         if self._folder != folder_name(named):
             raise DamagedError(
                 f"its folder is called {self._folder!r}, and {folder_name(named)!r} is expected",
                 where=self._where,
                 remedy=_AGAIN,
             )
-        if isinstance(named, str):
-            with contextlib.suppress(UsageError):
-                check_dataset_id(named)
-                return named
-        return None
+        return named
 
     def _small(self, member: _Member, limit: int) -> bytes:
         if member.size > limit:
@@ -597,7 +606,7 @@ class _Archive:
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        incoming: IncomingDataset | None,
+        incoming: IncomingFolder | None,
     ) -> int:
         """Read the archive to its end, compare every byte, and bring the files that are missing.
 
@@ -618,7 +627,7 @@ class _Archive:
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        incoming: IncomingDataset | None,
+        incoming: IncomingFolder | None,
     ) -> None:
         digests: dict[str, str] = {}
         self._stream.seek(0)

@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
+from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import (
     CARD_FILE,
-    CROISSANT_FILE,
     MANIFEST_FILE,
-    METADATA_FILE,
     SIGNATURE_FILE,
     resolve_dataset,
 )
 from pbvf_datasets.inspect.findings import Verification
 from pbvf_datasets.inspect.verify import verify
-from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, open_folder
+from pbvf_datasets.read.untrusted import MAX_CARD_BYTES
+from pbvf_datasets.share.forms import Form, Forms, Progress, form_at, listed_files, only_datasets
 from pbvf_datasets.share.privacy import Machine, find_private
-from pbvf_datasets.share.receiving import CHUNK, Progress, listed_files
+from pbvf_datasets.share.receiving import CHUNK
 from pbvf_datasets.share.remote import BrokenError, Incoming, MissingFileError, Remote
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import read_signature
@@ -39,11 +38,12 @@ _SHOWN_FINDINGS: Final = 8
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A dataset that may be sent.
+    """A dataset or bundle that may be sent.
 
     Attributes:
+        form: Which of them.
         path: Its folder.
-        named: What its metadata call it, or None.
+        named: What it calls itself, or None.
         digest: The manifest's digest.
         manifest: The bytes of ``manifest.json``.
         card: The bytes of the card, or None.
@@ -51,6 +51,7 @@ class Outgoing:
         files: Size and sha256 of each file but the manifest.
     """
 
+    form: Form
     path: Path
     named: str | None
     digest: str
@@ -60,13 +61,20 @@ class Outgoing:
     files: dict[str, dict[str, Any]]
 
     @property
-    def dataset(self) -> str:
+    def name(self) -> str:
         """What to call it: its own name, else its folder's."""
         return self.named or self.path.name
 
 
-def outgoing(dataset: str | os.PathLike[str], root: Path | None = None) -> Outgoing:
-    """Check a dataset and say what there is to send.
+def outgoing(
+    dataset: str | os.PathLike[str], root: Path | None = None, forms: Forms | None = None
+) -> Outgoing:
+    """Check a dataset or bundle and say what there is to send.
+
+    Args:
+        dataset: A dataset's id, or the folder.
+        root: Folder of datasets.
+        forms: What may be sent; datasets alone when None.
 
     Raises:
         UsageError: There is no such dataset, or it has no manifest.
@@ -83,26 +91,25 @@ def outgoing(dataset: str | os.PathLike[str], root: Path | None = None) -> Outgo
             where=path,
             remedy="write it anew with 'pbvf dataset merge' and a licence, and send that",
         )
-    with open_folder(path, require_manifest=True, warn=False) as folder:
-        folder.open_checked()
     where = path / MANIFEST_FILE
+    form = form_at(path, forms or only_datasets(root))
+    digest, named = form.check(path)
     manifest = read_file(where, MAX_MANIFEST_BYTES)
-    checked = parse_manifest(manifest, where)
-    if checked["digest"] != folder.digest:
+    checked = form.parse(manifest, str(where))
+    if checked["digest"] != digest:
         raise DamagedError("it changed while it was being read", where=where)
-    files = listed_files(checked, str(where))
+    files = listed_files(form, checked, str(where))
     card = read_whole(FolderRemote(path), CARD_FILE, MAX_CARD_BYTES)
     signature = read_signature(path)
     for name, data in ((CARD_FILE, card), (SIGNATURE_FILE, signature)):
         if data is not None:
             files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    named = folder.metadata.get("dataset_id")
     known = named if isinstance(named, str) else None
-    return Outgoing(path, known, folder.digest, manifest, card, signature, files)
+    return Outgoing(form, path, known, digest, manifest, card, signature, files)
 
 
 class AsChecked(FolderRemote):
-    """The files of a dataset that may be sent; the small ones as they were when checked."""
+    """The files of what may be sent; the small ones as they were when checked."""
 
     def __init__(self, out: Outgoing) -> None:
         super().__init__(out.path)
@@ -124,13 +131,13 @@ class AsChecked(FolderRemote):
 
 
 def check_content(out: Outgoing, progress: Progress | None = None) -> None:
-    """Verify a dataset as those who get it would: :func:`pbvf_datasets.inspect.verify.verify`.
+    """Verify a dataset or bundle as those who get it would.
 
     What is sent afterwards must have the digests of ``out``, which are those of the files that
     were verified here.
 
     Args:
-        out: The dataset.
+        out: The dataset or bundle.
         progress: Told how many steps are done and of how many.
 
     Raises:
@@ -138,7 +145,7 @@ def check_content(out: Outgoing, progress: Progress | None = None) -> None:
         UnsafeError: It could harm those who get it.
         IncompatibleError: It cannot be checked to its end.
     """
-    found = verify(out.path, progress=progress)
+    found = out.form.verify(out.path, progress)
     _refuse_problems(found)
     if found.status != "intact" or found.digest != out.digest:
         raise DamagedError(
@@ -159,27 +166,29 @@ def _refuse_problems(found: Verification) -> None:
 
 
 def check_sendable(out: Outgoing, allow: Collection[str] = ()) -> None:
-    """Check that a dataset has a licence and gives nothing of this machine away.
+    """Check that a dataset or bundle has a licence and gives nothing of this machine away.
 
     Args:
-        out: The dataset.
+        out: The dataset or bundle.
         allow: Words and paths that may go out although they look like this machine's.
 
     Raises:
         UsageError: It has none, or its texts hold absolute paths, user or host names.
         DamagedError: A file changed meanwhile.
     """
-    licence = parse_manifest(out.manifest, out.path)["provenance"]["license"]
+    licence = out.form.parse(out.manifest, str(out.path))["provenance"]["license"]
     if (licence or "").strip().lower() in _NO_LICENSE:
         raise UsageError(
             "it has no licence, so nobody who gets it may use it",
             where=out.path,
-            remedy="choose one, such as CC-BY-4.0, and give it with 'pbvf dataset set --license'",
+            remedy=out.form.license_remedy,
         )
     texts = {MANIFEST_FILE: out.manifest}
     folder = AsChecked(out)
-    for name in (METADATA_FILE, CROISSANT_FILE, CARD_FILE):
-        if name in out.files:
+    for name, words in (*out.form.texts(out.path, out.files), (CARD_FILE, None)):
+        if words is not None:
+            texts[name] = words
+        elif name in out.files:
             text = read_whole(folder, name, out.files[name]["size"])
             if text is None or hashlib.sha256(text).hexdigest() != out.files[name]["sha256"]:
                 raise DamagedError(

@@ -1,10 +1,10 @@
-"""How a dataset from elsewhere gets its place: put together beside it, checked, one rename.
+"""How what comes from elsewhere gets its place: put together beside it, checked, one rename.
 
-Files arrive in the work folder ``.<name>.arriving`` beside the dataset (Minari's listing skips
+Files arrive in the work folder ``.<name>.arriving`` beside that place (Minari's listing skips
 such folders): ``part-<sha256>`` while a file is on its way, so that an interrupted transfer
 goes on with it, and ``build`` for what is whole and has the right digest. The finished folder
-is opened and checked like any untrusted one (:mod:`pbvf_datasets.read.untrusted`) before it gets
-its name. A kill at any point leaves what was there before, or the dataset.
+is checked like any untrusted one (:mod:`pbvf_datasets.share.forms`) before it gets its name. A
+kill at any point leaves what was there before, or what came.
 """
 
 from __future__ import annotations
@@ -19,23 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from pbvf_datasets.format.manifest import parse_manifest
 from pbvf_datasets.format.schema import (
     CARD_FILE,
-    CROISSANT_FILE,
-    DATA_FILE,
-    DATASET_FILES,
     MANIFEST_FILE,
-    METADATA_FILE,
     SIGNATURE_FILE,
 )
-from pbvf_datasets.read.untrusted import (
-    MAX_CARD_BYTES,
-    MAX_CROISSANT_BYTES,
-    MAX_METADATA_BYTES,
-    CardWarning,
-    open_folder,
-)
+from pbvf_datasets.read.untrusted import CardWarning
+from pbvf_datasets.share.forms import Form, listed_files
 from pbvf_datasets.share.signing import fingerprint, require_signature
 from pbvf_offline.errors import (
     ConflictError,
@@ -59,78 +49,54 @@ from pbvf_offline.io.work_folder import WorkFolder, refuse_foreign
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-Progress = Callable[[int, int], None]
-"""Told how many bytes are done, and of how many."""
-
 CHUNK: Final = 2**20
 """Bytes that are held in memory at a time."""
 
-MAX_DATA_BYTES: Final = 2**42
-_LIMITS: Final = {
-    DATA_FILE: MAX_DATA_BYTES,
-    METADATA_FILE: MAX_METADATA_BYTES,
-    CROISSANT_FILE: MAX_CROISSANT_BYTES,
-    CARD_FILE: MAX_CARD_BYTES,
-}
 _ROOM: Final = 16 * 2**20  # bytes left free beside a dataset
 _REFUSED: Final = (DamagedError, UnsafeError, IncompatibleError)
 
 _PART: Final = "part-"
 
 
-def listed_files(manifest: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Return size and sha256 of each file that must arrive; the card, which may be edited, not.
-
-    Raises:
-        UnsafeError: A size is over what such a file may have.
-    """
-    files: dict[str, dict[str, Any]] = dict(sorted(manifest["files"].items()))
-    for name, entry in files.items():
-        if not 0 <= entry["size"] <= _LIMITS[name]:
-            raise UnsafeError(
-                f"{name} is to have {entry['size']:,} bytes; {_LIMITS[name]:,} are the limit",
-                where=where,
-            )
-    return files
-
-
-def is_there(path: Path, digest: str, *, overwrite: bool = False) -> bool:
-    """Return whether a dataset of this digest is at a path, every byte of it.
+def is_there(form: Form, path: Path, digest: str, *, overwrite: bool = False) -> bool:
+    """Return whether what has this digest is at a path, every byte of it.
 
     Args:
+        form: What it is.
         path: Its folder.
         digest: The manifest's digest.
-        overwrite: Another dataset there will be replaced.
+        overwrite: Another one there will be replaced.
 
     Raises:
         ConflictError: Something else is there and is not to be replaced, or it holds files that
-            are not a dataset's.
-        DamagedError: That dataset is there, damaged, and is not to be replaced.
+            do not belong to such a thing.
+        DamagedError: It is there, damaged, and is not to be replaced.
         UnsafeError: The same, and it has been made dangerous.
     """
     if not path_exists(path):
         return False
+    layout = form.layout(path)
     if path.is_symlink() or not path.is_dir():
-        refuse_foreign(path, DATASET_FILES)
+        refuse_foreign(path, layout)
     with resource_errors(path, lambda: "check its permissions"):
         if not any(path.iterdir()):
             return False
     try:
-        with open_folder(path, require_manifest=True, warn=False) as folder:
-            found = folder.digest
+        found = form.digest(path)
     except (*_REFUSED, UsageError) as error:
-        if not overwrite and _claims(path) == digest:
+        if not overwrite and _claims(form, path) == digest:
             raise type(error)(
                 error.what, where=error.where, remedy="replace it with --overwrite"
             ) from error
-        problem = f"it exists and is not this dataset ({error.what})"
+        problem = f"it exists and is not this {form.what} ({error.what})"
     else:
         if found == digest:
             return True
         problem = (
-            f"another dataset is there: its digest is {found[:16]}…, the other's is {digest[:16]}…"
+            f"another {form.what} is there: its digest is {found[:16]}…, the other's is "
+            f"{digest[:16]}…"
         )
-    refuse_foreign(path, DATASET_FILES)
+    refuse_foreign(path, layout)
     if not overwrite:
         raise ConflictError(
             problem, where=path, remedy="choose another name, or replace it with --overwrite"
@@ -138,28 +104,26 @@ def is_there(path: Path, digest: str, *, overwrite: bool = False) -> bool:
     return False
 
 
-def _claims(path: Path) -> str | None:
-    """Return the digest that a damaged dataset's manifest names, if it can be read."""
+def _claims(form: Form, path: Path) -> str | None:
+    """Return the digest that the manifest of something damaged names, if it can be read."""
     with contextlib.suppress(PbvfError, OSError):
-        claimed: str = parse_manifest((path / MANIFEST_FILE).read_bytes(), path)["digest"]
+        claimed: str = form.parse((path / MANIFEST_FILE).read_bytes(), str(path))["digest"]
         return claimed
     return None
 
 
-def _check_build(build: Path) -> None:
-    with open_folder(build, require_manifest=True, warn=False):
-        pass
-
-
-class IncomingDataset(WorkFolder):
-    """The work folder in which a dataset from elsewhere is put together.
+class IncomingFolder(WorkFolder):
+    """The work folder in which a dataset or bundle from elsewhere is put together.
 
     Args:
-        path: Where the dataset will be.
+        path: Where it will be.
+        form: What it is.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "arriving", layout=DATASET_FILES, check=_check_build)
+    def __init__(self, path: Path, form: Form) -> None:
+        super().__init__(path, "arriving", layout=form.layout(path), check=form.digest)
+        self._form = form
+        self._folders: list[Path] = []
 
     @contextlib.contextmanager
     def working(self) -> Iterator[Self]:
@@ -199,11 +163,14 @@ class IncomingDataset(WorkFolder):
         for entry in sorted(self.folder.iterdir()):
             if entry != self.build and entry.name.removeprefix(_PART) not in digests:
                 remove_tree(entry)
-        data = (self.build / DATA_FILE).parent
-        make_folders(data)
-        for folder in (self.build, data):
+        above = {parent for name in (*files, CARD_FILE) for parent in Path(name).parents}
+        self._folders = sorted(self.build / parent for parent in above)
+        for folder in self._folders:
+            make_folders(folder)
             for entry in sorted(folder.iterdir()):
-                if entry != data and entry.relative_to(self.build).as_posix() not in files:
+                name = entry.relative_to(self.build)
+                is_folder = stat.S_ISDIR(entry.lstat().st_mode)
+                if not (name in above if is_folder else name.as_posix() in files):
                     remove_tree(entry)
         missing = [name for name, entry in files.items() if not self._has(name, entry)]
         if missing:
@@ -278,11 +245,10 @@ class IncomingDataset(WorkFolder):
             UnsafeError: It could run code, read other files or exhaust the machine.
             IncompatibleError: It is of another format version.
         """
-        sync_folder((self.build / DATA_FILE).parent)
-        sync_folder(self.build)
+        for folder in reversed(self._folders):
+            sync_folder(folder)
         try:
-            with open_folder(self.build, require_manifest=True, warn=False) as folder:
-                folder.open_checked()
+            self._form.admit(self.build)
         except _REFUSED as error:
             self.discard()
             where = (error.where or "").replace(str(self.build), shown, 1)
@@ -350,7 +316,7 @@ class Source(Protocol):
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        incoming: IncomingDataset | None,
+        incoming: IncomingFolder | None,
     ) -> int:
         """Bring files, and return how many bytes came.
 
@@ -395,21 +361,23 @@ class ReceiveResult:
 
 
 def receive(
+    form: Form,
     source: Source,
     path: Path,
-    dataset: str = "",
+    name: str = "",
     *,
     overwrite: bool,
     key: Ed25519PublicKey | None = None,
     check: Callable[[], None] | None = None,
 ) -> ReceiveResult:
-    """Bring a dataset to a folder of this machine; nothing is visible before all is checked.
+    """Bring something to a folder of this machine; nothing is visible before all is checked.
 
     Args:
-        source: The dataset elsewhere.
+        form: What it is.
+        source: The place elsewhere.
         path: The folder.
-        dataset: The id that it has here.
-        overwrite: Replace another dataset there.
+        name: What it is called here.
+        overwrite: Replace another one there.
         key: Of the owner who must have signed it, or None.
         check: Called when something is to be fetched, before anything is written.
 
@@ -427,50 +395,50 @@ def receive(
         require_signature(source.manifest, source.signature, key, source.shown)
         signed_by = fingerprint(key)
     where = f"{source.shown}/{MANIFEST_FILE}"
-    manifest = parse_manifest(source.manifest, where)
-    files = listed_files(manifest, where)
+    manifest = form.parse(source.manifest, where)
+    files = listed_files(form, manifest, where)
     digest: str = manifest["digest"]
     size = sum(entry["size"] for entry in files.values()) + len(source.manifest)
 
     def received(fetched: int, *, was_there: bool) -> ReceiveResult:
         shown = source.shown
-        return ReceiveResult(dataset, path, shown, digest, size, fetched, was_there, signed_by)
+        return ReceiveResult(name, path, shown, digest, size, fetched, was_there, signed_by)
 
-    def found(incoming: IncomingDataset | None) -> ReceiveResult:
+    def found(incoming: IncomingFolder | None) -> ReceiveResult:
         came = source.fetch(files, (), None)
         if incoming is None:
-            IncomingDataset(path).remove_leftovers()
+            IncomingFolder(path, form).remove_leftovers()
         else:
             incoming.discard()
         came += update_file(path, SIGNATURE_FILE, source.signature, replace=overwrite)
         return received(came, was_there=True)
 
-    if is_there(path, digest, overwrite=overwrite):
+    if is_there(form, path, digest, overwrite=overwrite):
         return found(None)
     if check is not None:
         check()
-    with IncomingDataset(path).working() as incoming:
-        if is_there(path, digest, overwrite=overwrite):  # by now, or put back by recovery
+    with IncomingFolder(path, form).working() as incoming:
+        if is_there(form, path, digest, overwrite=overwrite):  # by now, or put back by recovery
             return found(incoming)
         fetched = source.fetch(files, incoming.begin(files), incoming)
         card = source.card()
         small = {CARD_FILE: card, SIGNATURE_FILE: source.signature, MANIFEST_FILE: source.manifest}
-        for name, data in small.items():
+        for file, data in small.items():
             if data is not None:
-                incoming.write(name, data)
+                incoming.write(file, data)
                 fetched += len(data)
         incoming.check(source.shown)
         incoming.publish(replace=overwrite)
-    _warn_of_card(card, manifest, source.shown)
+    _warn_of_card(form.what, card, manifest, source.shown)
     return received(fetched, was_there=False)
 
 
-def _warn_of_card(card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:
+def _warn_of_card(what: str, card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:
     """Warn when a card is missing or is not the one that the manifest was made with."""
     if card is None:
-        problem = "the dataset card is missing"
+        problem = f"the {what} card is missing"
     elif hashlib.sha256(card).hexdigest() != manifest["card"]["sha256"]:
-        problem = "the dataset card was edited after the dataset was made"
+        problem = f"the {what} card was edited after the {what} was made"
     else:
         return
     warnings.warn(f"{shown}: {problem}; the data are unchanged", CardWarning, stacklevel=4)

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pbvf_datasets.format.bundle import is_bundle
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE, resolve_dataset
+from pbvf_datasets.inspect.bundle import open_bundle
 from pbvf_datasets.read.untrusted import open_folder
 from pbvf_offline.errors import ConflictError, DamagedError, UnsafeError, UsageError
 from pbvf_offline.io.durable import (
@@ -137,7 +139,7 @@ def sign_dataset(
     overwrite: bool = False,
     root: Path | None = None,
 ) -> Signed:
-    """Sign a dataset's manifest, after a check that its files fit it.
+    """Sign the manifest of a dataset or bundle, after a check that its files fit it.
 
     Args:
         dataset: An id, or the folder.
@@ -153,9 +155,7 @@ def sign_dataset(
         ResourceError: The folder cannot be written.
     """
     private = _private_key(key)
-    path = resolve_dataset(dataset, root)
-    with open_folder(path, require_manifest=True, warn=False) as folder:
-        digest = folder.digest
+    path, digest = _checked(dataset, root)
     signature = private.sign(read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES))
     signed = Signed(path, digest, fingerprint(private.public_key()))
     file = path / SIGNATURE_FILE
@@ -170,10 +170,19 @@ def sign_dataset(
     return signed
 
 
+def _checked(dataset: str | os.PathLike[str], root: Path | None) -> tuple[Path, str]:
+    """Return the folder and the digest of a dataset or bundle whose files fit its manifest."""
+    path = resolve_dataset(dataset, root)
+    if is_bundle(path):
+        return path, open_bundle(path)["digest"]
+    with open_folder(path, require_manifest=True, warn=False) as folder:
+        return path, folder.digest
+
+
 def check_signature(
     dataset: str | os.PathLike[str], public_key: Path, *, root: Path | None = None
 ) -> Signed:
-    """Check that a dataset's files fit its manifest and that a key's owner signed it.
+    """Check that the files of a dataset or bundle fit its manifest and a key's owner signed it.
 
     Args:
         dataset: An id, or the folder.
@@ -186,9 +195,7 @@ def check_signature(
         DamagedError: A file is not the one that the manifest lists, or the signature is none.
     """
     public = load_public_key(public_key)
-    path = resolve_dataset(dataset, root)
-    with open_folder(path, require_manifest=True, warn=False) as folder:
-        digest = folder.digest
+    path, digest = _checked(dataset, root)
     require_signature(
         read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES), read_signature(path), public, path
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
+from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -26,6 +26,7 @@ from pbvf_datasets.format.schema import (
     new_dataset_path,
 )
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES
+from pbvf_datasets.share.forms import Forms, Progress, form_of, only_datasets
 from pbvf_datasets.share.outgoing import (
     AsChecked,
     Outgoing,
@@ -36,8 +37,7 @@ from pbvf_datasets.share.outgoing import (
 )
 from pbvf_datasets.share.receiving import (
     CHUNK,
-    IncomingDataset,
-    Progress,
+    IncomingFolder,
     ReceiveResult,
     receive,
     silent,
@@ -108,6 +108,7 @@ def push(
     overwrite: bool = False,
     allow: Collection[str] = (),
     root: Path | None = None,
+    forms: Forms | None = None,
     verifying: Progress | None = None,
     progress: Progress | None = None,
 ) -> Pushed:
@@ -122,6 +123,7 @@ def push(
         overwrite: Replace another dataset there.
         allow: Words and paths that may go out; see :func:`check_sendable`.
         root: Folder of datasets.
+        forms: What may be sent; datasets alone when None.
         verifying: Told how many steps are verified and of how many.
         progress: Told how many bytes are sent and of how many.
 
@@ -143,17 +145,18 @@ def push(
             where=target.shown,
             remedy="push to a folder, s3://, gs:// or hf://datasets/NAME/…",
         )
-    out = outgoing(dataset, root)
+    forms = forms or only_datasets(root)
+    out = outgoing(dataset, root, forms)
     check_sendable(out, allow)
     told, check = progress or silent, functools.partial(check_content, out, verifying)
     if isinstance(target, FolderRemote):
         folder = target.named()
-        sent = _push_here(out, folder, check, overwrite=overwrite, progress=told)
+        sent = _push_here(out, folder, check, forms, overwrite=overwrite, progress=told)
     else:
-        sent = _push_away(out, target, check, overwrite=overwrite, progress=told)
+        sent = _push_away(out, target, check, forms, overwrite=overwrite, progress=told)
     sizes = {name: entry["size"] for name, entry in sorted(out.files.items())}
     return Pushed(
-        dataset=out.dataset,
+        dataset=out.name,
         remote=target.shown,
         digest=out.digest,
         files={**sizes, MANIFEST_FILE: len(out.manifest)},
@@ -166,13 +169,16 @@ def _push_here(
     out: Outgoing,
     target: Path,
     check: Callable[[], None],
+    forms: Forms,
     *,
     overwrite: bool,
     progress: Progress,
 ) -> int:
     if path_exists(target) and target.samefile(out.path):
-        raise UsageError("this is the dataset itself", where=target, remedy="name another place")
-    received = receive(_Fetched(AsChecked(out), progress), target, overwrite=overwrite, check=check)
+        what = f"this is the {out.form.what} itself"
+        raise UsageError(what, where=target, remedy="name another place")
+    source = _Fetched(AsChecked(out), forms, progress)
+    received = receive(out.form, source, target, overwrite=overwrite, check=check)
     if not received.was_there:
         return received.fetched
     return received.fetched + sum(
@@ -185,6 +191,7 @@ def _push_away(
     out: Outgoing,
     remote: WritableRemote,
     check: Callable[[], None],
+    forms: Forms,
     *,
     overwrite: bool,
     progress: Progress,
@@ -193,7 +200,7 @@ def _push_away(
     same = there == out.manifest
     if there is not None and not same and not overwrite:
         raise ConflictError(
-            f"{_what_is_there(there)} is there",
+            f"{_what_is_there(there, forms)} is there",
             where=remote.shown,
             remedy="choose another remote, or replace it with --overwrite",
         )
@@ -211,7 +218,8 @@ def _push_away(
         # From here on nothing is whole there, and no reader must take it to be.
         _retry(lambda: remote.remove(MANIFEST_FILE), remote)
     if overwrite and not same:
-        for name in sorted({CROISSANT_FILE, CARD_FILE, SIGNATURE_FILE} - set(out.files)):
+        old = {CROISSANT_FILE, CARD_FILE, SIGNATURE_FILE, *_files_of(there, forms)}
+        for name in sorted(old - set(out.files)):
             _retry(functools.partial(remote.remove, name), remote)
     done = 0
     for name in wanted:
@@ -224,12 +232,25 @@ def _push_away(
     return done
 
 
-def _what_is_there(manifest: bytes) -> str:
-    try:
-        found = parse_manifest(manifest, "")
-    except PbvfError:
+def _parsed(manifest: bytes | None, forms: Forms) -> tuple[str, dict[str, Any]] | None:
+    """Return what a remote holds by its manifest, and that; None: nothing that may be sent."""
+    with contextlib.suppress(PbvfError):
+        if manifest is not None:
+            form = form_of(manifest, forms, "")
+            return form.what, form.parse(manifest, "")
+    return None
+
+
+def _files_of(manifest: bytes | None, forms: Forms) -> list[str]:
+    found = _parsed(manifest, forms)
+    return [] if found is None else list(found[1]["files"])
+
+
+def _what_is_there(manifest: bytes, forms: Forms) -> str:
+    found = _parsed(manifest, forms)
+    if found is None:
         return "a manifest.json that is no dataset's, or a damaged one,"
-    return f"another dataset (its digest is {found['digest'][:16]}…)"
+    return f"another {found[0]} (its digest is {found[1]['digest'][:16]}…)"
 
 
 def _is_there(
@@ -332,6 +353,7 @@ def pull(
     overwrite: bool = False,
     public_key: Path | None = None,
     root: Path | None = None,
+    forms: Forms | None = None,
     progress: Progress | None = None,
 ) -> ReceiveResult:
     """Fetch a dataset; the manifest comes first, and nothing is visible before all is checked.
@@ -344,6 +366,7 @@ def pull(
         overwrite: Replace another dataset of this id.
         public_key: File of a key whose owner must have signed the dataset.
         root: Folder of datasets.
+        forms: What may be fetched; datasets alone when None.
         progress: Told how many bytes are done and of how many.
 
     Raises:
@@ -356,17 +379,20 @@ def pull(
         NetworkError: The remote cannot be reached, or refuses.
         ResourceError: The disk refuses.
     """
-    path = new_dataset_path(dataset_id, root)
+    if forms is None:
+        new_dataset_path(dataset_id, root)  # a malformed id needs no connection
     key = None if public_key is None else load_public_key(public_key)
-    source = _Fetched(remote_at(remote), progress or silent)
-    return receive(source, path, dataset_id, overwrite=overwrite, key=key)
+    source = _Fetched(remote_at(remote), forms or only_datasets(root), progress or silent)
+    name, path = source.form.place(dataset_id, None, Path(source.shown))
+    return receive(source.form, source, path, name, overwrite=overwrite, key=key)
 
 
 class _Fetched:
-    """A dataset at a remote, fetched file by file; its manifest first.
+    """A dataset or bundle at a remote, fetched file by file; its manifest first.
 
     Args:
         remote: Where from.
+        forms: What may be there.
         progress: Told how many bytes are done and of how many.
 
     Raises:
@@ -374,17 +400,20 @@ class _Fetched:
         NetworkError: The remote cannot be reached, or refuses.
     """
 
-    def __init__(self, remote: Remote, progress: Progress) -> None:
+    def __init__(self, remote: Remote, forms: Forms, progress: Progress) -> None:
         self.shown = remote.shown
         self._remote, self._progress = remote, progress
         manifest = _retry(lambda: read_whole(remote, MANIFEST_FILE, MAX_MANIFEST_BYTES), remote)
         if manifest is None:
             raise UsageError(
-                "there is no dataset: no manifest.json is there",
+                "there is no dataset: no manifest.json is there"
+                if len(forms) == 1
+                else "there is nothing that was pushed: no manifest.json is there",
                 where=self.shown,
                 remedy="name the folder that holds manifest.json; an interrupted push has none yet",
             )
-        parse_manifest(manifest, f"{self.shown}/{MANIFEST_FILE}")
+        self.form = form_of(manifest, forms, self.shown)
+        self.form.parse(manifest, f"{self.shown}/{MANIFEST_FILE}")
         self.manifest = manifest
         self.signature = _retry(self._signature, remote)
 
@@ -410,7 +439,7 @@ class _Fetched:
         self,
         files: Mapping[str, Mapping[str, Any]],
         missing: Sequence[str],
-        incoming: IncomingDataset | None,
+        incoming: IncomingFolder | None,
     ) -> int:
         """Bring files; see :class:`~pbvf_datasets.share.receiving.Source`."""
         total = sum(entry["size"] for entry in files.values())
@@ -432,7 +461,7 @@ class _File:
     remote: Remote
     name: str
     entry: Mapping[str, Any]
-    incoming: IncomingDataset
+    incoming: IncomingFolder
     told: Callable[[int], None]
 
     @property

@@ -1,0 +1,185 @@
+"""What the commands that push, pull, pack and unpack have in common: bars, and what they print."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pbvf_cli.shared.options import argument, option
+from pbvf_cli.shared.terminal.output import Sink, as_payload, time_taken
+from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_offline.errors import UsageError, printable
+
+if TYPE_CHECKING:
+    from pbvf_datasets.share.archive import Packed
+    from pbvf_datasets.share.forms import Progress
+    from pbvf_datasets.share.receiving import ReceiveResult
+    from pbvf_datasets.share.transfer import Pushed
+
+PublicKey = Annotated[
+    Path | None,
+    option("--public-key", "Refuse what this key's owner did not sign.", "FILE"),
+]
+Allow = Annotated[
+    list[str] | None,
+    option("--allow", "A path, user or host name that may go out; may be repeated.", "TEXT"),
+]
+ToRemote = Annotated[
+    str,
+    argument(
+        "REMOTE",
+        "Its folder there: a path, s3://…, gs://…, hf://datasets/…, or what else fsspec writes to.",
+    ),
+]
+FromRemote = Annotated[
+    str,
+    argument(
+        "REMOTE",
+        "Its folder there: a path, https://…, s3://…, gs://…, hf://datasets/…, or what else "
+        "fsspec reads.",
+    ),
+]
+
+
+def send(
+    sink: Sink, remote: str, push: Callable[[Progress, Progress], Pushed], what: str = "dataset"
+) -> None:
+    """Push something, with bars, and print what became of it.
+
+    Args:
+        sink: Where to.
+        remote: The address.
+        push: Pushes it; told how to show what is verified and what is sent.
+        what: What to call it.
+
+    Raises:
+        UsageError: The address is of a place that ends with this process.
+    """
+    if remote.lower().startswith("memory:"):
+        raise UsageError(
+            "is the memory of this command, which ends with it",
+            where=printable(remote),
+            remedy="name a place that stays",
+        )
+    start = time.perf_counter()
+    with _bars("sending", sink) as bars:
+        pushed = push(*bars)
+    seconds, size = time.perf_counter() - start, sum(pushed.files.values())
+    payload = _payload(pushed, what) | {"bytes": size, "seconds": seconds}
+    rows = [
+        *_named(payload, what, "remote", "digest"),
+        ("files", f"{len(pushed.files)}, {_size(size)}"),
+        ("sent", _moved(pushed.sent, already=pushed.already_complete)),
+        ("time", "nothing to do" if pushed.already_complete else f"{seconds:.1f} s"),
+    ]
+    sink.result(payload, rows)
+
+
+def write_archive(
+    sink: Sink, pack: Callable[[Progress, Progress], Packed], what: str = "dataset"
+) -> None:
+    """Pack something, with bars, and print what became of it; arguments as of :func:`send`."""
+    start = time.perf_counter()
+    with _bars("packing", sink) as bars:
+        packed = pack(*bars)
+    seconds = time.perf_counter() - start
+    payload = _payload(packed, what, "size") | {"bytes": packed.size, "seconds": seconds}
+    rows = [
+        *_named(payload, what, "file", "digest"),
+        ("size", _moved(packed.size, already=packed.already_complete)),
+        ("time", "nothing to do" if packed.already_complete else f"{seconds:.1f} s"),
+    ]
+    sink.result(payload, rows)
+
+
+def fetch(sink: Sink, pull: Callable[[Progress], ReceiveResult]) -> None:
+    """Pull something, with a bar, and print what became of it."""
+    _take(sink, pull, "fetching", "remote", "fetched")
+
+
+def read_archive(sink: Sink, unpack: Callable[[Progress], ReceiveResult]) -> None:
+    """Unpack something, with a bar, and print what became of it."""
+    _take(sink, unpack, "unpacking", "file", "read")
+
+
+def _take(
+    sink: Sink, take: Callable[[Progress], ReceiveResult], doing: str, source: str, moved: str
+) -> None:
+    start = time.perf_counter()
+    with Bar(doing, "bytes", sink=sink) as bar:
+        received = take(bar.update)
+    _print_received(sink, received, time.perf_counter() - start, source, moved)
+
+
+def _payload(result: Pushed | Packed | ReceiveResult, what: str, *left_out: str) -> dict[str, Any]:
+    """Return the fields of a result; its name stands under what it is the name of."""
+    fields = as_payload(result, *left_out)
+    return {what if key == "dataset" else key: value for key, value in fields.items()}
+
+
+@contextlib.contextmanager
+def _bars(what: str, sink: Sink) -> Iterator[tuple[Progress, Progress]]:
+    """Yield progress functions of the verification and of the bytes; the second ends the first."""
+    with contextlib.ExitStack() as first, Bar(what, "bytes", sink=sink) as bar:
+        steps = first.enter_context(Bar("verifying", "steps", sink=sink))
+
+        def move(done: int, total: int) -> None:
+            first.close()
+            bar.update(done, total)
+
+        yield steps.update, move
+
+
+def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
+    return [(name, str(payload[name])) for name in names]
+
+
+def _print_received(
+    sink: Sink, received: ReceiveResult, seconds: float, source: str, moved: str
+) -> None:
+    from pbvf_datasets.format.bundle import is_bundle
+
+    what = "bundle" if is_bundle(received.path) else "dataset"
+    payload = _payload(received, what, "source", "size", "was_there") | {
+        "already_complete": received.already_complete,
+        source: received.source,
+        "bytes": received.size,
+        "seconds": seconds,
+    }
+    rows = _named(payload, what, "path", source, "digest")
+    if received.signed_by is not None:
+        rows.append(("signed by", received.signed_by))
+    rate = received.fetched / 1e6 / seconds if received.fetched and seconds > 0 else None
+    rows += [
+        ("size", _size(received.size)),
+        (moved, _moved(received.fetched, already=received.already_complete)),
+        ("time", time_taken(seconds, rate, "MB")),
+    ]
+    own = _own_id(received.path) if what == "dataset" else received.dataset
+    if own != received.dataset:  # its files stay as they were sent, so that their digests fit
+        sink.note(
+            f"note: its files call it {own}; stock Minari loads it as {received.dataset}, but its "
+            "list leaves it out, with a warning"
+        )
+    sink.result(payload, rows)
+
+
+def _own_id(folder: Path) -> str:
+    """Return the id that a dataset gives itself."""
+    from pbvf_datasets.format.schema import METADATA_FILE
+    from pbvf_offline.io.strict_json import parse_json
+
+    path = folder / METADATA_FILE
+    own: str = parse_json(path.read_bytes(), path)["dataset_id"]
+    return own
+
+
+def _moved(size: int, *, already: bool) -> str:
+    return "already complete" if already else _size(size)
+
+
+def _size(size: int) -> str:
+    return f"{size:,} bytes" if size < 10**6 else f"{size / 1e6:,.1f} MB"

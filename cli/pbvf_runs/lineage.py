@@ -1,0 +1,270 @@
+"""What things were made from, by digest: a policy's critic, a critic's model and dataset, a run.
+
+Every file names what it was made from by a digest, and nobody keeps a list. So of things that are
+given together it can be said which was made from which, and what is not among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pbvf_offline.errors import PbvfError
+from pbvf_offline.io.reading import file_digest
+from pbvf_runs.kinds import kind_of
+from pbvf_runs.records import POLICY_FILE, StoredConfig, StoredResult
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_DATA: Final = ("dataset", "run")
+_ORIGINS: Final = {
+    "critic": ("grown through", ("critic",)),
+    "run": ("trained in", ("run",)),
+    "started_from": ("climbed on from", ("policies",)),
+    "taken_from": ("chosen from", ("policies", *_DATA)),
+    "states_from": ("states from", _DATA),
+    "imagined_in": ("judged in", ("model",)),
+    "model": ("judged in", ("model",)),
+    "sources": ("imported from", ("weights",)),
+}
+"""What the origin of a policies file says, in words, and what each may be."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What something was made from.
+
+    Attributes:
+        relation: How, in words.
+        digest: By which it is named.
+        kinds: What it may be.
+    """
+
+    relation: str
+    digest: str
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing that can be made from others, or others from it.
+
+    Attributes:
+        name: What to call it.
+        kind: What it is.
+        path: Where it is.
+    """
+
+    name: str
+    kind: str
+    path: Path
+
+    def sources(self) -> list[Source]:
+        """Return what it was made from.
+
+        Raises:
+            PbvfError: It cannot be read.
+        """
+        find = _SOURCES.get(self.kind)
+        return [] if find is None else list(dict.fromkeys(find(self.path)))
+
+    def digests(self) -> set[str]:
+        """Return the digests by which others name it.
+
+        Raises:
+            PbvfError: It cannot be read.
+        """
+        if self.kind == "dataset":
+            return set(_dataset_digests(self.path))
+        if self.kind == "run":
+            return set(_run_digests(self.path))
+        return {file_digest(self.path)}
+
+
+@dataclass(frozen=True)
+class Tie:
+    """One thing and something that it was made from.
+
+    Attributes:
+        name: The thing.
+        kind: What it is.
+        source: What it was made from.
+        found: Which of the others that is, or None.
+        fits: False where others of its kind are given, and it is none of them.
+    """
+
+    name: str
+    kind: str
+    source: Source
+    found: str | None
+    fits: bool
+
+
+def things(name: str) -> list[Thing]:
+    """Return what an id or path names: itself, or the parts of a bundle, or each of several runs.
+
+    Raises:
+        UsageError: There is nothing, or it is a part of something else.
+    """
+    from pbvf_datasets.format.bundle import parse_bundle, parts_of
+    from pbvf_datasets.format.manifest import read_plain
+    from pbvf_datasets.format.schema import MANIFEST_FILE
+    from pbvf_runs.data import runs_in
+
+    kind, path = kind_of(name)
+    if kind == "bundle":
+        where = path / MANIFEST_FILE
+        parts = parts_of(parse_bundle(read_plain(where), where))
+        return [Thing(f"{name}/{part.name}", part.kind, path / part.name) for part in parts]
+    if kind == "runs":
+        return [Thing(str(run), "run", run) for run in runs_in(path)]
+    return [Thing(name, kind, path)]
+
+
+def lineage(given: Sequence[Thing]) -> list[Tie]:
+    """Return what each of several things was made from, and which of the others that is.
+
+    Raises:
+        PbvfError: One cannot be read.
+    """
+    known = {digest: thing.name for thing in given for digest in thing.digests()}
+    kinds = {thing.kind for thing in given}
+    return [
+        Tie(
+            thing.name,
+            thing.kind,
+            source,
+            known.get(source.digest),
+            source.digest in known or not kinds & (set(source.kinds) - {thing.kind}),
+        )
+        for thing in given
+        for source in thing.sources()
+    ]
+
+
+# ------------------------------------------------------------------------------- sources
+
+
+def _critic(path: Path) -> Iterator[Source]:
+    from pbvf_offline.fit.critic_file import load_critic
+
+    file = load_critic(path)
+    yield from _named("fitted to", file.context.dataset, _DATA)
+    if file.imagined is not None:
+        yield from _named("imagined in", file.imagined.model, ("model",))
+
+
+def _model(path: Path) -> Iterator[Source]:
+    from pbvf_offline.models.model_file import load_model
+
+    yield from _named("learned from", load_model(path).dataset, _DATA)
+
+
+def _policies(path: Path) -> Iterator[Source]:
+    from pbvf_offline.policies.files import load_policies
+
+    origin = load_policies(path).origin
+    for name, (relation, kinds) in _ORIGINS.items():
+        value = origin.get(name)
+        for digest in value if isinstance(value, list) else [value]:
+            yield from _named(relation, digest, kinds)
+
+
+def _dataset(path: Path) -> Iterator[Source]:
+    manifest = _manifest(path)
+    if manifest is None:
+        return
+    settings = manifest["provenance"]["settings"]
+    sources = settings.get("sources")
+    for digest in sources if isinstance(sources, list) else ():
+        yield from _named("made from", digest, ("dataset",))
+    for name, relation in (("base", "perturbs"), ("policies", "rolls out")):
+        yield from _named(relation, settings.get(name), ("policies",))
+    yield from _named("episodes of", _exporting_run(manifest, path), ("run",))
+
+
+def _run(path: Path) -> Iterator[Source]:
+    from pbvf_runs.data import run_config
+
+    yield from _named("started from", run_config(path).base, ("policies",))
+
+
+_SOURCES: Final = {
+    "critic": _critic,
+    "model": _model,
+    "policies": _policies,
+    "dataset": _dataset,
+    "run": _run,
+}
+
+
+def _named(relation: str, digest: Any, kinds: tuple[str, ...]) -> Iterator[Source]:
+    """Yield a source, if what a file says is a digest: anything may stand there."""
+    if isinstance(digest, str) and _DIGEST.fullmatch(digest):
+        yield Source(relation, digest, kinds)
+
+
+# ------------------------------------------------------------------------------- digests
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    from pbvf_datasets.read.untrusted import open_folder
+
+    with open_folder(path, warn=False) as folder:
+        return folder.manifest
+
+
+def _exporting_run(manifest: dict[str, Any], path: Path) -> str | None:
+    """Return the digest of the run whose episodes a dataset holds, if it was exported from one."""
+    from pbvf_runs.export import is_exported
+
+    if not is_exported(manifest["provenance"]):
+        return None
+    settings = dict(manifest["provenance"]["settings"])
+    steps = settings.pop("steps", None)
+    del settings["made by"]
+    settings.pop("version", None)
+    with contextlib.suppress(PbvfError):
+        if type(steps) is int:
+            return StoredConfig.from_dict(settings, path).source(steps)
+    return None
+
+
+def _dataset_digests(path: Path) -> Iterator[str]:
+    from pbvf_datasets import load_dataset
+    from pbvf_datasets.read.untrusted import open_folder
+    from pbvf_offline.envs.reference import EnvReference
+    from pbvf_runs.data import episodes_digest
+    from pbvf_runs.export import is_exported
+
+    with open_folder(path, warn=False) as folder:
+        yield folder.digest
+        manifest = folder.manifest
+    if manifest is None:
+        return
+    if "known_as" in manifest["provenance"]:  # licence or authors were set after it was used
+        yield manifest["provenance"]["known_as"]
+    if is_exported(manifest["provenance"]):
+        data = load_dataset(path)  # what is fitted to it names its episodes, as of the run
+        if data.environment is not None:
+            environment = EnvReference.from_dict(data.environment, str(path))
+            yield episodes_digest(data.trajectories, environment)
+
+
+def _run_digests(path: Path) -> Iterator[str]:
+    from pbvf_runs.data import load_run, run_config
+
+    config, result = run_config(path), StoredResult.read(path)
+    if result is not None:
+        yield config.source(result.steps)
+        yield from result.files.values()  # its critic and its policy
+    stem = POLICY_FILE.partition(".")[0]
+    for snapshot in path.glob(f"{stem}-*.safetensors"):
+        steps = snapshot.name.removeprefix(f"{stem}-").partition(".")[0]
+        if steps.isascii() and steps.isdecimal():
+            yield config.source(int(steps))
+    with contextlib.suppress(PbvfError):  # it keeps no episodes, or none is finished
+        yield load_run(path).digest
