@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pbvf_cli.shared import values
+from pbvf_cli.shared import completion, values
 from pbvf_offline.errors import UsageError
 from pbvf_offline.setting_types import MOST
 
@@ -28,7 +28,9 @@ class DeviceName(StrEnum):
 
 def argument(metavar: str, text: str) -> Any:
     """Return an argument with its metavar and its help."""
-    return typer.Argument(metavar=metavar, help=text)
+    return typer.Argument(
+        metavar=metavar, help=text, autocompletion=completion.BY_METAVAR.get(metavar)
+    )
 
 
 def option(
@@ -41,6 +43,9 @@ def option(
     callback: Callable[..., Any] | None = None,
 ) -> Any:
     """Return an option; ``default`` says it in words where the signature does not."""
+    complete = completion.BY_METAVAR.get(metavar or "")
+    if metavar == "FILE":
+        complete = completion.BY_OPTION.get(name)
     return typer.Option(
         name,
         metavar=metavar,
@@ -48,6 +53,7 @@ def option(
         show_default=default,
         rich_help_panel=panel,
         callback=callback,
+        autocompletion=complete,
     )
 
 
