@@ -122,8 +122,10 @@ class Chart:
 
     @property
     def notes(self) -> list[str]:
-        """What was left out."""
-        return [
+        """What the dashed lines are, and what was left out."""
+        known = [f"{g.text} {g.at:g}" if g.axis == "y" else g.text for g in self.guides]
+        lines = [f"Dashed: {', '.join(known)}."] if known else []
+        return lines + [
             f"{len(s.kept):,} of {len(s.x):,} are shown ({s.name}): the extremes and evenly "
             "between; filters act on what is shown."
             for s in self.series

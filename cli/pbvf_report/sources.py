@@ -35,6 +35,7 @@ class Source:
         policies: A policies file.
         progress: What a run has come to.
         ascent: Gradient step to the policies on their way there.
+        no_ascent: Why there is none, though one was asked for.
         film: Of its best policy: which one that is, and an MP4 file.
     """
 
@@ -50,6 +51,7 @@ class Source:
     policies: PoliciesFile | None = None
     progress: RunProgress | None = None
     ascent: Mapping[int, Policies] = field(default_factory=dict)
+    no_ascent: str = ""
     film: tuple[int, bytes] | None = None
 
     @property

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cli_tools import make, pbvf
-from report_tools import Page, series, write_policies
+from pbvf_datasets import load_dataset
+from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.models.model_file import load_model
+from pbvf_offline.policies.files import load_policies
+from report_tools import Page, chart, series, write_policies
 
 pytest.importorskip("plotly", reason="plotly is not installed, which draws the charts")
 
 DATASET = "lab/drift-v0"
+GROWN = ("--from-scratch", "3", "--steps", "5", "--restarts", "2", "--seed", "0")
 
 
 @pytest.fixture
@@ -67,8 +74,6 @@ def test_only_scripts_of_the_program_run(at: Path, tmp_path: Path) -> None:
 
 
 def test_episodes_and_policies_are_those_of_the_files(at: Path, tmp_path: Path) -> None:
-    from pbvf_datasets import load_dataset
-
     out = tmp_path / "page.html"
     pbvf("report", DATASET, "--out", out, "-q").ok()
     data = load_dataset(DATASET)
@@ -145,3 +150,119 @@ def test_what_cannot_be_shown_is_refused(
     refused(2, tmp_path / "packed", words=("shows no archive", "unpack"))
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     refused(2, "grown", words=("plotly is not installed", "pip install 'pbvf-offline[report]'"))
+
+
+def test_parameters_are_projected_and_the_way_of_policies_ends_at_them(
+    at: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    pbvf("report", DATASET, "theta", "grown", "--ascent", "--out", out, "-q").ok()
+    data, stars, *ways = series(out, "linear policies of")
+    assert (len(data["x"]), stars["style"], len(ways)) == (120, "stars", 3)
+    theta = load_dataset(DATASET).theta.astype(np.float64)
+    away = theta - theta.mean(axis=0)
+    spread = np.sqrt(np.linalg.eigvalsh(away.T @ away)[::-1][:2])
+    np.testing.assert_allclose(np.linalg.norm([data["x"], data["y"]], axis=1), spread, rtol=1e-3)
+    chosen = pbvf("synthesize", "theta", *GROWN, "--out", "grown", "--json", "-q").ok().json
+    for way, step, x in zip(ways, chosen["chosen_step"], stars["x"], strict=True):
+        assert way["x"][way["more"]["gradient step"].index(step)] == pytest.approx(x, abs=1e-5)
+
+
+def test_a_way_that_is_not_known_is_left_out(at: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+
+    def said(*names: object) -> str:
+        pbvf("report", *names, "--ascent", "--out", out, "--overwrite", "-q").ok()
+        assert "ways of policies" not in out.read_text()
+        return out.read_text()
+
+    assert "the critic that it climbed is not on this page" in said("grown", DATASET)
+    file = load_policies(at / "grown")
+    moved = dataclasses.replace(file.policies, theta=file.policies.theta + np.float32(0.5))
+    dataclasses.replace(file, policies=moved).save(tmp_path / "moved")
+    assert "climbing again ended elsewhere" in said(tmp_path / "moved", "theta")
+    for name, wrong in (("steps", -1), ("count", 2), ("hidden", [10**6])):
+        settings = {**file.origin["settings"], name: wrong}
+        origin = {**file.origin, "settings": settings}
+        dataclasses.replace(file, origin=origin).save(tmp_path / "wrong")
+        assert "no ascent is shown" in said(tmp_path / "wrong", "theta")
+
+
+def test_predictions_are_the_critics(at: Path, tmp_path: Path) -> None:
+    make(
+        at,
+        f"fit-critic {DATASET} --critic psvf --hidden 8 --updates 20 --seed 0 "
+        f"--validation-policies 0.2 --out {tmp_path}/held",
+        f"synthesize {tmp_path}/held {' '.join(GROWN)} --evaluate --env toyenv:ToyDrift-v0 "
+        f"--evaluate-every 5 --episodes 2 --out {tmp_path}/measured",
+    )
+    out = tmp_path / "page.html"
+    pbvf("report", tmp_path / "held", tmp_path / "measured", "--out", out, "-q").ok()
+    critic, file = load_critic(tmp_path / "held"), load_policies(tmp_path / "measured")
+    (data,) = series(out, "policies of its data")
+    np.testing.assert_allclose(data["x"], critic.predict(critic.context.theta), rtol=1e-4)
+    np.testing.assert_allclose(data["y"], critic.context.returns, rtol=1e-5)
+    assert critic.unit in chart(out, "policies of its data")["x"]
+    (held,) = series(out, "held out of the fit")
+    np.testing.assert_allclose(held["y"], critic.validation["observed"], rtol=1e-5)
+    (grown,) = series(out, "grown through it")
+    np.testing.assert_allclose(grown["y"], file.origin["result"]["returns"], rtol=1e-5)
+    known, stars = series(out, "distance and return")
+    np.testing.assert_allclose(stars["x"], file.origin["result"]["distance"], rtol=1e-4)
+    assert np.quantile(known["x"], 0.95) == pytest.approx(1, abs=0.01)
+    measured, predicted = series(out, "Ascents")
+    assert (measured["x"], predicted["style"]) == ([0, 5], "band")
+
+
+def test_a_critic_of_no_such_policies_is_left_out(at: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    pbvf("report", "theta", "actions", "deep", "--out", out, "-q").ok()
+    text = out.read_text()
+    assert "deep has no measured returns; its distances by actions are" in text
+    assert "its distances by theta" not in text
+
+
+def test_a_check_is_shown_with_what_it_has_to_pass(at: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    pbvf("report", "good", "bad", "--out", out, "-q").ok()
+    check = load_model(at / "good").check
+    assert check is not None
+    good, bad = series(out, "Error by horizon")
+    np.testing.assert_allclose(good["y"], [h.relative_error for h in check.horizons], rtol=1e-5)
+    assert min(bad["y"]) > 0.75 > max(good["y"])
+    assert "Dashed: at most 0.75." in out.read_text()
+    assert [s["source"] for s in series(out, "Fit of the model")] == [0]  # bad has one update
+
+
+def test_runs_are_shown_beside_each_other(here: Path) -> None:
+    train = "train-online toyenv:ToyDrift-v0 --critic pssvf --steps 200 --evaluations 2"
+    make(here, f"{train} --run many --seeds 3-4")
+    ran = pbvf("report", "many", "--out", "page.html", "--json", "-q").ok().json
+    assert [s["name"] for s in ran["sources"]] == ["seed-3", "seed-4"]
+    episodes, learned, *_ = series(here / "page.html", "Training runs")
+    known = pbvf("info", "many/seed-3", "--json", "-q").ok().json
+    assert learned["x"] == [e["step"] for e in known["evaluations"]]
+    assert len(episodes["x"]) == known["episodes"]
+    made_from = pbvf("report", "many/seed-3", "many/seed-3/policy.safetensors", "--out", "b.html")
+    assert "<td>seed-3</td>" in (made_from.ok() and (here / "b.html").read_text())
+
+
+def test_films_go_into_the_page(at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "page.html"
+    pbvf("report", "grown", "--env", "x", "--out", out, "-q").refused(2, "--env", "add --video")
+    file = load_policies(at / "grown")
+    assert file.environment is not None
+    elsewhere = dataclasses.replace(file.environment, id="Elsewhere-v0", module="elsewhere")
+    dataclasses.replace(file, environment=elsewhere).save(tmp_path / "foreign")
+    pbvf("report", tmp_path / "foreign", "--video", "--out", out, "-q").refused(4, "--env")
+    played: list[int] = []
+
+    def film(config: Any, policies: Any, path: Path, **_: Any) -> None:
+        played.append(len(policies))
+        path.write_bytes(config.name.encode())
+
+    monkeypatch.setattr("pbvf_cli.shared.video.check_video", lambda *_, **__: None)
+    monkeypatch.setattr("pbvf_cli.shared.video.record_video", film)
+    pbvf("report", "grown", "--video", "--env", "toyenv:ToyDrift-v0", "--out", out, "-q").ok()
+    (address,) = (a["src"] for t, a in Page(out).tags if t == "video")
+    assert (played, base64.b64decode(str(address).split(",")[1])) == ([1], b"toyenv:ToyDrift-v0")

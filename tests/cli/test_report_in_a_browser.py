@@ -79,6 +79,7 @@ class Opened:
 @contextmanager
 def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
+    context.set_default_timeout(180_000)  # of busy machines
     try:
         yield Opened(context, path)
     finally:

@@ -49,6 +49,12 @@ class Page(HTMLParser):
         return json.loads(self.scripts[0])
 
 
-def series(path: Path, title: str) -> list[dict[str, Any]]:
-    (chart,) = (c for c in Page(path).data["charts"] if c["title"] == title)
-    return chart["series"]
+def chart(path: Path, words: str) -> dict[str, Any]:
+    """The one chart of a page with these words in its title."""
+    (found,) = (c for c in Page(path).data["charts"] if words in c["title"])
+    return found
+
+
+def series(path: Path, words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = chart(path, words)["series"]
+    return found

@@ -28,6 +28,7 @@ _ELSEWHERE = {
 @command(
     "pbvf report lab/swimmer-v0 --out report.html",
     "pbvf report lab/swimmer-v0 critic.safetensors policies.safetensors --out report.html",
+    "pbvf report policies.safetensors critic.safetensors --ascent --video --out grown.html",
     "pbvf report runs/pendulum runs/other --out runs.html --json",
 )
 def report(
@@ -41,6 +42,18 @@ def report(
     ],
     *,
     out: Annotated[Path, option("--out", "The page, an HTML file.", "FILE", default=False)],
+    ascent: Annotated[
+        bool,
+        option(
+            "--ascent", "Climb again, to show the way of policies through their critic, if given."
+        ),
+    ] = False,
+    video: Annotated[
+        bool, option("--video", "Film the best policy of each policies file in its environment.")
+    ] = False,
+    env: Annotated[
+        str | None, option("--env", "Where to film; the policies' own by default.", "ENV")
+    ] = None,
     require_manifest: options.RequireManifest = False,
     overwrite: options.Replace = False,
     sink: Sink,
@@ -50,12 +63,19 @@ def report(
     What something is, its content tells. Nothing in it is run, and none of its texts becomes
     markup or script of the page.
     """
+    from pbvf_cli.shared.report_extras import climbed_again, filmed
     from pbvf_report.page import plotly_script, render, write_page
     from pbvf_report.sections import sections
 
     values.output_file(out, *paths)
+    if env is not None and not video:
+        raise UsageError("says where to film", where="--env", remedy="add --video")
     plotly = plotly_script()
     sources = _named([s for path in paths for s in _sources(path, require_manifest)])
+    if ascent:
+        sources = [climbed_again(source, sources, sink) for source in sources]
+    if video:
+        sources = [filmed(source, env, sink) for source in sources]
     found = sections(sources)
     page = render(sources, found, plotly)
     there = write_page(out, page, overwrite=overwrite)

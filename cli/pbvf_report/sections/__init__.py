@@ -13,7 +13,17 @@ from typing import Final
 from pbvf_report.content import Section
 from pbvf_report.sources import Source
 
-SECTIONS: Final = ("returns", "settings", "lineage")
+SECTIONS: Final = (
+    "returns",
+    "theta",
+    "films",
+    "predictions",
+    "distances",
+    "checks",
+    "curves",
+    "settings",
+    "lineage",
+)
 """Names of modules, in the order of the page."""
 
 

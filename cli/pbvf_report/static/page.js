@@ -15,6 +15,7 @@
   // Distinct for colour-blind eyes (Okabe and Ito), darker on white and lighter on black.
   const LIGHT = ["#0072b2", "#c75000", "#00805e", "#a8437f", "#5f5f5f", "#8a6d00"];
   const DARK = ["#56b4e9", "#f0a030", "#2cc59a", "#e79ac6", "#b5b5b5", "#f0e442"];
+  const cycle = (list, k) => list[(k + Math.floor(k / list.length)) % list.length];
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross", "x"];
   const MARKS = ["●", "◆", "■", "▲", "✚", "✖"];
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
@@ -23,6 +24,11 @@
   const ROWS = 200; // of a table of numbers
 
   const plain = (text) => String(text).replace(/[&<>$]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+  /** A title in lines of so many letters, its unit in a line of its own; plotly breaks none. */
+  const wrapped = (text, width) =>
+    (text.length > width ? text.replace(" (", "\n(") : text)
+      .replace(new RegExp(`(.{1,${width}})( |$)`, "gm"), "$1\n").trim()
+      .split(/\n+/).map(plain).join("<br>");
   const short = (text) => (text.length > 34 ? text.slice(0, 33) + "…" : text);
   const shown = (value) =>
     value === null ? "–" : value.toLocaleString("en", { maximumSignificantDigits: 5 });
@@ -97,6 +103,7 @@
     const seen = {};
     const all = [];
     let scaled = false;
+    const alone = new Set(chart.series.map((series) => series.source)).size === 1;
     const kept = chart.series.map((series) => passing(series, by));
     const values = chart.series.flatMap((s, i) => kept[i].map((k) => s.value?.[k] ?? null));
     const known = values.filter((value) => value !== null);
@@ -106,17 +113,19 @@
     );
     chart.series.forEach((series, number) => {
       const rows = kept[number];
-      // Series of one source keep its colour; their symbols and dashes differ.
-      const turn = (seen[series.source] = (seen[series.source] ?? -1) + 1);
+      // Sources keep their colours; series of one source differ by symbols and dashes.
+      const names = (seen[series.source] ??= []);
+      const isNew = !names.includes(series.name);
+      if (isNew) names.push(series.name);
+      const turn = names.indexOf(series.name);
       const many = page.sources.length > 1;
-      const colour = palette[(many ? series.source : turn) % palette.length];
-      const which = (many ? series.source + turn : turn) % SYMBOLS.length;
+      const colour = palette[(series.source + (alone ? turn : 0)) % palette.length];
       const pick = (array) => rows.map((k) => array[k]);
       const base = {
         name: plain(many ? `${short(page.sources[series.source])}: ${series.name}` : series.name),
-        legendgroup: String(number),
+        legendgroup: `${series.source} ${turn}`,
         x: pick(series.x),
-        showlegend: chart.series.length > 1,
+        showlegend: chart.series.length > 1 && isNew,
       };
       if (series.style === "histogram") {
         all.push({ ...base, type: "histogram", nbinsx: 40, opacity: 0.75, marker: { color: colour },
@@ -127,7 +136,7 @@
       const common = { ...base, y: pick(series.y), told, text: told.map((t) => t.map(plain).join("<br>")),
         hovertemplate: "%{text}<extra></extra>" };
       if (series.style === "line" || series.style === "band") {
-        const line = { color: colour, width: 2, dash: DASHES[which] };
+        const line = { color: colour, width: 2, dash: cycle(DASHES, turn) };
         if (series.style === "band") {
           const edge = { ...base, mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip", showlegend: false };
           all.push({ ...edge, y: pick(series.more.low) });
@@ -138,10 +147,10 @@
       }
       const star = series.style === "stars";
       const marker = { size: star ? 14 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
-        symbol: star ? "star" : SYMBOLS[which], line: { width: star ? 1.5 : 0, color: isDark() ? "#14171a" : "#ffffff" } };
+        symbol: star ? "star" : cycle(SYMBOLS, series.source + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#14171a" : "#ffffff" } };
       if (chart.colour && series.value && !star) {
         Object.assign(marker, { color: pick(series.value), colorscale: "Viridis", cmin: range[0], cmax: range[1], showscale: !scaled,
-          colorbar: { title: { text: plain(chart.colour), side: "right" }, thickness: 14, outlinewidth: 0 } });
+          colorbar: { title: { text: wrapped(chart.colour, 34), side: "right" }, thickness: 14, outlinewidth: 0 } });
         scaled = true;
       }
       all.push({ ...common, type: plot.gl && !star ? "scattergl" : "scatter", mode: "markers", marker });
@@ -149,10 +158,10 @@
     return all;
   };
 
-  const layout = (chart) => {
+  const layout = ({ chart, div }) => {
     const text = getComputedStyle(document.body).color;
     const grid = getComputedStyle(document.querySelector(".chart")).borderTopColor;
-    const side = (title, more) => ({ title: { text: plain(title), standoff: 8 }, gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, ...more });
+    const side = (title, width, more) => ({ title: { text: wrapped(title, width), standoff: 8 }, gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, ...more });
     const ticks = chart.ticks.length
       ? { tickmode: "array", tickvals: [...chart.ticks.keys()], ticktext: chart.ticks.map(plain) }
       : {};
@@ -161,13 +170,12 @@
       ...(guide.axis === "x" ? { x0: guide.at, x1: guide.at, yref: "paper", y0: 0, y1: 1 }
         : guide.axis === "y" ? { y0: guide.at, y1: guide.at, xref: "paper", x0: 0, x1: 1 }
           : diagonal(chart)),
-      label: { text: plain(guide.text), textposition: "end", yanchor: "bottom", xanchor: "right", font: { size: 11, color: text } },
     }));
     return {
       autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: text, size: 12.5, family: getComputedStyle(document.body).fontFamily },
       margin: { l: 60, r: 20, t: 10, b: 50 }, hovermode: "closest", barmode: "overlay", dragmode: "zoom", shapes,
-      xaxis: side(chart.x, ticks), yaxis: side(chart.y, chart.log ? { type: "log" } : {}),
+      xaxis: side(chart.x, Math.max(20, Math.floor(div.clientWidth / 10)), ticks), yaxis: side(chart.y, 34, chart.log ? { type: "log", nticks: 8 } : {}),
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" },
       hoverlabel: { align: "left", namelength: -1 },
     };
@@ -183,14 +191,14 @@
     const by = filters();
     const palette = isDark() ? DARK : LIGHT;
     form.querySelectorAll(".mark").forEach((mark, k) => {
-      mark.textContent = MARKS[k % MARKS.length];
+      mark.textContent = cycle(MARKS, k);
       mark.style.color = palette[k % palette.length];
     });
     let passed = 0, total = 0;
     for (const plot of plots) {
       plot.traces = traces(plot, by);
       plot.at = -1;
-      Plotly.react(plot.div, plot.traces, layout(plot.chart), { responsive: true, displaylogo: false,
+      Plotly.react(plot.div, plot.traces, layout(plot), { responsive: true, displaylogo: false,
         modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
       for (const series of plot.chart.series.filter((s) => s.value)) {
         passed += passing(series, by).length;

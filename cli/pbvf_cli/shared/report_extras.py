@@ -1,0 +1,100 @@
+"""What ``pbvf report`` has made anew where it is asked to: ascents and films."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbvf_cli.shared.terminal.output import Sink
+from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_offline.errors import IncompatibleError, PbvfError
+
+if TYPE_CHECKING:
+    from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.policies.files import PoliciesFile
+    from pbvf_offline.policies.policy import Policies
+    from pbvf_report.sources import Source
+
+_POINTS = 20  # of the way of a policy
+
+
+def climbed_again(source: Source, sources: Sequence[Source], sink: Sink) -> Source:
+    """Return policies with the way that they climbed, or with why it is not known.
+
+    It is known where climbing again ends at the same policies.
+    """
+    if source.policies is None:
+        return source
+    critics = {s.digests[0]: s.critic for s in sources if s.critic is not None}
+    try:
+        critic = critics.get(str(source.policies.origin.get("critic")))
+        return dataclasses.replace(source, ascent=_ascent(source.policies, critic, sink))
+    except PbvfError as error:
+        return dataclasses.replace(source, no_ascent=f"no ascent is shown: {error.what}")
+
+
+def _ascent(file: PoliciesFile, critic: CriticFile | None, sink: Sink) -> dict[int, Policies]:
+    """Return gradient steps and the policies after them.
+
+    Raises:
+        PbvfError: They cannot be found again.
+    """
+    import numpy as np
+
+    from pbvf_offline.synthesis.ascent import synthesize
+    from pbvf_offline.synthesis.settings import SynthesisSettings
+
+    origin, spec = file.origin, file.policies.spec
+    if critic is None or origin.get("made_by") != "synthesize":
+        raise IncompatibleError("the critic that it climbed is not on this page")
+    if origin.get("states_from") is not None or origin.get("started_from") is not None:
+        raise IncompatibleError("it began with other files")
+    settings = SynthesisSettings.from_dict(origin.get("settings"), "its settings")
+    if settings.spec_like(critic.spec) != spec:
+        raise IncompatibleError("its settings are of other policies")
+    with Bar("climbing again", "steps", sink=sink) as bar:
+        grown = synthesize(
+            critic,
+            settings,
+            waypoint_every=max(1, settings.steps // _POINTS),
+            after_step=lambda step, _: bar.update(step, settings.steps),
+        )
+    ended, stored = grown.policies.theta, file.policies.theta
+    if ended.shape != stored.shape or not np.allclose(ended, stored, rtol=1e-2, atol=1e-2):
+        raise IncompatibleError("climbing again ended elsewhere")
+    return {point.step: critic.policies(point.theta, spec) for point in grown.path}
+
+
+def filmed(source: Source, env: str | None, sink: Sink) -> Source:
+    """Return policies with a film of the best, by what was measured or else predicted.
+
+    Raises:
+        UsageError: The environment is not known, offers no images, or what films is missing.
+        UnsafeError: The environment that the file names is not registered here.
+        ResourceError: The machine cannot render.
+    """
+    from pbvf_cli.shared import environments
+    from pbvf_cli.shared.values import EnvOptions
+    from pbvf_cli.shared.video import check_video, record_video
+
+    file = source.policies
+    if file is None:
+        return source
+    environments.silence_gymnasium()
+    values = source.of_each_policy("returns")
+    if values is None:
+        values = source.of_each_policy("predicted")
+    best = 0 if values is None else int(values.argmax())
+    place = EnvOptions(env, None, None)
+    config = environments.choose_environment(
+        place, [(file.environment, Path(source.name))], file.policies.spec
+    )
+    with tempfile.TemporaryDirectory() as folder, Bar("filming", "frames", sink=sink) as bar:
+        film = Path(folder) / "film.mp4"
+        check_video(film, overwrite=False)
+        policies = file.policies.select([best])
+        record_video(config, policies, film, seed=0, episodes=1, progress=bar.update)
+        return dataclasses.replace(source, film=(best, film.read_bytes()))

@@ -1,0 +1,66 @@
+"""What held-out episodes say of learned environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pbvf_offline.models.check import CHECK_STEPS
+from pbvf_report.content import Chart, Guide, Section, Series, Table
+from pbvf_report.sources import Source
+
+if TYPE_CHECKING:
+    from pbvf_offline.models.check import HorizonCheck
+
+_TEXT = (
+    "Held-out pieces of episodes were rolled out in each learned environment under the policy that "
+    "had acted, and sums of predicted rewards compared with the stored ones."
+)
+_MEASURES: tuple[tuple[str, Callable[[HorizonCheck], float | None], tuple[Guide, ...]], ...] = (
+    ("correlation", lambda h: h.correlation, (Guide("y", "at least", 0.7),)),
+    ("slope", lambda h: h.slope, (Guide("y", "at least", 0.5), Guide("y", "at most", 2.0))),
+    ("error (in spreads)", lambda h: h.relative_error, (Guide("y", "at most", 0.75),)),
+    ("coverage (share)", lambda h: h.coverage, (Guide("y", "aimed at", 0.9),)),
+)
+
+
+def section(sources: Sequence[Source]) -> Section:
+    """Return a chart for each number of the check, and a table."""
+    checks = [(at, s, s.model.check) for at, s in enumerate(sources) if s.model is not None]
+    charts, rows, notes = [], [], []
+    for title, measure, guides in _MEASURES:
+        series = []
+        for at, _, check in checks:
+            horizons = () if check is None else check.horizons
+            known = [(h.steps, value) for h in horizons if (value := measure(h)) is not None]
+            if known:
+                steps, values = map(np.array, zip(*known, strict=True))
+                places = np.searchsorted(CHECK_STEPS, steps)
+                series.append(Series("check", at, places, values, "line", more={"steps": steps}))
+        if series:
+            ticks = [f"{steps} steps" for steps in CHECK_STEPS]
+            name = title.split(" (")[0]
+            charts.append(
+                Chart(f"{name.capitalize()} by horizon", "horizon", title, series,
+                      guides=guides, ticks=ticks)
+            )  # fmt: skip
+    for _, source, check in checks:
+        if check is None:
+            notes.append(f"{source.name} is not finished, so it was not checked.")
+            continue
+        fit_for = ", ".join(check.fit_for) or "nothing"
+        rows += [
+            [source.name, f"{h.steps}", f"{h.pieces}",
+             *(_text(measure(h)) for _, measure, _ in _MEASURES), _text(h.calibrated), fit_for]
+            for h in check.horizons
+        ]  # fmt: skip
+    header = ("model", "after steps", "pieces", *(title for title, _, _ in _MEASURES))
+    header = (*header, "calibrated coverage (share)", "fit for")
+    tables = [Table("Check", header, rows)] if rows else []
+    return Section("Learned environments", _TEXT, charts, tables, notes=notes)
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

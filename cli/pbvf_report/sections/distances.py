@@ -1,0 +1,88 @@
+"""How far policies are from those that a critic was fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pbvf_offline.errors import IncompatibleError
+from pbvf_report.content import Chart, Guide, Section, Series, Style
+from pbvf_report.sources import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.policies.policy import Policies
+
+_TEXT = (
+    "The distance (Mahalanobis) of policies from the middle of those that a critic was fitted to. "
+    "One unit holds 95 % of the latter; beyond it the critic guesses."
+)
+_BLOCK = 512
+
+
+def section(sources: Sequence[Source]) -> Section:
+    """Return a chart for each critic, with the policies on the page that it can read."""
+    charts, notes = [], []
+    for at, source in enumerate(sources):
+        critic = source.critic
+        if critic is None:
+            continue
+        context = critic.context
+        known = _distances(critic, critic.policies(context.theta))
+        series = [_series("policies of its data", at, known, context.returns)]
+        for other, grown in enumerate(sources):
+            if grown.policies is None:
+                continue
+            try:
+                found = _distances(critic, grown.policies.policies)
+            except IncompatibleError:  # the critic does not read such policies
+                continue
+            returns = grown.of_each_policy("returns")
+            if returns is not None:
+                series.append(_series("policies", other, found, returns, "stars"))
+            else:
+                notes.append(
+                    f"{grown.name} has no measured returns; its distances by {source.name} are "
+                    f"{found.min():.3g} to {found.max():.3g}."
+                )
+        charts.append(
+            Chart(
+                f"{source.name}: distance and return",
+                "distance (1: 95 % of the data's policies)",
+                "mean return (sum of rewards)",
+                series,
+                unit="policy",
+                guides=[Guide("x", "edge of the trust region", 1.0)],
+            )
+        )
+    return Section("Trust region", _TEXT, charts, notes=notes)
+
+
+def _distances(critic: CriticFile, policies: Policies) -> NDArray[np.float64]:
+    """Return the distance (K,) of policies.
+
+    Raises:
+        IncompatibleError: The critic does not read them.
+    """
+    import torch
+
+    own = critic.normaliser
+    theta = torch.from_numpy(policies.in_normaliser(own.mean, own.std))
+    with torch.no_grad():
+        blocks = [critic.distance(part, policies.spec) for part in torch.split(theta, _BLOCK)]
+    return np.asarray(torch.cat(blocks))
+
+
+def _series(
+    name: str,
+    at: int,
+    distances: NDArray[np.float64],
+    returns: NDArray[np.float64],
+    style: Style = "points",
+) -> Series:
+    index = np.arange(len(distances))
+    return Series(name, at, distances, returns, style, value=returns, index=index)

@@ -1,0 +1,99 @@
+"""What critics predict, against what was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pbvf_report.content import Chart, Guide, Section, Series, spread
+from pbvf_report.sources import Source, numbers
+
+_MOST = 500  # of a critic's stored policies, since each is looked at in many states
+_TEXT = (
+    "Each critic against its own data, against policies that were held out of its fit, and "
+    "against policies that were grown through it. Where both axes have the same unit, points on "
+    "the dashed line are right. Otherwise only the order can be compared: discounted values and "
+    "returns of whole episodes differ from the returns of pieces of episodes."
+)
+
+
+def section(sources: Sequence[Source]) -> Section:
+    """Return the charts of each critic."""
+    charts = []
+    for at, source in enumerate(sources):
+        if source.critic is not None:
+            charts += [*_of_the_data(at, source), *_held_out(at, source)]
+            charts += _grown(sources, source)
+    return Section("Predictions", _TEXT, charts)
+
+
+def _of_the_data(at: int, source: Source) -> list[Chart]:
+    critic = source.critic
+    assert critic is not None
+    returns = critic.context.returns
+    rows = spread(returns, _MOST)
+    if not rows.size:
+        return []
+    values = critic.predict(critic.context.theta[rows])
+    return [
+        Chart(
+            f"{source.name}: policies of its data",
+            f"predicted ({critic.unit})",
+            "mean return in the data (sum of rewards)",
+            [Series("policies of the data", at, values, returns[rows], value=returns[rows],
+                    index=rows)],
+            unit="policy",
+        )
+    ]  # fmt: skip
+
+
+def _held_out(at: int, source: Source) -> list[Chart]:
+    critic = source.critic
+    assert critic is not None
+    result = critic.validation or {}
+    predicted, observed = numbers(result.get("predicted")), numbers(result.get("observed"))
+    policies = numbers(result.get("policies"))
+    if predicted is None or observed is None or len(predicted) != len(observed):
+        return []
+    index = (
+        None if policies is None or len(policies) != len(observed) else policies.astype(np.int64)
+    )
+    rank = numbers([result.get("rank_correlation")])
+    said = "" if rank is None else f"; rank correlation {rank[0]:.2f}"
+    unit = f"return over the same steps, discounted by {critic.fit.settings.gamma:g}"
+    return [
+        Chart(
+            f"{source.name}: policies held out of the fit{said}",
+            f"predicted ({unit})",
+            f"observed ({unit})",
+            [Series("held-out policies", at, predicted, observed, value=observed, index=index)],
+            unit="policy",
+            guides=[Guide("both", "where both are equal")],
+        )
+    ]
+
+
+def _grown(sources: Sequence[Source], of: Source) -> list[Chart]:
+    critic = of.critic
+    assert critic is not None
+    series = []
+    for at, source in enumerate(sources):
+        grown_here = source.policies is not None and (
+            source.policies.origin.get("critic") == of.digests[0]
+        )
+        predicted, returns = source.of_each_policy("predicted"), source.of_each_policy("returns")
+        if grown_here and predicted is not None and returns is not None:
+            index = np.arange(len(returns))
+            series.append(Series("policies", at, predicted, returns, value=returns, index=index))
+    if not series:
+        return []
+    return [
+        Chart(
+            f"{of.name}: policies grown through it",
+            f"predicted ({critic.unit})",
+            "measured mean return (sum of rewards)",
+            series,
+            unit="policy",
+        )
+    ]
