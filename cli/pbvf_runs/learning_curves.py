@@ -53,6 +53,9 @@ METRICS: Final = {
     "loss": Metric("loss", "updates", ("fit", "loss")),
     "cautious": Metric("cautious imagined return", "round", ("round", "cautious")),
     "objective": Metric("mean objective", "gradient steps", ("ascent", "objective")),
+    "grown-return": Metric(
+        "mean undiscounted return", "gradient steps", ("evaluation", "mean_return")
+    ),
 }
 """By the names of ``--metric``."""
 

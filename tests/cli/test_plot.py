@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from cli_tools import make, pbvf
+from pbvf_cli.commands.plot import MetricName, Statistic
+from pbvf_runs.learning_curves import METRICS
 from pbvf_runs.loggers import METRICS_FILE
-from pbvf_runs.statistics import estimate, interquartile_mean
+from pbvf_runs.statistics import STATISTICS, estimate, interquartile_mean
 from pbvf_runs.train import train_run
 from run_tools import Stop, StopSoon, run_config
 
@@ -28,11 +30,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{TRAIN} {QUICK} --seeds 0-4 --run five",
         f"{TRAIN} {QUICK} --seeds 0-1 --sigma 0.25 --run two",
         f"train-online LQR-v0 --critic pssvf --steps 220 {QUICK} --seed 0 --run lqr",
-        f"train-online toyenv:ToySurvive-v0 --critic pssvf --steps 20 {QUICK} --seed 0 --run paid",
+        f"train-online toyenv:ToySurvive-v0 --critic pssvf --steps 80 {QUICK} --seed 0 --run paid",
         "collect toyenv:ToyDrift-v0 --dataset lab/drift-v0 --steps 800 --perturb-every 10 --seed 0",
         f"{fit} --seed 0 --out a --log-dir fits/a",
         f"{fit} --seed 1 --out b --log-dir fits/b",
-        "synthesize a --from-scratch 2 --steps 6 --restarts 2 --seed 0 --out p --log-dir ascent",
+        "synthesize a --from-scratch 2 --steps 6 --restarts 2 --seed 0 --out p --log-dir ascent "
+        "--evaluate --evaluate-every 3 --episodes 1 --env toyenv:ToyDrift-v0",
     )
 
 
@@ -81,10 +84,11 @@ def test_environments_are_not_mixed(made):
 
 
 def test_returns_of_perturbed_policies_and_without_the_bonus(made):
-    (group,) = plotted(made / "lqr", "--metric", "perturbed-return")["panels"][0]["groups"]
-    trained = json.loads((made / "lqr/result.json").read_text())["training_returns"]
+    (group,) = plotted(made / "paid", "--metric", "perturbed-return")["panels"][0]["groups"]
+    trained = json.loads((made / "paid/result.json").read_text())["training_returns"]
+    assert len(trained) == 16
     last = [total for _, total in trained][-10:]
-    assert group["steps"][-1] == 220
+    assert group["steps"][-1] == 80
     assert group["values"][0][-1] == pytest.approx(np.mean(last))
     metric = ("--metric", "return-without-survival")
     (group,) = plotted(made / "paid", *metric, "--overwrite")["panels"][0]["groups"]
@@ -111,6 +115,10 @@ def test_curves_of_fits(made):
     assert out["metric"] == "objective"
     assert out["panels"][0]["groups"][0]["values"] == [
         logged(made / "ascent", "ascent", "objective")
+    ]
+    out = plotted(made / "ascent", "--metric", "grown-return", "--overwrite")
+    assert out["panels"][0]["groups"][0]["values"] == [
+        logged(made / "ascent", "evaluation", "mean_return")
     ]
     for argv, words in (
         ((made / "five", "--metric", "loss"), "is a training run, which has no loss"),
@@ -146,6 +154,11 @@ def test_the_same_figure_is_complete_and_another_is_a_conflict(made, here):
     pbvf("plot", made / "lqr", "--out", "f.png", "-q", "--overwrite").ok()
     assert (here / "f.png").read_bytes() != image
     assert [path.name for path in here.iterdir()] == ["f.png"]
+
+
+def test_the_options_name_all_that_there_is():
+    assert set(MetricName) == set(METRICS)
+    assert set(Statistic) == set(STATISTICS)
 
 
 def test_what_is_no_run_is_refused(made, here):

@@ -34,6 +34,7 @@ class MetricName(StrEnum):
     LOSS = "loss"
     CAUTIOUS = "cautious"
     OBJECTIVE = "objective"
+    GROWN = "grown-return"
 
 
 @command(
@@ -55,7 +56,7 @@ def plot(
             "--metric",
             "What is drawn: of runs the returns of evaluations, the same without survival bonus, "
             "or those of the perturbed policies; of fits the loss, of fits to imagined episodes "
-            "the cautious return of each round, of syntheses the objective.",
+            "the cautious return of each round, of syntheses the objective or the measured return.",
             "NAME",
             default="return; of fits loss, cautious or objective",
         ),
