@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_offline.errors import ConflictError, DamagedError, UsageError
-from pbvf_offline.io.durable import path_exists, resource_error, resource_errors, write_file
+from pbvf_offline.io.durable import (
+    check_above,
+    path_exists,
+    resource_error,
+    resource_errors,
+    write_file,
+)
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_runs.loggers import (
@@ -41,20 +47,13 @@ def check_folder(folder: Path, output: Path) -> None:
         ResourceError: A file above it, or a permission, refuses.
     """
     another = "name another folder"
-    try:
-        folder.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass  # it may be made; what is above it is checked below
-    except OSError as error:
-        raise resource_error(error, folder) from error
+    check_above(folder)
     if path_exists(folder) and not folder.is_dir():
         what = "is a file" if folder.exists() else "is a link to nothing"
         raise UsageError(what, where=folder, remedy="name a folder")
     above = folder
     while not path_exists(above):
         above = above.parent
-    if not above.is_dir():
-        raise resource_error(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), above)
     if not os.access(above, os.W_OK | os.X_OK):
         raise resource_error(OSError(errno.EACCES, os.strerror(errno.EACCES)), above)
     # A link at the output is replaced where it lies, or followed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,7 @@ from pbvf_runs.records import (
     StoredResult,
 )
 
+_NAMED: Final = 5  # runs that a message names
 READINGS: Final = 3
 """How often a run that goes on meanwhile is read anew before what is wrong with it counts."""
 
@@ -80,6 +81,12 @@ def is_run(folder: Path) -> bool:
 def runs_in(folder: Path) -> list[Path]:
     """Return the folders of the training runs that a folder holds, in the order of their names."""
     return sorted(child for child in folder.iterdir() if is_run(child))
+
+
+def runs_text(runs: Sequence[Path]) -> str:
+    """Return what a folder that holds these runs holds, for a message."""
+    names = ", ".join(run.name for run in runs[:_NAMED]) + (", …" if len(runs) > _NAMED else "")
+    return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} ({names})"
 
 
 def run_config(folder: Path) -> StoredConfig:

@@ -36,7 +36,7 @@ def write_file(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, data)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise write_error(error, path) from error
 
 
 def write_durably(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -169,10 +169,44 @@ def path_exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
+def check_above(path: Path) -> None:
+    """Check that what is above a path are folders, and not a file, as far as anything is there.
+
+    Raises:
+        UsageError: Symbolic links lead in a circle.
+        ResourceError: Something else has the place of a folder; or the path cannot be looked at.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # what is above it, is checked below
+    except OSError as error:
+        raise resource_error(error, path) from error
+    above = path.parent
+    while not path_exists(above):
+        above = above.parent
+    if not above.is_dir():
+        raise resource_error(NotADirectoryError(errno.ENOTDIR, ""), above)
+
+
+def write_error(error: OSError, path: Path) -> PbvfError:
+    """Return the user's error for a refusal to make a file; see :func:`resource_error`.
+
+    Some folders take no new files and say that the file does not exist.
+    """
+    if error.errno == errno.ENOENT:
+        remedy = _HINTS[errno.EACCES]
+        return ResourceError("nothing can be made there", where=path, remedy=remedy)
+    return resource_error(error, path)
+
+
 def resource_error(error: OSError, path: Path) -> PbvfError:
     """Return the user's error for a refusal of the operating system."""
     if error.errno == errno.ENOENT:
         return UsageError("does not exist", where=path)
+    if error.errno == errno.ELOOP:
+        what = "its symbolic links lead in a circle"
+        return UsageError(what, where=path, remedy="name another path, or mend the links")
     reason = os.strerror(error.errno) if error.errno else str(error)
     remedy = _HINTS.get(error.errno or 0, "check the disk")
     return ResourceError(reason.lower(), where=path, remedy=remedy)

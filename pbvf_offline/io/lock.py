@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from pbvf_offline.errors import ConflictError, PbvfError
-from pbvf_offline.io.durable import make_folders, resource_error
+from pbvf_offline.io.durable import make_folders, write_error
 
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -106,7 +106,7 @@ def locked(path: Path, *, look: bool = False) -> Iterator[PbvfError | None]:
         make_folders(path.parent)
         lock = OutputLock(path)
     except OSError as error:
-        refusal = resource_error(error, path)
+        refusal = write_error(error, path)
         if not look or error.errno not in _READ_ONLY:
             raise refusal from error
     try:

@@ -32,13 +32,14 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
     try:
         descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
+        if error.errno == errno.ELOOP and not follow and path.is_symlink():
             raise link_error(path) from error
         raise
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError("is not a regular file", where=path)
+            inside = "name the file in this folder" if stat.S_ISDIR(status.st_mode) else None
+            raise UsageError("is not a regular file", where=path, remedy=inside)
         refuse_holes(status, path)
     except BaseException:
         os.close(descriptor)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pbvf_cli.shared import devices, options
+from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.critics import refuse_unread
 from pbvf_cli.shared.options import DeviceName, option
@@ -92,6 +92,7 @@ def evaluate(
     if video is not None:
         from pbvf_cli.shared.video import check_video
 
+        values.output_file(video)
         check_video(video, overwrite=overwrite)
     given_policies = open_policies(policies, require_manifest=require_manifest)
     judge, references = None, [(given_policies.environment, Path(policies))]

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import devices, options
+from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.settings import SettingsTable
@@ -90,7 +90,7 @@ def quickstart(
     from pbvf_offline.seeding import check_seed
 
     table = SettingsTable()
-    out = table.choose("out", out, Path("quickstart-out"))
+    out = values.output_folder(table.choose("out", out, Path("quickstart-out")))
     steps = table.choose("steps", steps, 100_000)
     recipe = table.choose("recipe", recipe, Recipe.MODEL)
     own = MODEL_UPDATES if recipe is Recipe.MODEL else CRITICS["psvf"].offline.updates

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import devices, options
+from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.terminal.output import Sink, number
@@ -89,6 +89,7 @@ def reproduce(
     Every random number of a cell comes from its seed.
     """
     devices.runs_on_cpu(device, sink)
+    out = values.output_folder(out)
     if not run:
         _check_results(out)
 

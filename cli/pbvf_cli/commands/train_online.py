@@ -141,7 +141,7 @@ def train_online(
 
     silence_gymnasium()
     torch_device = devices.torch_device(device)
-    several = None if seeds is None else _parse_run_seeds(seeds, given, run)
+    several = _parse_run_seeds(seeds, given, run)
     table.show("critic", critic)
     table.show("run", run)
     steps = table.choose("steps", steps, paper_steps(env), steps_source(env))
@@ -264,21 +264,30 @@ def _runs(config: RunConfig, folder: Path, seeds: Sequence[int] | None) -> list[
     return runs
 
 
-def _parse_run_seeds(text: str, given: Given[OnlineSettings], run: Path) -> list[int]:
-    """Read ``--seeds``, whose runs go into one folder.
+def _parse_run_seeds(text: str | None, given: Given[OnlineSettings], run: Path) -> list[int] | None:
+    """Read ``--seeds``, whose runs go into one folder; None: there is one run.
 
     Raises:
         UsageError: The seeds are malformed or out of range, or one seed is given too.
-        ConflictError: The folder is that of a single run.
+        ConflictError: The folder is that of a single run, or without ``text`` that of several.
     """
     from pbvf_offline.seeding import check_seed
-    from pbvf_runs.records import CONFIG_FILE
+    from pbvf_runs.data import is_run, runs_in, runs_text
     from pbvf_runs.seeds import parse_seeds
 
+    if text is None:
+        runs = runs_in(run) if run.is_dir() and not is_run(run) else []
+        if runs:
+            raise ConflictError(
+                f"holds {runs_text(runs)}",
+                where=run,
+                remedy="name one of them, choose another --run, or give --seeds",
+            )
+        return None
     if "seed" in given.values:
         raise UsageError("give either --seed or --seeds, not both")
     seeds = [check_seed(seed) for seed in parse_seeds(text)]
-    if (run / CONFIG_FILE).exists():
+    if is_run(run):
         raise ConflictError(
             "is the folder of a single run", where=run, remedy="choose another --run for --seeds"
         )

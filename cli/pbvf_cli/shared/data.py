@@ -76,17 +76,16 @@ def open_data(
     """
     from pbvf_datasets import load_dataset
     from pbvf_datasets.format.schema import resolve_dataset
+    from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_offline.envs.reference import EnvReference
-    from pbvf_runs.data import episodes_digest, is_run
+    from pbvf_runs.data import episodes_digest, is_run, runs_in, runs_text
     from pbvf_runs.export import is_exported
 
     path = resolve_dataset(name)
     if is_run(path):
         return _run(path, table, require_manifest=require_manifest)
-    if any(is_run(child) for child in path.glob("seed-*")):
-        raise UsageError(
-            "holds runs of several seeds", where=path, remedy=f"name one: {path}/seed-N"
-        )
+    if not is_dataset(path) and (runs := runs_in(path)):
+        raise UsageError(f"holds {runs_text(runs)}", where=path, remedy="name one of them")
     data = load_dataset(path, require_manifest=require_manifest, untagged=untagged)
     known = data.environment
     environment = None if known is None else EnvReference.from_dict(known, str(path))

@@ -30,6 +30,7 @@ _REFUSALS = {
     errno.EACCES,
     errno.EPERM,
     errno.ENOTDIR,
+    errno.ELOOP,
     errno.EISDIR,
     errno.ENAMETOOLONG,
     errno.EFBIG,
@@ -216,7 +217,8 @@ def _of_machine(error: BaseException) -> tuple[str, int]:
         from pbvf_offline.io.durable import resource_error
 
         place = Path(os.fsdecode(error.filename)) if error.filename else Path.cwd()
-        return str(resource_error(error, place)), RESOURCES
+        refusal = resource_error(error, place)
+        return str(refusal), refusal.exit_code
     return f"this is a bug in pbvf: {type(error).__name__}: {error}", BUG
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UsageError
 from pbvf_offline.setting_types import MOST
 
 if TYPE_CHECKING:
@@ -133,22 +134,25 @@ def _is_line(text: str) -> bool:
 
 
 def check_dataset(dataset: str) -> None:
-    """Check the id of a dataset to make.
+    """Check the id of a dataset to make, and its place.
 
     Raises:
-        UsageError: It is not a dataset id.
+        UsageError: It is not a dataset id, or its place is inside another dataset or a run.
+        ResourceError: A file has the place of a folder above it.
     """
-    from pbvf_datasets.format.schema import check_dataset_id
+    from pbvf_datasets.format.schema import new_dataset_path
 
-    check_dataset_id(dataset)
+    _check_place(new_dataset_path(dataset))
 
 
 def output_file(path: Path, *inputs: Path | str | None) -> Path:
     """Check where a file is to be written that is made of ``inputs``.
 
     Raises:
-        UsageError: It is a folder, or one of its own inputs.
+        UsageError: It is a folder, one of its own inputs, or inside a dataset or a run.
+        ResourceError: A file has the place of a folder above it.
     """
+    _check_place(path)
     if path.exists() and any(given is not None and _same(path, given) for given in inputs):
         raise UsageError(
             "would replace what it is made from, and could not be made again",
@@ -162,6 +166,46 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
     return path
 
 
+def _check_place(path: Path) -> None:
+    """Check that something may be made at a path, before any work.
+
+    Raises:
+        UsageError: It is inside a dataset or a run, or in links that lead in a circle.
+        ResourceError: A file has the place of a folder above it.
+    """
+    from pbvf_offline.io.durable import check_above
+
+    check_above(path)
+    for above in Path(os.path.realpath(path.parent), path.name).parents:
+        whole = "dataset" if _is_dataset(above) else "run" if _is_run(above) else None
+        if whole is not None:
+            raise UsageError(
+                f"would lie inside the {whole} {above}, which holds nothing else",
+                where=path,
+                remedy="choose another place",
+            )
+
+
+def _is_dataset(folder: Path) -> bool:
+    return (folder / "data" / "main_data.hdf5").is_file()
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run of ours, and not of somebody's ``config.json``."""
+    if not (folder / "config.json").is_file():
+        return False
+
+    from pbvf_runs.data import run_config
+
+    try:
+        run_config(folder)
+    except IncompatibleError:  # a newer version made it
+        return True
+    except PbvfError:
+        return False
+    return True
+
+
 def _same(path: Path, other: Path | str) -> bool:
     return Path(other).exists() and path.samefile(other)
 
@@ -170,8 +214,13 @@ def output_folder(path: Path) -> Path:
     """Check where a folder is to be written; returns it by a name that has a folder above it.
 
     Raises:
-        UsageError: It is a file, or the root of a file system.
+        UsageError: It is a file, the root of a file system, or a dataset's folder, or inside a
+            dataset or a run.
+        ResourceError: A file has the place of a folder above it.
     """
+    _check_place(path)
+    if _is_dataset(path):
+        raise UsageError("is the folder of a dataset", where=path, remedy="name another folder")
     if path.exists() and not path.is_dir():
         raise UsageError("is a file", where=path, remedy="name a folder")
     if path.name not in ("", ".."):

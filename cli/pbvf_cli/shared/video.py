@@ -24,7 +24,7 @@ from pbvf_offline.errors import (
     exception_text,
 )
 from pbvf_offline.foreign import failure, place_of, raised_by_author
-from pbvf_offline.io.durable import resource_error
+from pbvf_offline.io.durable import check_above, write_error
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.loop import run_episode
 from pbvf_offline.rollout.schedules import GivenSchedule
@@ -55,6 +55,7 @@ def check_video(path: Path, *, overwrite: bool) -> None:
         raise UsageError(
             f"videos end in {' or '.join(_SUFFIXES)}", where=path, remedy="choose such a name"
         )
+    check_above(path)
     needed = ["imageio"] + (["imageio_ffmpeg"] if path.suffix.lower() == ".mp4" else [])
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -151,7 +152,7 @@ def record_video(
             run_episode(camera, GivenSchedule(policies, seed, repeat=episodes), 0)
         temporary.replace(path)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise write_error(error, path) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -51,7 +51,13 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
-from pbvf_offline.io.durable import path_exists, replacing_file, resource_error, write_all
+from pbvf_offline.io.durable import (
+    check_above,
+    replacing_file,
+    resource_error,
+    write_all,
+    write_error,
+)
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.reading import open_regular
 
@@ -176,8 +182,7 @@ def pack(
     """
     if file.is_dir():
         raise UsageError("is a folder", where=file, remedy="name a file, such as dataset.tar")
-    if path_exists(file.parent) and not file.parent.is_dir():
-        raise UsageError("is no folder", where=file.parent, remedy="name another place")
+    check_above(file)
     out = outgoing(dataset, root, forms)
     total = _archive_size(out)
     with locked(file, look=True) as refusal:
@@ -207,7 +212,7 @@ def pack(
                     if progress is not None:
                         progress(done, total)
         except OSError as error:
-            raise resource_error(error, file) from error
+            raise write_error(error, file) from error
     return Packed(out.name, file, out.digest, total, already_complete=False)
 
 

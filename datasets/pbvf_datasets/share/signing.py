@@ -26,13 +26,14 @@ from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE, resolve_dataset
 from pbvf_datasets.inspect.bundle import open_bundle
 from pbvf_datasets.read.untrusted import open_folder
-from pbvf_offline.errors import ConflictError, DamagedError, UnsafeError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UnsafeError, UsageError
 from pbvf_offline.io.durable import (
+    check_above,
     path_exists,
-    resource_error,
     resource_errors,
     sync_folder,
     write_durably,
+    write_error,
 )
 from pbvf_offline.io.reading import read_file
 
@@ -93,8 +94,9 @@ def make_keys(path: Path) -> KeyPair:
         ResourceError: The folder cannot be written.
     """
     ed25519, form = _cryptography()
+    check_above(path)
     if not path_exists(path.parent):
-        raise UsageError("there is no such folder", where=path.parent)
+        raise ResourceError("there is no such folder", where=path.parent, remedy="make it first")
     public_path = path.with_name(path.name + ".pub")
     for file in (path, public_path):
         if path_exists(file):
@@ -115,7 +117,7 @@ def make_keys(path: Path) -> KeyPair:
             "exists, and keys are never overwritten", where=error.filename, remedy="name another"
         ) from error
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise write_error(error, path) from error
     return KeyPair(path, public_path, fingerprint(public))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import options, transfers
+from pbvf_cli.shared import options, transfers, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.terminal.output import Sink
@@ -66,6 +66,7 @@ def pull(
     """
     from pbvf_datasets.share.transfer import pull as pull_dataset
 
+    values.check_dataset(dataset)
     transfers.fetch(
         sink,
         lambda fetching: pull_dataset(
@@ -88,6 +89,7 @@ def pack(
     """
     from pbvf_datasets.share.archive import pack as pack_dataset
 
+    values.output_file(file)
     transfers.write_archive(
         sink,
         lambda verifying, packing: pack_dataset(

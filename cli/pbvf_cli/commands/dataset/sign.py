@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pbvf_cli.shared import options
+from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.terminal.output import Sink, as_payload
@@ -33,6 +33,7 @@ def keygen(
     """
     from pbvf_datasets.share.signing import make_keys
 
+    values.output_file(file)
     keys = make_keys(file)
     payload = {
         "private_key": keys.private,

@@ -1,0 +1,149 @@
+"""Where outputs may be made: refused before any work, with the same exit code by every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_tools import content, make, pbvf
+
+FIT = ("--critic", "psvf", "--hidden", "4", "--updates", 2, "--seed", 0)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset, a run, a folder of several runs, a critic and policies; read only."""
+    train = "train-online toyenv:Toy-v0 --critic pssvf --steps 20 --hidden 4"
+    return make(
+        tmp_path_factory.mktemp("made"),
+        "collect toyenv:Toy-v0 --dataset lab/toy-v0 --steps 60 --perturb-every 5 --seed 0",
+        "fit-critic lab/toy-v0 --critic psvf --hidden 4 --updates 2 --out critic --seed 0",
+        "synthesize critic --from-scratch 1 --steps 2 --restarts 1 --out policies --seed 0",
+        f"{train} --run run --seed 0",
+        f"{train} --run runs --seeds 0-1",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _datasets(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made / "datasets"))
+
+
+def writers(made: Path, place: object) -> dict[str, tuple[object, ...]]:
+    """Return commands that write at a place."""
+    train = ("train-online", "toyenv:Toy-v0", "--critic", "pssvf", "--steps", 10)
+    grown = ("--from-scratch", 1, "--steps", 2, "--out", place)
+    return {
+        "fit-critic": ("fit-critic", "lab/toy-v0", *FIT, "--out", place),
+        "curve": ("fit-critic", "lab/toy-v0", *FIT, "--out", "c", "--log-dir", place),
+        "fit-model": ("fit-model", "lab/toy-v0", "--updates", 2, "--out", place),
+        "synthesize": ("synthesize", made / "critic", *grown),
+        "predict": ("predict", made / "critic", made / "policies", "--top", 1, "--out", place),
+        "train-online": (*train, "--run", place, "--seed", 0),
+        "seeds": (*train, "--run", place, "--seeds", "0-1"),
+        "export": ("policies", "export", made / "policies", "--out", place),
+        "pack": ("dataset", "pack", "lab/toy-v0", place),
+        "quickstart": ("quickstart", "--out", place),
+        "reproduce": ("reproduce", "fig-lqr", "--out", place),
+    }
+
+
+WRITERS = tuple(writers(Path(), "x"))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("place", ["/proc/pbvf/x", "/proc/x"])
+def test_a_folder_that_takes_no_files_is_exit_6(made: Path, name: str, place: str) -> None:
+    ran = pbvf(*writers(made, place)[name], "-q")
+    assert ran.code == 6, ran.err
+    assert "/proc/" in ran.error
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_in_the_place_of_a_folder_is_named(made: Path, here: Path, name: str) -> None:
+    (here / "file").touch()
+    for place in ("file/x", "file/y/x"):
+        pbvf(*writers(made, place)[name], "-q").refused(6, "error: file: not a directory")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_links_in_a_circle_are_exit_2(made: Path, here: Path, name: str) -> None:
+    (here / "loop").symlink_to("loop")
+    for place in ("loop", "loop/x"):
+        pbvf(*writers(made, place)[name], "-q").refused(2, "symbolic links lead in a circle")
+    assert (here / "loop").is_symlink()
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    ("inside", "whole"),
+    [
+        ("datasets/lab/toy-v0/x", "dataset"),
+        ("datasets/lab/toy-v0/data/x", "dataset"),
+        ("run/x", "run"),
+        ("run/episodes/x", "run"),
+    ],
+)
+def test_nothing_is_made_inside_a_dataset_or_a_run(
+    made: Path, name: str, inside: str, whole: str
+) -> None:
+    before = content(made)
+    folder = made / ("run" if whole == "run" else "datasets/lab/toy-v0")
+    place = made / inside
+    words = f"{place}: would lie inside the {whole} {folder}, which holds nothing else"
+    pbvf(*writers(made, place)[name], "-q").refused(2, words)
+    assert content(made) == before
+
+
+@pytest.mark.parametrize("name", ["curve", "train-online", "seeds", "quickstart", "reproduce"])
+def test_a_folder_of_outputs_is_no_datasets(made: Path, name: str) -> None:
+    place = made / "datasets/lab/toy-v0"
+    pbvf(*writers(made, place)[name], "-q").refused(2, f"{place}: is the folder of a dataset")
+
+
+def test_a_config_of_something_else_is_no_run(here: Path) -> None:
+    (here / "config.json").write_text("{}")
+    pbvf("fit-critic", "lab/toy-v0", *FIT, "--out", "c", "-q").ok()
+
+
+@pytest.mark.parametrize("whole", ["run", "datasets/lab/toy-v0"])
+def test_no_dataset_is_made_inside_a_run_or_dataset(
+    made: Path, monkeypatch: pytest.MonkeyPatch, whole: str
+) -> None:
+    data = made / "datasets/lab/toy-v0"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made / whole / "inner"))
+    for argv in (
+        ("collect", "toyenv:Toy-v0", "--dataset", "lab/x-v0", "--steps", 10),
+        ("dataset", "merge", data, "--dataset", "lab/x-v0"),
+        ("dataset", "pull", data, "lab/x-v0"),
+    ):
+        pbvf(*argv, "-q").refused(2, "would lie inside the", str(made / whole))
+
+
+def test_links_in_a_circle_as_inputs_are_exit_2(made: Path, here: Path) -> None:
+    (here / "loop").symlink_to("loop")
+    for place in ("loop", "loop/x"):
+        for argv in (
+            ("info", place),
+            ("fit-critic", place, *FIT, "--out", "c"),
+            ("evaluate", place),
+            ("predict", made / "critic", place),
+            ("policies", "info", place),
+            ("dataset", "unpack", place),
+        ):
+            pbvf(*argv, "-q").refused(2)
+
+
+def test_the_runs_in_a_folder_are_named_where_one_is_wanted(made: Path) -> None:
+    words = "runs: holds 2 runs (seed-0, seed-1)"
+    pbvf("fit-critic", made / "runs", *FIT, "--out", "c").refused(2, words)
+    pbvf("predict", made / "critic", made / "runs").refused(2, words)
+    train = ("train-online", "toyenv:Toy-v0", "--critic", "pssvf", "--seed", 0, "-q")
+    pbvf(*train, "--run", made / "runs").refused(7, words)
+    above = f"{made.name}: holds 1 run (run)"
+    pbvf("fit-model", made, "--out", "m").refused(2, above)
+
+
+def test_a_folder_is_no_file(made: Path) -> None:
+    pbvf("evaluate", made / "run").refused(2, "regular file; name the file in this folder")
