@@ -30,6 +30,7 @@ _REFUSED_BY_MACHINE: Final = {
     errno.ENFILE,
     errno.EAGAIN,
 }
+_MEMORY_TEXTS: Final = ("can't allocate memory", "out of memory", "not enough memory")
 _LONGEST_CHAIN: Final = 10
 
 
@@ -48,11 +49,19 @@ def failure(error: BaseException, what: str, *, remedy: str, where: str | None =
     """
     place = place_of(error)
     text = what if place is None else f"{what}, at {place}"
-    if isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno in _REFUSED_BY_MACHINE
-    ):
+    if is_memory(error) or (isinstance(error, OSError) and error.errno in _REFUSED_BY_MACHINE):
         return ResourceError(text, where=where, remedy=f"make room; {SEE_TRACEBACK}")
     return UsageError(text, where=where, remedy=f"{remedy}; {SEE_TRACEBACK}")
+
+
+def is_memory(error: BaseException) -> bool:
+    """Whether memory ran out, be it in what another exception was raised from."""
+    # torch reports a failed allocation as a plain RuntimeError.
+    return any(
+        isinstance(link, MemoryError)
+        or (isinstance(link, RuntimeError) and any(t in str(link).lower() for t in _MEMORY_TEXTS))
+        for link in itertools.islice(_chain(error), _LONGEST_CHAIN)
+    )
 
 
 def place_of(error: BaseException) -> str | None:

@@ -12,6 +12,8 @@ MAX_SEED: Final = 2**32 - 1
 MOST: Final = 10**12
 MAX_UPDATES: Final = 2**31 - 1  # that a file can hold
 """Most steps, episodes or updates of anything; the dataset format has the same limit."""
+MAX_HORIZON: Final = 1_000_000
+"""Most steps of an imagined episode, whose noise is drawn at once."""
 RARE: Final = "Seldom needed"
 """Heading of the options that few need."""
 MAX_PROBES: Final = 4_096

@@ -95,12 +95,21 @@ def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
     assert place_of(error) == f"{tmp_path}/typo.py:2"
 
 
+def raised_from(cause: Exception) -> Exception:
+    """Return an exception as a wrapper raises it from another one."""
+    error = ValueError("wrapped")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
         (KeyError("k"), UsageError, "mend it; --debug"),
         (OSError(errno.ENOENT, "no such file"), UsageError, "mend it; --debug"),
         (MemoryError(), ResourceError, "make room; --debug"),
+        (RuntimeError("CUDA out of memory"), ResourceError, "make room; --debug"),
+        (raised_from(MemoryError()), ResourceError, "make room; --debug"),
         (OSError(errno.ENOSPC, "no space"), ResourceError, "make room; --debug"),
     ],
 )

@@ -194,7 +194,7 @@ def write_error(error: OSError, path: Path) -> PbvfError:
 
     Some folders take no new files and say that the file does not exist.
     """
-    if error.errno == errno.ENOENT:
+    if error.errno in (errno.ENOENT, errno.ELOOP):  # ELOOP: a link has the temporary name
         remedy = _HINTS[errno.EACCES]
         return ResourceError("nothing can be made there", where=path, remedy=remedy)
     return resource_error(error, path)

@@ -286,6 +286,8 @@ def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent
                 # Tracebacks do not cross; --debug shows notes too.
                 error.add_note(f"In a worker process:\n{traceback.format_exc()}")
                 answer = (position, False, error)
+            except MemoryError:
+                answer = (position, False, MemoryError(traceback.format_exc()))
             except Exception:
                 answer = (position, False, RuntimeError(traceback.format_exc()))
             child.send(answer)

@@ -146,4 +146,4 @@ def test_the_runs_in_a_folder_are_named_where_one_is_wanted(made: Path) -> None:
 
 
 def test_a_folder_is_no_file(made: Path) -> None:
-    pbvf("evaluate", made / "run").refused(2, "regular file; name the file in this folder")
+    pbvf("policies", "info", made / "run").refused(2, "regular file; name the file in this folder")

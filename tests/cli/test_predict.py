@@ -183,3 +183,8 @@ def test_what_is_asked_for_later_is_added(drift: Path) -> None:
     assert both["cautious"] == held["cautious"]
     pbvf(*argv[:-1], "q", *ENV, "--model", drift / "good").ok()
     assert Path("q").read_bytes() == Path("p").read_bytes()
+
+
+def test_a_horizon_has_a_limit(drift: Path) -> None:
+    asked = ("predict", drift / "theta", drift / "grown", "--model", drift / "good")
+    pbvf(*asked, "--horizon", 10**12).refused(2, "--horizon: 1000000000000 is not in 1 … 1,000,000")

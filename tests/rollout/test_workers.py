@@ -137,6 +137,13 @@ class TestForked:
         with pytest.raises(RuntimeError, match=r"(?s)in divide.*ZeroDivisionError"):
             list(ordered_map(FunctionJob(divide), [0], 1))
 
+    def test_memory_that_runs_out_is_still_told_as_that(self) -> None:
+        def fail(_: int) -> int:
+            raise MemoryError
+
+        with pytest.raises(MemoryError, match="MemoryError"):
+            list(ordered_map(FunctionJob(fail), range(3), workers=2))
+
     def test_error_while_starting(self) -> None:
         class Broken:
             def start(self) -> Callable[[int], int]:

@@ -28,6 +28,7 @@ from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
     PbvfError,
+    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -174,7 +175,7 @@ def test_packing_again_and_over_something_else(thing, tmp_path):
         assert file.read_bytes() == good
     with pytest.raises(UsageError, match="folder"):
         pack(thing, tmp_path)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(ResourceError, match="not a directory"):
         pack(thing, file / "x.tar")
 
 

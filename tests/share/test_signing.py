@@ -25,6 +25,7 @@ from pbvf_datasets.share.transfer import pull, push
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
+    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -66,7 +67,7 @@ def test_keys_are_private_and_never_overwritten(tmp_path):
     with pytest.raises(ConflictError):
         make_keys(tmp_path / "dangling")
     assert not (tmp_path / "elsewhere").exists()
-    with pytest.raises(UsageError, match="no such folder"):
+    with pytest.raises(ResourceError, match="no such folder"):
         make_keys(tmp_path / "none/lab.key")
 
 

@@ -15,6 +15,7 @@ from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import UsageError
+from pbvf_offline.setting_types import MAX_HORIZON
 
 if TYPE_CHECKING:
     from pbvf_offline.synthesis.prediction import Predictions
@@ -37,6 +38,7 @@ def predict(
         options.counting(
             "--horizon",
             "Steps of an imagined episode at most.",
+            most=MAX_HORIZON,
             show_default="the time limit, where it is known",
         ),
     ] = None,

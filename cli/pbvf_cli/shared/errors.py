@@ -43,7 +43,6 @@ _REFUSALS = {
 """What the machine refuses; any other OSError that gets this far is a bug."""
 
 _REPEAT_SECONDS = 1.0
-_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "not enough memory")
 
 
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
@@ -211,7 +210,9 @@ def _how_to_go_on() -> str:
 
 def _of_machine(error: BaseException) -> tuple[str, int]:
     """Return the line and exit code of what the machine refuses, else of a bug."""
-    if _is_memory(error):
+    from pbvf_offline.foreign import is_memory
+
+    if is_memory(error):
         return "there is not enough memory; close other programs, or ask for less", RESOURCES
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         from pbvf_offline.io.durable import resource_error
@@ -225,14 +226,6 @@ def _of_machine(error: BaseException) -> tuple[str, int]:
 def _help_hint(error: BaseException) -> str:
     context = getattr(error, "ctx", None)
     return "" if context is None else f"; see '{context.command_path} --help'"
-
-
-def _is_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    # torch reports a failed allocation as a plain RuntimeError.
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(part in text for part in _MEMORY_TEXTS)
 
 
 @contextlib.contextmanager

@@ -122,12 +122,12 @@ def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:
         (("pull", "/nowhere", "lab/x-v0"), 2, "no dataset"),
         (("pull", "http://u:pa55@127.0.0.1:9/x?sig=pa55", "lab/x-v0"), 10, "Connection refused"),
         (("pull", "MADE", "../x"), 2, "not a dataset id"),
-        (("pack", "BARE", "FILE"), 2, "is no folder"),
+        (("pack", "BARE", "FILE"), 6, "README.md: not a directory"),
         (("unpack", "/nowhere.tar"), 2, "does not exist"),
         (("unpack", "MADE"), 2, "regular"),
         (("sign", "BARE", "--key", "/nowhere"), 2, "does not exist"),
-        (("keygen", "FILE"), 6, "not a directory"),
-        (("keygen", "/nowhere/lab.key"), 2, "no such folder"),
+        (("keygen", "FILE"), 6, "README.md: not a directory"),
+        (("keygen", "/nowhere/lab.key"), 6, "no such folder"),
     ],
 )
 def test_errors_are_one_line(
