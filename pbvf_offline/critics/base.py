@@ -228,7 +228,7 @@ class Critic(torch.nn.Module, ABC):
             per_theta = values(leaf, piece, part).sum(dim=1) / total
             if gradient is not None:
                 gradient += torch.autograd.grad(per_theta.sum(), leaf)[0]
-            mean += per_theta.detach().double().cpu()
+            mean += per_theta.detach().cpu().double()
         return mean
 
 

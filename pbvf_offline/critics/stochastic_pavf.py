@@ -81,7 +81,7 @@ class StochasticPAVF(PAVF):
         (gradient,) = torch.autograd.grad(objective, leaf)
         with torch.no_grad():
             kish = weight.sum().square() / weight.square().sum().clamp_min(1e-30) / len(index)
-        return ActorStep(objective.detach().double().cpu().reshape(1), gradient, float(kish))
+        return ActorStep(objective.detach().cpu().double().reshape(1), gradient, float(kish))
 
     def of_outputs(
         self, first: Tensor, theta: Tensor, out: Tensor, noise: Tensor | None = None

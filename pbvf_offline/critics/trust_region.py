@@ -62,7 +62,7 @@ class TrustRegion:
 
     def whiten(self, theta: Tensor) -> Tensor:
         """Return thetas (K, D) as (K, D) float64 coordinates in which the region is a ball."""
-        away = theta.double().cpu() - torch.from_numpy(self.center)
+        away = theta.cpu().double() - torch.from_numpy(self.center)
         factor = torch.from_numpy(self.factor)
         if factor.dim() == 1:
             return away / factor
@@ -78,7 +78,7 @@ class TrustRegion:
     def pull_back(self, gradient: Tensor) -> Tensor:
         """Return gradients in theta (K, D) as gradients in whitened coordinates, float64."""
         factor = torch.from_numpy(self.factor)
-        wide = gradient.detach().double().cpu()
+        wide = gradient.detach().cpu().double()
         return wide * factor if factor.dim() == 1 else wide @ factor
 
     def distance(self, theta: Tensor) -> Tensor:

@@ -135,5 +135,5 @@ def _values(
         for at in range(0, len(rows), _ROWS):
             thetas = torch.from_numpy(theta[at : at + _ROWS]).to(device)
             states = torch.from_numpy(obs[at : at + _ROWS]).to(device)
-            parts.append(critic.paired_values(thetas, states).double().cpu().numpy())
+            parts.append(critic.paired_values(thetas, states).cpu().double().numpy())
     return np.concatenate(parts)

@@ -270,14 +270,45 @@ def test_device():
     assert (automatic.type == "cuda") == torch.cuda.is_available()
 
 
-def test_cuda_without_cuda_is_wrong_usage(monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(UsageError, match=r"--device.*CUDA is not available"):
-        devices.torch_device(DeviceName.CUDA)
+@pytest.mark.parametrize(
+    ("name", "found", "what"),
+    [
+        ("cuda", 0, "CUDA is not available"),
+        ("cuda:0", 0, "CUDA is not available"),
+        ("cuda:1", 1, "cuda:1 is not here: there is one, cuda:0"),
+        ("cuda:2", 2, "cuda:2 is not here: there are 2, numbered from 0"),
+        ("mps", 2, "MPS is not available"),
+    ],
+)
+def test_a_device_that_is_not_there_is_wrong_usage(name, found, what, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: found > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: found)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(UsageError, match=rf"--device.*{what}"):
+        devices.torch_device(DeviceName(name))
 
 
-def test_cuda_changes_nothing_where_only_environments_run(capsys):
-    devices.runs_on_cpu(DeviceName.CUDA, Sink(json_only=False, quiet=False))
-    assert "CPU" in capsys.readouterr().err
-    devices.runs_on_cpu(DeviceName.AUTO, Sink(json_only=False, quiet=False))
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:1", "mps"])
+def test_the_device_asked_for(name, monkeypatch):
+    import torch
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert devices.torch_device(DeviceName(name)) == torch.device(name)
+    assert devices.torch_device(DeviceName.AUTO) == torch.device("cuda")
+    assert devices.torch_device(DeviceName.CPU) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:", "cuda:-1", "cuda:01", "mps:0", "CUDA", ""])
+def test_what_is_no_device(name):
+    pbvf("evaluate", "X", "--device", name).refused(2, "--device", "cuda:N")
+
+
+def test_a_device_changes_nothing_where_only_environments_run(capsys):
+    for name in ("cuda", "cuda:1", "mps"):
+        devices.runs_on_cpu(DeviceName(name), Sink(json_only=False, quiet=False))
+        assert f"CPU; --device {name} changes nothing" in capsys.readouterr().err
+    for name in ("auto", "cpu"):
+        devices.runs_on_cpu(DeviceName(name), Sink(json_only=False, quiet=False))
+        assert capsys.readouterr().err == ""

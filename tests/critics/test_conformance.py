@@ -105,6 +105,22 @@ def test_a_kind_says_what_it_is(name: str) -> None:
 
 @every_view
 @every_case
+def test_nothing_on_a_device_has_double_precision(name: str, spec: str, fingerprint: int) -> None:
+    """MPS has none. Only indices and what stays on the CPU may have eight bytes."""
+    data = make_data(SPECS[spec])
+    settings = fit_settings(name, hidden=(4,), fingerprint=fingerprint)
+    fit = start_fit(data, settings, CPU)
+    prepared = training_set(fit, data, CPU)
+    advance(fit, prepared, 1)
+    held = [*fit.online.state_dict().values(), *fit.online.buffers(), *vars(prepared).values()]
+    held += [value for state in fit.optimiser.state.values() for value in state.values()]
+    tensors = [value for value in held if isinstance(value, Tensor)]
+    assert len(tensors) > 10
+    assert {value.dtype for value in tensors} <= {torch.float32, torch.int64, torch.bool}
+
+
+@every_view
+@every_case
 def test_values_have_the_declared_shape(name: str, spec: str, fingerprint: int) -> None:
     critic = critic_of(name, spec, fingerprint=fingerprint)
     assert critic.kind is CRITICS[name]

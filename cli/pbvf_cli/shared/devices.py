@@ -19,28 +19,39 @@ def torch_device(device: DeviceName) -> torch.device:
     """Return the device to compute on; imports torch, before the modules that need it.
 
     Raises:
-        UsageError: CUDA is asked for and not there.
+        UsageError: The device asked for is not there.
     """
     with signals.held():  # an exception raised while torch loads would abort the process
         import torch
 
-    available = torch.cuda.is_available()
-    if device is DeviceName.CUDA and not available:
-        raise UsageError(
-            "CUDA is not available here", where="--device", remedy="give --device cpu or auto"
-        )
-    return torch.device("cpu" if device is DeviceName.CPU or not available else "cuda")
+    cuda = torch.cuda.is_available()
+    if device == DeviceName.AUTO:
+        return torch.device("cuda" if cuda else "cpu")
+    wanted = torch.device(device)
+    if wanted.type == "cuda":
+        _refuse_missing(cuda, "CUDA is not available here")
+        count = torch.cuda.device_count()
+        many = f"there are {count}, numbered from 0" if count > 1 else "there is one, cuda:0"
+        _refuse_missing((wanted.index or 0) < count, f"{device} is not here: {many}")
+    elif wanted.type == "mps":
+        _refuse_missing(torch.backends.mps.is_available(), "MPS is not available here")
+    return wanted
+
+
+def _refuse_missing(there: bool, what: str) -> None:
+    if not there:
+        raise UsageError(what, where="--device", remedy="give --device cpu or auto")
 
 
 def source(device: DeviceName) -> str:
     """Return where the choice of a device comes from."""
-    return "default" if device is DeviceName.AUTO else "given"
+    return "default" if device == DeviceName.AUTO else "given"
 
 
 def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
     """Say that a command which runs on the CPU alone has no use for another device."""
-    if device is DeviceName.CUDA:
-        sink.note("note: this runs on the CPU; --device cuda changes nothing here")
+    if device not in (DeviceName.AUTO, DeviceName.CPU):
+        sink.note(f"note: this runs on the CPU; --device {device} changes nothing here")
 
 
 def use_threads(given: int | None, table: SettingsTable) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
@@ -18,12 +18,29 @@ MOST_WORKERS = 10_000
 MOST_THREADS = 1_024
 
 
-class DeviceName(StrEnum):
-    """Where tensors live."""
+class DeviceName(str):
+    """Where tensors live: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
 
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
+    Raises:
+        UsageError: It is something else.
+    """
+
+    __slots__ = ()
+    AUTO: ClassVar[DeviceName]
+    CPU: ClassVar[DeviceName]
+
+    def __new__(cls, text: str) -> DeviceName:
+        """Check the name."""
+        if _DEVICE.fullmatch(text) is None:
+            raise UsageError(
+                f"{text!r} is none of auto, cpu, cuda, cuda:N (from 0) and mps", where="--device"
+            )
+        return super().__new__(cls, text)
+
+
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?|mps")
+DeviceName.AUTO = DeviceName("auto")
+DeviceName.CPU = DeviceName("cpu")
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -160,7 +177,14 @@ Seed = Annotated[
 ]
 Device = Annotated[
     DeviceName,
-    option("--device", "Where tensors live; auto takes CUDA if it is there.", panel=_COMMON),
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Where tensors live: auto (CUDA if it is there), cpu, cuda, cuda:N or mps.",
+        parser=DeviceName,
+        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
+        rich_help_panel=_COMMON,
+    ),
 ]
 Json = Annotated[bool, option("--json", "Print one JSON object on stdout.", panel=_COMMON)]
 Quiet = Annotated[
