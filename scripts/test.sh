@@ -14,7 +14,7 @@ fi
 scripts/setup.sh test,docs
 bin="$PWD/${PBVF_VENV:-.venv}/bin"
 case "${PBVF_VENV:-}" in /*) bin="$PBVF_VENV/bin" ;; esac
-pages=(*.md docs/*.md docs/{reference,tutorials}/*.md docs/results/README.md docs/results/fig-lqr/README.md)
+pages=(*.md docs/*.md docs/{how-to,reference,tutorials}/*.md docs/results/README.md docs/results/fig-lqr/README.md)
 "$bin/ruff" check .
 "$bin/ruff" format --check .
 "$bin/mdformat" --check "${pages[@]}"

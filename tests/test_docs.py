@@ -147,6 +147,7 @@ def test_public_names_are_found_and_cost_nothing() -> None:
 
 
 RESULTS = ROOT / "docs" / "results"
+TRUST = " ".join((ROOT / "docs" / "trust.md").read_text().split())
 
 
 def test_results_page_shows_what_the_result_files_hold() -> None:
@@ -184,6 +185,22 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert f"on {above}; not on seeds 2, 5 and 19" in page.replace("\n", " ")
     assert f"and on {above} the" in README
     assert all(g > data["best_episode"] for g, data in zip(grown, seeds, strict=True))
+    region = [float(row["region"]) for row in rows]
+    assert f"seeds 8 and 9 all five came to {region[8]:.0f} and {region[9]:.0f} on av" in TRUST
+    assert f"its policies came to {region[-1]:.0f}, where" in TRUST
+    assert f"all 500, had {float(rows[-1]['best policy']):.0f}." in TRUST
+    assert (
+        f"came to {np.mean(grown[:10]):.0f} on the same ten datasets, and to {mean:.0f} on" in TRUST
+    )
+    last = imagined[19]["kept"]
+    assert f"a return of {grown[19]:.0f} where the model says {last['mean']:.0f}, and" in TRUST
+    assert f"and {last['cautious']:.0f} by the cautious estimate" in TRUST
+    assert f"above the best episode on 20, and above the best policy on {above}." in TRUST
+    error = np.std(grown, ddof=1) / np.sqrt(len(grown))
+    assert f"datasets is {mean:.0f}, with a standard error of {error:.0f} and" in TRUST
+    assert f"The seeds reach from {min(grown):.0f} to {max(grown):.0f}." in TRUST
+    assert "95 % bootstrap interval 236 to 290" in page
+    assert "95 % bootstrap interval of 236 to 290" in TRUST
 
 
 def test_results_page_shows_the_other_critics_and_the_evaluation() -> None:
@@ -212,6 +229,17 @@ def test_results_page_shows_the_other_critics_and_the_evaluation() -> None:
     for rows, digits in ((grown, 0), (evaluated, 2)):
         shown = " | ".join(f"{x:.{digits}f}" for x in np.mean(rows, axis=0))
         assert f"| mean | {shown} |" in page
+    around, ascents = np.mean(evaluated, axis=0).reshape(2, 6)
+    single = np.array(evaluated)[:, 11]
+    # As the table rounds, in percent.
+    shown = [f"{x:.2f}"[2:] for x in (around[5], ascents[5], min(single), max(single))]
+    text = "{} % of the true returns of policies around the dataset, - {} % of those of policies"
+    assert f"{text} along ascents, {{}} to {{}} % on single".format(*shown) in TRUST
+    assert f"of {around[0]:.2f} (the critic's prediction: {around[1]:.2f})" in TRUST
+    assert f"differ, it was {ascents[0]:.2f} (critic: {ascents[1]:.2f})" in TRUST
+    three = [f"{x:.0f}" for x in np.mean(grown, axis=0)[:3]]
+    choose = (ROOT / "docs" / "how-to" / "choose-a-critic.md").read_text()
+    assert "came to {}, {} and {} on ten".format(*three) in choose
 
 
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:

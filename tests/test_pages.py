@@ -4,30 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from page_runner import run_page
+from page_runner import ROOT, run_page, shape
 
-TUTORIAL = "docs/tutorials/command-line.md"
+HOW_TOS = sorted(path.name for path in (ROOT / "docs" / "how-to").glob("*.md"))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in which pages run one after the other, as a reader runs them."""
+@pytest.fixture(scope="module", autouse=True)
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a reader, who has done the tutorial at the command line."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("reader")
         patch.setenv("MINARI_DATASETS_PATH", str(folder / "datasets"))
         patch.setenv("PBVF_CACHE", str(folder / "cache"))
         patch.chdir(folder)
+        patch.syspath_prepend(folder)
+        run_page("docs/tutorials/command-line.md")
         yield folder
 
 
-def test_tutorial_at_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_page(TUTORIAL, capsys)
-    assert (folder / "policies.safetensors").exists()
+def test_tutorial_at_the_command_line(reader: Path) -> None:
+    assert (reader / "policies.safetensors").exists()
 
 
-def test_tutorial_from_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_page("docs/tutorials/python.md", capsys)
-    assert (folder / "critic-py.safetensors").exists()
+def test_tutorial_from_python(reader: Path) -> None:
+    run_page("docs/tutorials/python.md")
+    assert (reader / "critic-py.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", HOW_TOS)
+def test_how_to(name: str) -> None:
+    run_page(f"docs/how-to/{name}")
+
+
+def test_notebook(reader: Path) -> None:
+    nbclient = pytest.importorskip("nbclient", reason="of the extra test")
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(ROOT / "docs" / "tutorials" / "look.ipynb", as_version=4)
+    stored = _outputs(notebook)
+    assert any("image/png" in kinds for _, kinds in stored)
+    place = {"metadata": {"path": str(reader)}}
+    nbclient.NotebookClient(notebook, timeout=600, resources=place).execute()
+    assert _outputs(notebook) == stored
+
+
+def _outputs(notebook: Any) -> list[tuple[str, list[str]]]:
+    """Return what each output is, with its text up to numbers."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [(shape(o.get("text", "")), sorted(o.get("data", {}))) for o in outputs]

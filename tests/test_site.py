@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
+import pbvf_offline
 from cli_tools import pbvf
 from pbvf_cli.app import COMMANDS
 from pbvf_offline.records import Record, fields
-from scripts.site_content import expand, public_names
+from scripts.site_content import ROOT, expand, public_names
 
 
 def test_every_option_of_every_command_is_in_the_reference(
@@ -58,3 +60,29 @@ def test_files_sections_and_references() -> None:
 def test_a_comment_that_asks_for_nothing_known_is_refused(comment: str) -> None:
     with pytest.raises(ValueError, match=r"no nothing|no section 'Nothing'"):
         expand(f"<!-- site: {comment} -->")
+
+
+def test_notebook_is_shown_with_its_output_and_figure() -> None:
+    page = expand("<!-- site: notebook tutorials/look.ipynb -->")
+    assert page.startswith("# Look at a critic")
+    assert "```text\npolicies, parameters: (300, 2)" in page
+    assert 'src="data:image/png;base64,' in page
+
+
+def test_citation_names_this_version_and_the_paper() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    # What the schema of the Citation File Format 1.2.0 requires, and its types that are used.
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert (cited["cff-version"], cited["type"]) == ("1.2.0", "software")
+    assert (cited["version"], cited["license"]) == (pbvf_offline.__version__, "MIT")
+    assert cited["authors"] == [{"name": "pbvf-offline contributors"}]
+    paper = cited["preferred-citation"]
+    assert {"type", "title", "authors"} <= set(paper)
+    assert paper["type"] == "conference-paper"
+    assert [author["family-names"] for author in paper["authors"]] == [
+        "Faccio",
+        "Kirsch",
+        "Schmidhuber",
+    ]
+    assert "2006.09226" in paper["doi"]
+    assert set(paper["conference"]) == {"name"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from pbvf_cli.__main__ import main
+from cli_tools import pbvf
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+)\")?\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -21,12 +21,13 @@ def blocks(text: str, language: str) -> list[str]:
     return [block for found, _, block in _BLOCK.findall(text) if found == language]
 
 
-def run_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def run_page(name: str) -> None:
     """Run a page's blocks in the current folder, from the first to the last.
 
-    ``bash`` holds commands, ``python`` code that shares one namespace; with a title they are
-    files, which are written. ``text`` is what the block before it printed, with any numbers;
-    a line ``…`` stands for lines left out. Other blocks are not run.
+    ``bash`` holds commands, which succeed unless a comment says "ends with N"; ``python`` is
+    code that shares one namespace, or with a title a file, which is written. ``text`` is what
+    the block before it printed, with any numbers; a line ``…`` stands for lines left out. Other
+    blocks are not run.
     """
     namespace: dict[str, Any] = {"__name__": "page"}
     out = ""
@@ -34,31 +35,33 @@ def run_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         if title:
             Path(title).write_text(block)
         elif language == "bash":
-            capsys.readouterr()
-            for command in block.replace("\\\n", " ").splitlines():
-                _run(command, name, capsys)
-            out = capsys.readouterr().out
+            commands = block.replace("\\\n", " ").splitlines()
+            out = "".join(_run(command, name) for command in commands)
         elif language == "python":
-            capsys.readouterr()
-            exec(compile(block, name, "exec"), namespace)
-            out = capsys.readouterr().out
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(block, name, "exec"), namespace)
+            out = printed.getvalue()
         elif language == "text":
             shown = r"\n".join(
-                r"(?:.*\n)*?.*" if line == "…" else re.escape(_shape(line))
+                r"(?:.*\n)*?.*" if line == "…" else re.escape(shape(line))
                 for line in block.splitlines()
             )
-            printed = "\n".join(map(_shape, out.splitlines()))
-            assert re.fullmatch(shown, printed), f"{name} shows\n{block}\nand it printed\n{out}"
+            got = "\n".join(map(shape, out.splitlines()))
+            assert re.fullmatch(shown, got), f"{name} shows\n{block}\nbut got\n{out}"
 
 
-def _run(command: str, page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def _run(command: str, page: str) -> str:
+    """Return what a command printed, and its error if it is to end with one."""
+    command, _, ending = command.partition("# ends with ")
     program, *arguments = shlex.split(command)
     assert program == "pbvf", f"{page}: {command}"
-    code = main(arguments)
-    assert code == 0, f"{page}: {command} ended with {code}: {capsys.readouterr().err}"
+    ran = pbvf(*arguments)
+    assert ran.code == int(ending or 0), f"{page}: {command} ended with {ran.code}: {ran.err}"
+    errors = [line + "\n" for line in ran.err.splitlines() if line.startswith("error: ")]
+    return ran.out + "".join(errors)
 
 
-def _shape(line: str) -> str:
+def shape(line: str) -> str:
     """Return a line without what may differ: numbers, digests, widths, the folder."""
     line = re.sub(r"\b[0-9a-f]{12,}\b", "DIGEST", line.replace(str(Path.cwd()), "…"))
     line = _NUMBER.sub("N", line)
