@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from pbvf_runs.records import POLICY_FILE, StoredConfig, StoredResult
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _DATA: Final = ("dataset", "run")
-_ORIGINS: Final = {
+ORIGINS: Final = {
     "critic": ("grown through", ("critic",)),
     "run": ("trained in", ("run",)),
     "started_from": ("climbed on from", ("policies",)),
@@ -47,6 +47,11 @@ class Source:
     digest: str
     kinds: tuple[str, ...]
 
+    @property
+    def what(self) -> str:
+        """What it may be, in words, and the digest by which it is named."""
+        return f"{' or '.join(self.kinds)} {self.digest}"
+
 
 @dataclass(frozen=True)
 class Thing:
@@ -68,8 +73,8 @@ class Thing:
         Raises:
             PbvfError: It cannot be read.
         """
-        find = _SOURCES.get(self.kind)
-        return [] if find is None else list(dict.fromkeys(find(self.path)))
+        read = _RECORDS.get(self.kind)
+        return [] if read is None else sources_of(self.kind, read(self.path))
 
     def digests(self) -> set[str]:
         """Return the digests by which others name it.
@@ -148,56 +153,57 @@ def lineage(given: Sequence[Thing]) -> list[Tie]:
 # ------------------------------------------------------------------------------- sources
 
 
-def _critic(path: Path) -> Iterator[Source]:
-    from pbvf_offline.fit.critic_file import load_critic
+def sources_of(kind: str, record: Mapping[str, Any]) -> list[Source]:
+    """Return what something was made from, by what ``pbvf info`` tells of it.
 
-    file = load_critic(path)
-    yield from _named("fitted to", file.context.dataset, _DATA)
-    if file.imagined is not None:
-        yield from _named("imagined in", file.imagined.model, ("model",))
-
-
-def _model(path: Path) -> Iterator[Source]:
-    from pbvf_offline.models.model_file import load_model
-
-    yield from _named("learned from", load_model(path).dataset, _DATA)
+    Args:
+        kind: What it is.
+        record: Of a critic ``dataset`` and ``model``; of a model ``dataset``; of policies
+            ``origin``; of a dataset ``provenance``; of a run ``base``.
+    """
+    find = _SOURCES.get(kind)
+    return [] if find is None else list(dict.fromkeys(find(record)))
 
 
-def _policies(path: Path) -> Iterator[Source]:
-    from pbvf_offline.policies.files import load_policies
+def _of_critic(record: Mapping[str, Any]) -> Iterator[Source]:
+    yield from _named("fitted to", record["dataset"], _DATA)
+    yield from _named("imagined in", record["model"], ("model",))
 
-    origin = load_policies(path).origin
-    for name, (relation, kinds) in _ORIGINS.items():
-        value = origin.get(name)
+
+def _of_model(record: Mapping[str, Any]) -> Iterator[Source]:
+    yield from _named("learned from", record["dataset"], _DATA)
+
+
+def _of_policies(record: Mapping[str, Any]) -> Iterator[Source]:
+    for name, (relation, kinds) in ORIGINS.items():
+        value = record["origin"].get(name)
         for digest in value if isinstance(value, list) else [value]:
             yield from _named(relation, digest, kinds)
 
 
-def _dataset(path: Path) -> Iterator[Source]:
-    manifest = _manifest(path)
-    if manifest is None:
+def _of_dataset(record: Mapping[str, Any]) -> Iterator[Source]:
+    provenance = record["provenance"]
+    if provenance is None:
         return
-    settings = manifest["provenance"]["settings"]
+    settings = provenance["settings"]
     sources = settings.get("sources")
     for digest in sources if isinstance(sources, list) else ():
         yield from _named("made from", digest, ("dataset",))
     for name, relation in (("base", "perturbs"), ("policies", "rolls out")):
         yield from _named(relation, settings.get(name), ("policies",))
-    yield from _named("episodes of", _exporting_run(manifest, path), ("run",))
+    yield from _named("episodes of", _exporting_run(provenance), ("run",))
 
 
-def _run(path: Path) -> Iterator[Source]:
-    from pbvf_runs.data import run_config
-
-    yield from _named("started from", run_config(path).base, ("policies",))
+def _of_run(record: Mapping[str, Any]) -> Iterator[Source]:
+    yield from _named("started from", record["base"], ("policies",))
 
 
 _SOURCES: Final = {
-    "critic": _critic,
-    "model": _model,
-    "policies": _policies,
-    "dataset": _dataset,
-    "run": _run,
+    "critic": _of_critic,
+    "model": _of_model,
+    "policies": _of_policies,
+    "dataset": _of_dataset,
+    "run": _of_run,
 }
 
 
@@ -207,30 +213,68 @@ def _named(relation: str, digest: Any, kinds: tuple[str, ...]) -> Iterator[Sourc
         yield Source(relation, digest, kinds)
 
 
-# ------------------------------------------------------------------------------- digests
-
-
-def _manifest(path: Path) -> dict[str, Any] | None:
-    from pbvf_datasets.read.untrusted import open_folder
-
-    with open_folder(path, warn=False) as folder:
-        return folder.manifest
-
-
-def _exporting_run(manifest: dict[str, Any], path: Path) -> str | None:
+def _exporting_run(provenance: Mapping[str, Any]) -> str | None:
     """Return the digest of the run whose episodes a dataset holds, if it was exported from one."""
     from pbvf_runs.export import is_exported
 
-    if not is_exported(manifest["provenance"]):
+    if not is_exported(provenance):
         return None
-    settings = dict(manifest["provenance"]["settings"])
-    steps = settings.pop("steps", None)
-    del settings["made by"]
-    settings.pop("version", None)
+    own = ("made by", "steps", "version")
+    settings = {key: value for key, value in provenance["settings"].items() if key not in own}
+    steps = provenance["settings"].get("steps")
     with contextlib.suppress(PbvfError):
         if type(steps) is int:
-            return StoredConfig.from_dict(settings, path).source(steps)
+            return StoredConfig.from_dict(settings, "settings").source(steps)
     return None
+
+
+# -------------------------------------------------------------------------------- records
+
+
+def _critic(path: Path) -> dict[str, Any]:
+    from pbvf_offline.fit.critic_file import load_critic
+
+    file = load_critic(path)
+    model = None if file.imagined is None else file.imagined.model
+    return {"dataset": file.context.dataset, "model": model}
+
+
+def _model(path: Path) -> dict[str, Any]:
+    from pbvf_offline.models.model_file import load_model
+
+    return {"dataset": load_model(path).dataset}
+
+
+def _policies(path: Path) -> dict[str, Any]:
+    from pbvf_offline.policies.files import load_policies
+
+    return {"origin": load_policies(path).origin}
+
+
+def _dataset(path: Path) -> dict[str, Any]:
+    from pbvf_datasets.read.untrusted import open_folder
+
+    with open_folder(path, warn=False) as folder:
+        manifest = folder.manifest
+    return {"provenance": None if manifest is None else manifest["provenance"]}
+
+
+def _run(path: Path) -> dict[str, Any]:
+    from pbvf_runs.data import run_config
+
+    return {"base": run_config(path).base}
+
+
+_RECORDS: Final = {
+    "critic": _critic,
+    "model": _model,
+    "policies": _policies,
+    "dataset": _dataset,
+    "run": _run,
+}
+
+
+# -------------------------------------------------------------------------------- digests
 
 
 def _dataset_digests(path: Path) -> Iterator[str]:

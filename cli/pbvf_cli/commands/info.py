@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pbvf_cli.shared.command import command
@@ -10,15 +11,18 @@ from pbvf_cli.shared.terminal.output import Sink
 
 
 @command(
-    "pbvf info lab/swimmer-v0", "pbvf info critic.safetensors --json", "pbvf info runs/pendulum"
+    "pbvf info lab/swimmer-v0",
+    "pbvf info critic.safetensors --json",
+    "pbvf info lab/swimmer-v0 model.safetensors critic.safetensors policies.safetensors",
 )
 def info(
-    path: Annotated[
-        str,
+    paths: Annotated[
+        list[str],
         argument(
-            "PATH",
+            "PATH…",
             "A dataset's id or folder, a critic, model, policies or checkpoint file, an exported "
-            "policy, the folder of a run or of several, an archive or a signature.",
+            "policy, the folder of a run or of several, a bundle, an archive or a signature; "
+            "several for what was made from which.",
         ),
     ],
     *,
@@ -26,11 +30,31 @@ def info(
 ) -> None:
     """Show what something holds, what it was made from and with what settings.
 
-    What it is, its content tells. Nothing in it is run. 'pbvf verify' checks it.
+    What it is, its content tells. Nothing in it is run. 'pbvf verify' checks it. Of several, and
+    of a bundle, it shows what was made from which, by their digests.
     """
-    from pbvf_cli.shared.kinds import KINDS
+    from pbvf_cli.shared import lineage as shared
+    from pbvf_cli.shared.kinds import show
     from pbvf_runs.kinds import kind_of
+    from pbvf_runs.lineage import lineage, things
 
-    kind, found = kind_of(path)
-    shown = KINDS[kind].show(found)
-    sink.result({"kind": kind, **shown.payload}, [("kind", kind), *shown.rows], table=shown.table)
+    found = [kind_of(path) for path in paths]
+    one = len(found) == 1
+    ties = lineage([t for path in paths for t in things(path)]) if _has_parts(found) else []
+    table = (shared.HEADER, shared.lines(ties)) if ties else None
+    if one:
+        kind, place = found[0]
+        shown = show(kind, place)
+        payload = {"kind": kind, **shown.payload}
+        if _has_parts(found):
+            payload["lineage"] = shared.payload(ties)
+        sink.result(payload, [("kind", kind), *shown.rows], table=table or shown.table)
+        return
+    told = [{"kind": kind, **show(kind, place).payload} for kind, place in found]
+    rows = [(path, kind) for path, (kind, _) in zip(paths, found, strict=True)]
+    sink.result({"things": told, "lineage": shared.payload(ties)}, rows, table=table)
+
+
+def _has_parts(found: list[tuple[str, Path]]) -> bool:
+    """Whether there are several things, of which one may be made from another."""
+    return len(found) > 1 or found[0][0] == "bundle"

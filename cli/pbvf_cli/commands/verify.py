@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
+from pbvf_cli.shared import lineage as shared
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.progress import Bar
-from pbvf_offline.errors import PbvfError, UnsafeError
+from pbvf_offline.errors import IncompatibleError, PbvfError, UnsafeError
 
 if TYPE_CHECKING:
     from pbvf_datasets.inspect.findings import Verification
+    from pbvf_runs.lineage import Tie
+
+_SEVERITY: Final = ("intact", "unverified", "damaged", "unsafe")
 
 
 @command(
     "pbvf verify lab/swimmer-v0",
     "pbvf verify ./downloaded-v0 --require-manifest --json",
     "pbvf verify critic.safetensors",
-    "pbvf verify runs/pendulum",
+    "pbvf verify lab/swimmer-v0 critic.safetensors policies.safetensors",
     "pbvf dataset verify lab/swimmer-v0",
 )
 def verify(
-    path: Annotated[
-        str,
+    paths: Annotated[
+        list[str],
         argument(
-            "PATH",
+            "PATH…",
             "A dataset's id or folder, a critic, model, policies or checkpoint file, an exported "
-            "policy, the folder of a run or of several, or an archive.",
+            "policy, the folder of a run or of several, a bundle, or an archive; several to see "
+            "whether they were made from each other.",
         ),
     ],
     *,
@@ -40,29 +47,82 @@ def verify(
     What it is, its content tells. Digests, structure, links, sizes, shapes, finite values,
     tags, whether the files of a run belong together, and for deterministic policies that every
     stored action is the one that its policy gives. Ends with 0 when it is intact or only
-    unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked.
+    unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked, or made from other data
+    or files than those given with it.
     """
-    from pbvf_cli.shared.kinds import KINDS
     from pbvf_runs.kinds import kind_of
 
-    kind, place = kind_of(path)
+    kinds = [kind_of(path) for path in paths]
+    found = [_verified(kind, place, sink) for kind, place in kinds]
+    if len(found) == 1:
+        problems = [_line(problem) for problem in found[0].problems]
+        table = (("problem", "where", "what"), problems) if problems else None
+        sink.result(found[0].to_dict(), _rows(found[0]), table=table)
+    else:
+        ties = [] if any(one.problems for one in found) else _ties(paths)
+        _print_several(sink, paths, found, ties)
+    for one in found:
+        if require_manifest and one.manifest is False:
+            raise UnsafeError(
+                "it has no manifest.json, so its content cannot be checked",
+                where=one.path,
+                remedy="get it with its manifest, or check it without --require-manifest",
+            )
+    worst = max(found, key=lambda one: _SEVERITY.index(one.status))
+    if worst.error is not None:
+        raise _with_others(worst.error, sum(len(one.problems) for one in found) - 1)
+    if len(found) > 1:
+        _refuse_others(ties)
+
+
+def _verified(kind: str, place: Path, sink: Sink) -> Verification:
+    from pbvf_cli.shared.kinds import KINDS
+
     with Bar("verifying", "bytes" if kind == "archive" else "steps", sink=sink) as bar:
         found = KINDS[kind].verify(place, bar.update)
     for warning in found.warnings:
         sink.note(f"warning: {warning}")
-    table = None
-    if found.problems:
-        table = ("problem", "where", "what"), [_line(problem) for problem in found.problems]
-    sink.result(found.to_dict(), _rows(found), table=table)
-    if require_manifest and found.manifest is False:
-        raise UnsafeError(
-            "it has no manifest.json, so its content cannot be checked",
-            where=found.path,
-            remedy="get it with its manifest, or check it without --require-manifest",
+    return found
+
+
+def _ties(paths: list[str]) -> list[Tie]:
+    from pbvf_runs.lineage import lineage, things
+
+    return lineage([thing for path in paths for thing in things(path)])
+
+
+def _print_several(
+    sink: Sink, paths: list[str], found: list[Verification], ties: list[Tie]
+) -> None:
+    payload = {
+        "things": [one.to_dict() for one in found],
+        "lineage": shared.payload(ties),
+        "fits": None if any(one.problems for one in found) else all(tie.fits for tie in ties),
+    }
+    rows = [(path, f"{one.kind}: {one.status}") for path, one in zip(paths, found, strict=True)]
+    table: tuple[Sequence[str], Sequence[Sequence[str]]] | None = None
+    if problems := [_line(problem) for one in found for problem in one.problems]:
+        table = ("problem", "where", "what"), problems
+    elif ties:
+        table = shared.HEADER, shared.lines(ties)
+    sink.result(payload, rows, table=table)
+
+
+def _refuse_others(ties: list[Tie]) -> None:
+    """Refuse things that were made from others than those given.
+
+    Raises:
+        IncompatibleError: One was.
+    """
+    wrong = [tie for tie in ties if not tie.fits]
+    if wrong:
+        source = wrong[0].source
+        error = IncompatibleError(
+            f"it names {source.what} ({source.relation}), and none of those given is that",
+            where=wrong[0].name,
+            remedy="'pbvf info' of them shows what was made from which",
         )
-    error = found.error
-    if error is not None:
-        raise _with_others(error, len(found.problems) - 1)
+        raise _with_others(error, len(wrong) - 1)
 
 
 def _with_others(error: PbvfError, others: int) -> PbvfError:

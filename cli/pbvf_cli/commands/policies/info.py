@@ -17,7 +17,7 @@ def info(
     policies: Annotated[Path, argument("POLICIES", "A policies file.")], *, sink: Sink
 ) -> None:
     """Show what a policies file holds; nothing in it is run, and no environment is built."""
-    from pbvf_cli.shared.kinds.policies import show
+    from pbvf_cli.shared.kinds import show
 
-    shown = show(policies)
+    shown = show("policies", policies)
     sink.result(shown.payload, shown.rows, table=shown.table)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,6 +71,23 @@ KINDS: Final = {
     "file": Kind(f"{_HERE}.learned:refuse", _FILE),
 }
 """By the name that ``info`` and ``verify`` print; ``file`` is one whose content tells no kind."""
+
+
+def show(kind: str, path: Path) -> Shown:
+    """Return what ``info`` prints of something of a kind, and of what it was made from.
+
+    Raises:
+        PbvfError: It cannot be read.
+    """
+    from pbvf_runs.lineage import sources_of
+
+    shown = KINDS[kind].show(path)
+    sources = sources_of(kind, shown.payload)
+    if not sources:
+        return shown
+    rows = [*shown.rows, *((source.relation, source.what) for source in sources)]
+    made_from = [vars(source) for source in sources]
+    return replace(shown, payload={**shown.payload, "made_from": made_from}, rows=rows)
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -62,11 +62,9 @@ def _critic_rows(file: CriticFile, payload: dict[str, Any]) -> list[tuple[str, s
         ("reads", reads),
         *_environment_rows(payload, file.spec),
         ("policies kept", f"{payload['policies']:,} of the data's"),
-        ("learned from", f"data with the digest {payload['dataset']}"),
     ]
     if imagined is not None:
         rows += [
-            ("imagined in", f"a model with the sha256 {imagined.model}"),
             ("rounds", pairs(payload["rounds"])),
             ("holds", "the imagined critic" if imagined.stands else "the default recipe's critic"),
         ]
@@ -122,7 +120,6 @@ def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str
             f"{payload['members']}, hidden layers {_sizes(payload['settings']['hidden'])}",
         ),
         *about.items(),
-        ("learned from", f"data with the digest {payload['dataset']}"),
         ("settings", pairs(payload["settings"])),
         ("trials", f"{len(file.trials):,} short trainings"),
         ("sha256", payload["sha256"]),

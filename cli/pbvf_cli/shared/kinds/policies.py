@@ -78,11 +78,15 @@ def show(policies: Path) -> Shown:
 
 def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:
     """Return where policies came from, without what is long."""
+    from pbvf_runs.lineage import ORIGINS
+
     rows = []
     for name, value in loaded.origin.items():
+        if name in ORIGINS:
+            continue  # digests of what they were made from, which `shown` adds in words
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             rows.append((name.replace("_", " "), str(value)))
-        elif name in ("sources", "layers") and isinstance(value, list):
+        elif name == "layers" and isinstance(value, list):
             rows.append((name, ", ".join(str(entry)[:64] for entry in value[:4])))
         elif name == "settings" and isinstance(value, dict):
             rows.append((name, pairs(value)))

@@ -132,11 +132,8 @@ def _of_config(config: StoredConfig) -> dict[str, Any]:
 
 
 def _config_rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [
+    return [
         ("env", payload["env"]),
         ("critic", payload["critic"]),
         ("policy", payload["kind_of_policy"]),
     ]
-    if payload["base"] is not None:
-        rows.append(("started from", f"a policies file with the sha256 {payload['base']}"))
-    return rows
