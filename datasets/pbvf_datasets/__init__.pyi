@@ -7,7 +7,7 @@ from .share.archive import unpack as unpack
 from .share.transfer import pull as pull
 from .share.transfer import push as push
 from .write.delete import delete as delete
-from .write.delete import find_doomed as find_doomed
+from .write.delete import plan_deletion as plan_deletion
 from .write.edit import filter_dataset as filter_dataset
 from .write.edit import merge as merge
 from .write.edit import split as split

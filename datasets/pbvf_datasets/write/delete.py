@@ -12,6 +12,7 @@ from pbvf_datasets.format.schema import DATASET_FILES, dataset_path, resolve_dat
 from pbvf_datasets.read.untrusted import is_dataset
 from pbvf_offline.errors import UnsafeError, UsageError
 from pbvf_offline.io.durable import path_exists, resource_errors, sync_folder
+from pbvf_offline.io.lock import OutputLock
 from pbvf_offline.io.work_folder import refuse_foreign
 
 _DELETING: Final = "deleting"
@@ -19,7 +20,7 @@ _BEGUN: Final = ("collecting", "arriving", _DELETING, "relicense")
 
 
 @dataclass(frozen=True)
-class Doomed:
+class Deletion:
     """Something that can be deleted.
 
     Attributes:
@@ -37,9 +38,9 @@ class Doomed:
     unfinished: bool
 
 
-def find_doomed(
+def plan_deletion(
     dataset: str | os.PathLike[str], *, unfinished: bool = False, root: Path | None = None
-) -> Doomed:
+) -> Deletion:
     """Look at what would be deleted, and change nothing.
 
     Args:
@@ -50,8 +51,8 @@ def find_doomed(
     Raises:
         UsageError: There is no such dataset, or nothing unfinished.
         UnsafeError: It is a link or holds one.
-        ConflictError: It holds a file that is not a dataset's.
-        ResourceError: It cannot be read.
+        ConflictError: It holds a file that is not a dataset's, or another process writes it.
+        ResourceError: It cannot be read, or nothing may be changed beside it.
     """
     name = os.fspath(dataset)
     if unfinished:
@@ -69,34 +70,35 @@ def find_doomed(
         folders = (path,)
     with resource_errors(path, lambda: "nothing was deleted"):
         size = sum(map(_size, folders))
-    return Doomed(name, path, folders, size, unfinished)
+        OutputLock(path).release()
+    return Deletion(name, path, folders, size, unfinished)
 
 
-def delete(doomed: Doomed) -> None:
+def delete(deletion: Deletion) -> None:
     """Delete it; a dataset is gone at once, and a kill may leave files of it in a work folder.
 
     Raises:
         ConflictError: Another process writes it, or its folder holds other files by now.
         ResourceError: The disk or a permission refuses.
     """
-    with resource_errors(doomed.path, lambda: "check its permissions"):
-        if doomed.unfinished:
+    with resource_errors(deletion.path, lambda: "check its permissions"):
+        if deletion.unfinished:
             for suffix in _BEGUN:
-                work = dataset_work(doomed.path, suffix)
-                if work.folder in doomed.folders:
+                work = dataset_work(deletion.path, suffix)
+                if work.folder in deletion.folders:
                     try:
                         work.hold()
                         work.remove()
                     finally:
                         work.close()
             return
-        work = dataset_work(doomed.path, _DELETING)
+        work = dataset_work(deletion.path, _DELETING)
         try:
             work.hold()
             work.clear()
             work.refuse_foreign()
-            doomed.path.rename(work.build)
-            sync_folder(doomed.path.parent)
+            deletion.path.rename(work.build)
+            sync_folder(deletion.path.parent)
             work.remove()
         finally:
             work.close()

@@ -15,7 +15,7 @@ import hostile
 from cli_tools import content, pbvf
 from faults import sabotaged
 from pbvf_datasets.inspect.listing import list_datasets
-from pbvf_datasets.write.delete import delete, find_doomed
+from pbvf_datasets.write.delete import delete, plan_deletion
 from pbvf_offline.io.lock import OutputLock
 
 A, B = "lab/a-v0", "lab/b-v0"
@@ -72,6 +72,9 @@ def test_what_is_refused_and_then_nothing_is_deleted(root: Path, here: Path) -> 
     (root / B / "notes.txt").write_text("mine")
     pbvf("dataset", "delete", A, B, "--yes").refused(7, "notes.txt")
     (root / B / "notes.txt").unlink()
+    lock = OutputLock(root / B)
+    pbvf("dataset", "delete", A, B, "--yes").refused(7, "another process")
+    lock.release()
     (root / "lab/link-v0").symlink_to(root / B)
     pbvf("dataset", "delete", A, "lab/link-v0", "--yes").refused(4, "link-v0", "symbolic link")
     (root / B / "README.md").unlink()
@@ -80,9 +83,6 @@ def test_what_is_refused_and_then_nothing_is_deleted(root: Path, here: Path) -> 
     pbvf("dataset", "delete", A, "lab/none-v0", "--yes").refused(2, "no dataset lab/none-v0")
     (here / "empty").mkdir()
     pbvf("dataset", "delete", A, here / "empty", "--yes").refused(2, "not a dataset")
-    lock = OutputLock(root / A)
-    pbvf("dataset", "delete", A, "--yes").refused(7, "another process")
-    lock.release()
     assert (A, "ours") in states(root)
     assert (here / "empty").is_dir()
 
@@ -104,7 +104,7 @@ def test_a_kill_leaves_a_whole_dataset_or_none(root: Path, here: Path) -> None:
     for at in itertools.count(1):
         shutil.rmtree(root)
         shutil.copytree(kept, root)
-        _, outcome = sabotaged(lambda: delete(find_doomed(A, root=root)), at, "kill")
+        _, outcome = sabotaged(lambda: delete(plan_deletion(A, root=root)), at, "kill")
         gc.collect()
         if outcome is None:
             break

@@ -30,26 +30,23 @@ def delete(
     process writes or that is a link; then nothing is deleted.
     """
     from pbvf_datasets.write.delete import delete as delete_one
-    from pbvf_datasets.write.delete import find_doomed
+    from pbvf_datasets.write.delete import plan_deletion
 
-    found = [find_doomed(name, unfinished=unfinished) for name in datasets]
-    doomed = list({one.folders: one for one in reversed(found)}.values())[::-1]
-    size = sum(one.size for one in doomed)
-    names = ", ".join(str(folder) for one in doomed for folder in one.folders)
+    found = [plan_deletion(name, unfinished=unfinished) for name in datasets]
+    deletions = list({one.folders: one for one in reversed(found)}.values())[::-1]
+    size = sum(one.size for one in deletions)
+    names = ", ".join(str(folder) for one in deletions for folder in one.folders)
     if not yes and not _agreed(f"delete {names} ({size_text(size)})? [y/N] "):
         sink.note("nothing was deleted")
-        doomed = []
-    for one in doomed:
+        deletions = []
+    for one in deletions:
         delete_one(one)
-    payload = {
-        "deleted": [
-            {"dataset": one.dataset, "folders": one.folders, "bytes": one.size} for one in doomed
-        ]
-    }
-    rows = [
-        ("deleted", f"{folder} ({size_text(one.size)})") for one in doomed for folder in one.folders
+    payload = [
+        {"dataset": one.dataset, "folders": one.folders, "bytes": one.size} for one in deletions
     ]
-    sink.result(payload, rows or [("deleted", "nothing")])
+    gone = [(folder, one.size) for one in deletions for folder in one.folders]
+    rows = [("deleted", f"{folder} ({size_text(size)})") for folder, size in gone]
+    sink.result({"deleted": payload}, rows or [("deleted", "nothing")])
 
 
 def _agreed(question: str) -> bool:
