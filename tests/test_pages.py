@@ -21,7 +21,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("MINARI_DATASETS_PATH", str(folder / "datasets"))
         patch.setenv("PBVF_CACHE", str(folder / "cache"))
         patch.chdir(folder)
-        patch.syspath_prepend(folder)
         run_page("docs/tutorials/command-line.md")
         yield folder
 

@@ -12,7 +12,7 @@ from typing import Any
 from cli_tools import pbvf
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+)\")?\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(\.\d*)?(e[-+]?\d+)?")
 
 
