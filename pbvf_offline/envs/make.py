@@ -33,6 +33,14 @@ LQR_ID = "LQR-v0"
 _BUILD_SEED = 0
 _ENV_ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+-v\d+\Z")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
+_PACKAGES = {
+    "dm_control/": "shimmy",
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    **dict.fromkeys(("Fetch", "Hand", "AdroitHand", "FrankaKitchen"), "gymnasium_robotics"),
+    **dict.fromkeys(("PointMaze_", "AntMaze_"), "gymnasium_robotics"),
+}
+_EXTRAS = {"gymnasium_robotics": "robotics", "minigrid": "minigrid", "shimmy": "dm-control"}
 Env = gym.Env[Any, Any]
 
 
@@ -95,6 +103,7 @@ def _make(config: EnvConfig, render_mode: str | None) -> Env:
 def _not_built(error: BaseException, config: EnvConfig, env_id: str) -> PbvfError:
     """Return the error that says why an environment could not be built, and whose fault it is."""
     name, arguments = config.name, dict(config.kwargs)
+    module = name.rpartition(":")[0]
     cause = error.__cause__
     refused = isinstance(error, TypeError) and type(cause) is TypeError
     if refused and cause is not None:
@@ -110,7 +119,7 @@ def _not_built(error: BaseException, config: EnvConfig, env_id: str) -> PbvfErro
             error,
             f"the environment raised {text} while it was built{given}",
             where=name,
-            remedy=_mend(error) + (", or check --env-kwargs" if arguments else ""),
+            remedy=_mend(error, module) + (", or check --env-kwargs" if arguments else ""),
         )
     if isinstance(error, gym.error.Error):
         return UsageError(str(error).rstrip("."), where=name, remedy=_successor(env_id))
@@ -135,8 +144,10 @@ def _not_built(error: BaseException, config: EnvConfig, env_id: str) -> PbvfErro
     )
 
 
-def _mend(error: BaseException) -> str:
-    """Say what to do about a failure in the environment's own code."""
+def _mend(error: BaseException, module: str = "") -> str:
+    """Say what to do about a failure in the code of an environment, or of its module's package."""
+    if module in _EXTRAS:
+        return f"install what goes together with pip install 'pbvf-offline[{_EXTRAS[module]}]'"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name}, or mend the environment"
     return "mend the environment"
@@ -167,14 +178,13 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
     remedy = "name the environment with --env, and its arguments with --env-kwargs and --wrapper"
     register_environments()
     if not _ENV_ID.match(reference.id) or reference.id not in registry:
-        named = _ENV_ID.match(reference.id) and _MODULE.match(reference.module or "")
-        plain = reference.name.isascii()  # so no letter looks like another one
+        name = reference.name if reference.module else _of_package(reference.id) or ""
+        named = _ENV_ID.match(reference.id) and _MODULE.match(name.partition(":")[0])
+        plain = name.isascii()  # so no letter looks like another one
         raise UnsafeError(
             f"names the environment {printable(reference.name)!r}, which is not registered here",
             where=where,
-            remedy=f"if you trust that module, add --env {reference.name}"
-            if named and plain
-            else remedy,
+            remedy=f"if you trust that module, add --env {name}" if named and plain else remedy,
         )
     unsafe = [key for key, value in reference.kwargs.items() if not is_portable(key, value)]
     if unsafe or reference.withheld:
@@ -259,7 +269,9 @@ def _import_for_user(module: str, name: str) -> None:
         raise UsageError(
             f"module {error.name!r} was not found" + (f", at {place}" if place else ""),
             where=name,
-            remedy="run from the folder that holds it, or install it",
+            remedy=_mend(error, module)
+            if module in _EXTRAS
+            else "run from the folder that holds it, or install it",
         ) from error
     except (Exception, SystemExit) as error:
         raise failure(
@@ -280,4 +292,11 @@ def _successor(env_id: str) -> str:
     if current is not None and current != env_id:
         old = env_id.rsplit("-", 1)[-1]
         return f"the paper's {family} {old} is v{versions[-1]} now: use {current}"
-    return "check the id (`gymnasium.pprint_registry()` lists all), or give module:Name-v0"
+    named = _of_package(env_id) or "module:Name-v0"
+    return f"check the id (`gymnasium.pprint_registry()` lists all), or give {named}"
+
+
+def _of_package(env_id: str) -> str | None:
+    """Return the name of an environment of a package that is known, with its module."""
+    known = [module for start, module in _PACKAGES.items() if env_id.startswith(start)]
+    return f"{known[0]}:{env_id}" if known else None

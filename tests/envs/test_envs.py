@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,30 @@ def test_a_module_is_imported_from_the_current_folder(
     monkeypatch.setattr(sys, "path", list(sys.path))
     env = make_env(EnvConfig("folder_env_probe:FolderProbe-v0"))
     assert env.action_space == Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("FetchAbsent-v9", "or give gymnasium_robotics:FetchAbsent-v9"),
+        ("dm_control/absent-v9", "or give shimmy:dm_control/absent-v9"),
+        ("minigrid:MiniGrid-v0", "pip install 'pbvf-offline.minigrid.'"),
+    ],
+)
+def test_environments_of_packages_that_are_known(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "minigrid", None)  # as if it was not installed
+    with pytest.raises(UsageError, match=words):
+        make_env(EnvConfig(name))
+
+
+def test_a_package_that_breaks_is_installed_with_what_it_goes_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "shimmy", types.ModuleType("shimmy"))
+    with pytest.raises(UsageError, match=r"KeyError.*pip install 'pbvf-offline\[dm-control\]'"):
+        make_env(EnvConfig("shimmy:Broken-v0"))
 
 
 def test_missing_modules_are_named() -> None:
@@ -339,17 +364,25 @@ def test_anything_else_in_a_file_is_unsafe(
 
 
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("module", "env_id", "words"),
     [
-        ("their.module", "if you trust that module, add --env their.module:Absent-v0$"),
-        ("m; rm", "name the environment with --env"),
-        ("m\u0456", "name the environment with --env"),
-        (None, "name the environment with --env"),
+        (
+            "their.module",
+            "Absent-v0",
+            "if you trust that module, add --env their.module:Absent-v0$",
+        ),
+        (None, "MiniGrid-Absent-v9", "add --env minigrid:MiniGrid-Absent-v9$"),
+        ("m; rm", "Absent-v0", "name the environment with --env"),
+        ("m\u0456", "Absent-v0", "name the environment with --env"),
+        (None, "Absent-v0", "name the environment with --env"),
+        ("m", "MiniGrid-; rm", "name the environment with --env"),
     ],
 )
-def test_what_to_give_for_an_environment_that_is_not_registered(module: Any, words: str) -> None:
+def test_what_to_give_for_an_environment_that_is_not_registered(
+    module: Any, env_id: str, words: str
+) -> None:
     with pytest.raises(UnsafeError, match=words) as caught:
-        make_trusted_env(EnvReference("Absent-v0", module), "file")
+        make_trusted_env(EnvReference(env_id, module), "file")
     assert str(caught.value).isascii()
 
 
