@@ -26,5 +26,7 @@ if [ ! -x "$venv/bin/python" ]; then
   }
 fi
 extras="${1:+[$1]}"
+echo "installing into $venv: some minutes the first time, torch is large" >&2
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   --constraint constraints.txt --editable ".$extras"
+echo "installed; next: . $venv/bin/activate" >&2

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
+_COMMON = ("--json", "--quiet", "-q", "--debug")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``pbvf`` command.
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from pbvf_cli.shared.errors import finish_stdout, guarded
 
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = _common_last(sys.argv[1:] if argv is None else argv)
 
     def run() -> int | None:
         from typer.main import get_command
@@ -42,6 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = guarded(run, arguments)
     finish_stdout()
     return code
+
+
+def _common_last(argv: Sequence[str]) -> list[str]:
+    """Return arguments with the options of every command behind it, where they came before it."""
+    first = next((k for k, text in enumerate(argv) if text not in _COMMON), len(argv))
+    rest = list(argv[first:])
+    if not rest or rest[0].startswith("-"):
+        return list(argv)
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *argv[:first], *rest[end:]]
 
 
 def _open_standard_streams() -> None:

@@ -34,12 +34,20 @@ def canonical_json(value: object) -> bytes:
     b'{"a":[0.5,null],"b":1}'
 
     Raises:
-        UsageError: The value holds NaN, infinity or something JSON has no word for.
+        UsageError: The value holds NaN, infinity, half a surrogate pair, which no reader takes, or
+            something JSON has no word for.
     """
     try:
         text = json.dumps(
             value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
         )
+        if "\\ud" in text:  # a surrogate: encoding tells whether it is half a pair
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        part = error.object[max(error.start - 20, 0) : error.end + 20]
+        raise UsageError(
+            f"a text cannot be written as JSON: {part!a} holds half a surrogate pair"
+        ) from error
     except (TypeError, ValueError) as error:
         raise UsageError(f"a value cannot be written as JSON: {error}") from error
     return text.encode("ascii")

@@ -16,7 +16,7 @@ import torch
 
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.critic_context import make_context
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
@@ -45,7 +45,8 @@ def better_critic(
 ) -> CriticFile:
     """Return a critic of imagined episodes, or the default recipe's where that is better.
 
-    Either way the file says how the rounds went and what the two came to.
+    Either way the file says how the rounds went and what the two came to. Where the default recipe
+    diverges, the critic of imagined episodes stands without a comparison.
 
     Args:
         imagined: The critic of imagined episodes.
@@ -58,7 +59,7 @@ def better_critic(
 
     Raises:
         ValueError: The critic is of no imagined episodes.
-        DivergedError: The default recipe's loss became NaN or infinite.
+        DivergedError: The ascent of the critic of imagined episodes diverged.
     """
     if imagined.imagined is None:
         raise ValueError("this critic is of no imagined episodes")
@@ -66,8 +67,6 @@ def better_critic(
     device = torch.device("cpu")
     fit = start_fit(data, default_recipe(data, settings, env_id), device)
     context = make_context(data, fit, environment=environment, dataset=dataset)
-    advance(fit, training_set(fit, data, device), settings.compare, after_update=after_update)
-    recipe = CriticFile(fit, context)
     climb = dataclasses.replace(
         default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed),
         hidden=settings.policy,
@@ -78,7 +77,13 @@ def better_critic(
         members = evaluator.evaluate(synthesize(critic, climb).policies).members
         return float(cautious_values(members, settings.caution).mean())
 
-    said = Comparison(worth(imagined), worth(recipe), recipe.fit.settings.kind)
+    value = worth(imagined)
+    try:
+        advance(fit, training_set(fit, data, device), settings.compare, after_update=after_update)
+        recipe = CriticFile(fit, context)
+        said = Comparison(value, worth(recipe), recipe.fit.settings.kind)
+    except DivergedError:
+        return imagined
     story = dataclasses.replace(imagined.imagined, comparison=said)
     return dataclasses.replace(imagined if said.imagined_stands else recipe, imagined=story)
 

@@ -239,3 +239,11 @@ def test_a_current_folder_that_was_deleted_is_exit_6(here, monkeypatch, argv):
     monkeypatch.chdir(gone)
     gone.rmdir()
     pbvf(*argv).refused(6, "the current folder is not there any more; change to one that exists")
+
+
+def test_options_of_every_command_may_come_before_it():
+    ran = pbvf("-q", "--json", "dataset", "list")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json == pbvf("dataset", "list", "--json").json
+    pbvf("--json").refused(2, "No such option: --json")
+    pbvf("-q", "--sigma", "1", "collect").refused(2, "No such option")

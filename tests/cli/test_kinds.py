@@ -334,3 +334,13 @@ def test_info_of_a_dataset_imports_no_torch(at: Path) -> None:
         "assert not {'torch', 'minari', 'toyenv'} & set(sys.modules)\n"
     )
     assert run_process(code=code).ok().json["kind"] == "dataset"
+
+
+def test_a_folder_called_data_makes_no_dataset(here: Path) -> None:
+    (here / "project" / "data").mkdir(parents=True)
+    (here / "linked").mkdir()
+    (here / "linked" / "data").symlink_to(here)
+    for name in ("project", "linked"):
+        for command in (("info",), ("verify",)):
+            pbvf(*command, here / name).refused(2, "this folder is neither a dataset's")
+    pbvf("dataset", "info", here / "project").refused(2, "this is not a dataset folder")

@@ -139,3 +139,10 @@ def test_long_honest_texts_are_read() -> None:
     # A run of a million short episodes, inside a header.
     numbers = [1.234567890123456 * i for i in range(500_000)]
     assert parse_json(canonical_json(numbers), "x") == numbers
+
+
+def test_half_a_surrogate_pair_is_not_written() -> None:
+    for value in ({"name": "ab\ud800"}, {"\udc00": 1}, ["\udfff\ud800"]):
+        with pytest.raises(UsageError, match=r"\\ud.* holds half a surrogate pair"):
+            canonical_json(value)
+    assert parse_json(canonical_json(["\U0001f600", "\\ud800"]), "x") == ["\U0001f600", "\\ud800"]

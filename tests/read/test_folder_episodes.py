@@ -84,7 +84,7 @@ def test_refused_by_name_and_nothing_outside_opened(
 def test_another_folder_is_no_damaged_dataset(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for use in (load_dataset, verify):
-        with pytest.raises(UsageError, match="neither a folder 'data' nor a"):
+        with pytest.raises(UsageError, match=r"neither data/main_data\.hdf5 nor a"):
             use(tmp_path)
 
 

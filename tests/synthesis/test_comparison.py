@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pbvf_offline.synthesis.comparison as comparison_module
 from libtools import make_file
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, target_data
+from pbvf_offline.errors import DivergedError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.rounds import Comparison, ImaginedFit, Round, RoundSettings, round_defaults
 from pbvf_offline.fit.to_file import fit_to_file
@@ -146,3 +148,16 @@ def test_the_unit_is_of_what_stands() -> None:
             "1" * 64, 7, POOR, done, (done,), Comparison(4.0 - imagined, 2.0, "psvf")
         )
         assert dataclasses.replace(file, imagined=said).unit == f"{unit} discounted by 0.9"
+
+
+def test_where_the_default_recipe_diverges_the_imagined_critic_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*_: object, **__: object) -> None:
+        raise DivergedError("the loss is NaN")
+
+    monkeypatch.setattr(comparison_module, "advance", diverge)
+    found = fitted(tmp_path / "c", dataclasses.replace(POOR, compare=60))
+    assert story(found).comparison is None
+    assert story(found).stands
+    assert load_critic(tmp_path / "c").encode() == found.encode()

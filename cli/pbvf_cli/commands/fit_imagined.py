@@ -203,6 +203,8 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
         ("seed", str(settings.seed)),
         ("time", time_taken(result.seconds, rate, "rounds")),
     ]
+    if compared is None and settings.compare > 0:
+        sink.note("note: the default recipe diverged, so there was nothing to compare with")
     if compared is not None and not imagined.stands:
         sink.note(
             f"note: the file holds the default recipe's {compared.kind}: policies grown from it "

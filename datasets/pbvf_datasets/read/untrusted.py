@@ -54,7 +54,6 @@ MAX_METADATA_BYTES: Final = 16 * 2**20
 MAX_CARD_BYTES: Final = 16 * 2**20
 MAX_CROISSANT_BYTES: Final = 16 * 2**20
 MAX_ENTRIES: Final = 10_000
-_MARKS: Final = frozenset({MANIFEST_FILE, "data"})  # either says that a folder is a dataset's
 
 
 class UnverifiedWarning(UserWarning):
@@ -291,14 +290,15 @@ def _open_directory(name: str | Path, parent: int | None, where: Path) -> int:
 
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder looks like a dataset's, be it damaged."""
-    return any(os.path.lexists(folder / name) for name in _MARKS)
+    marks = (MANIFEST_FILE, DATA_FILE, METADATA_FILE)
+    return any(os.path.lexists(folder / name) for name in marks)
 
 
 def _open_data_folder(root: int, entries: Mapping[str, os.stat_result], folder: Path) -> int:
     """Open the folder ``data``, in which both files must be."""
-    if not _MARKS & set(entries):
+    if not is_dataset(folder):
         raise UsageError(
-            "this is not a dataset folder: it has neither a folder 'data' nor a manifest.json",
+            f"this is not a dataset folder: it has neither {DATA_FILE} nor a manifest.json",
             where=folder,
             remedy="name a dataset; 'pbvf info' tells what a folder holds, and 'pbvf train-online "
             "--export-dataset' makes a dataset of a run",
