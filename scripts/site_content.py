@@ -179,7 +179,9 @@ def _symbols(_: str) -> str:
                 row = (about.symbol or "", about.paper or "", field.option)
                 rows.setdefault(row, []).append(f"`{command.strip()}`")
     lines = ["| symbol | in the paper | option | of |", "| -- | -- | -- | -- |"]
-    for (symbol, where, option), commands in sorted(rows.items(), key=lambda row: not row[0][0]):
+    for (symbol, where, option), commands in sorted(
+        rows.items(), key=lambda row: (not row[0][0], row[0][0])
+    ):
         cells = (symbol.replace("|", "&#124;"), _plain(where), f"`{option}`", ", ".join(commands))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

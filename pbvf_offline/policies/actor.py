@@ -65,8 +65,8 @@ class Actor:
             rng: Source of action noise; needed by stochastic policies only.
 
         Returns:
-            ``(action, pre_action)``: (act_dim,) in the action's dtype, or a numpy int64 for
-            discrete actions; ``pre_action`` (act_dim,) float64 or None.
+            The action, (act_dim,) in its own dtype or a numpy int64 where actions are discrete,
+            and its value before squashing, (act_dim,) float64 or None.
 
         Raises:
             UsageError: A stochastic policy got no ``rng``.

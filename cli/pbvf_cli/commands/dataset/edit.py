@@ -148,7 +148,7 @@ def split(
 ) -> None:
     """Split a dataset into several by whole episodes, drawn by the seed.
 
-    ``--dataset lab/x-v0`` makes lab/x-train-v0, lab/x-test-v0, and so on.
+    '--dataset lab/x-v0' makes lab/x-train-v0, lab/x-test-v0, and so on.
     """
     values.check_dataset(dataset)
 
