@@ -158,6 +158,8 @@ def test_a_bundle_is_no_dataset_and_commands_say_so(at: Path, tmp_path: Path) ->
         ("unpack", tmp_path / "it.tar", "lab/x-v0"),
     ):
         pbvf("dataset", *command).refused(2, "is a bundle", "'pbvf push'")
+    for command in (("dataset", "info"), ("fit-critic", "--critic", "psvf", "--out", "x")):
+        pbvf(*command, tmp_path / "it", "-q").refused(2, "not a dataset folder but a bundle")
     assert names(tmp_path) == ["it", "it.tar"]
 
 

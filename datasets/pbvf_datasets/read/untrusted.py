@@ -22,7 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, mismatch, parse_manifest
+from pbvf_datasets.format.bundle import FORMAT as BUNDLE
+from pbvf_datasets.format.manifest import (
+    MAX_MANIFEST_BYTES,
+    mismatch,
+    parse_manifest,
+    stated_format,
+)
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -303,6 +309,14 @@ def _open_data_folder(root: int, entries: Mapping[str, os.stat_result], folder: 
             remedy="name a dataset; 'pbvf info' tells what a folder holds, and 'pbvf train-online "
             "--export-dataset' makes a dataset of a run",
         )
+    if "data" not in entries and MANIFEST_FILE in entries:
+        manifest = _read_small(root, MANIFEST_FILE, folder, MAX_MANIFEST_BYTES)
+        if stated_format(manifest) == BUNDLE:
+            raise UsageError(
+                "this is not a dataset folder but a bundle",
+                where=folder,
+                remedy="name a run in it; 'pbvf info' tells what it holds",
+            )
     if "data" not in entries or not stat.S_ISDIR(entries["data"].st_mode):
         raise DamagedError("this is not a dataset folder: it has no folder 'data'", where=folder)
     data = _open_directory("data", root, folder / "data")
