@@ -22,6 +22,8 @@
   const GL_FROM = 2000; // points from which the graphics card draws them
   const GL_CHARTS = 4; // a browser gives a page few places to draw there
   const ROWS = 200; // of a table of numbers
+  const PRINTED = 640; // width of a chart on paper, in CSS pixels
+  let printed = {};
 
   const plain = (text) => String(text).replace(/[&<>$]/g, (sign) => `&#${sign.charCodeAt(0)};`);
   /** A title in lines of so many letters, its unit in a line of its own; plotly breaks none. */
@@ -105,16 +107,13 @@
     let scaled = false;
     const alone = new Set(chart.series.map((series) => series.source)).size === 1;
     const kept = chart.series.map((series) => passing(series, by));
-    const values = chart.series.flatMap((s, i) => kept[i].map((k) => s.value?.[k] ?? null));
-    const known = values.filter((value) => value !== null);
-    const range = known.reduce(
-      ([low, high], v) => [Math.min(low, v), Math.max(high, v)],
-      [Infinity, -Infinity],
-    );
+    const range = chart.series
+      .flatMap((s, i) => (s.value && s.style === "points" ? kept[i].map((k) => s.value[k]) : []))
+      .reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
     chart.series.forEach((series, number) => {
       const rows = kept[number];
       // Sources keep their colours; series of one source differ by symbols and dashes.
-      const names = (seen[series.source] ??= []);
+      const names = (seen[`${series.source} ${["line", "band"].includes(series.style)}`] ??= []);
       const isNew = !names.includes(series.name);
       if (isNew) names.push(series.name);
       const turn = names.indexOf(series.name);
@@ -123,7 +122,7 @@
       const pick = (array) => rows.map((k) => array[k]);
       const base = {
         name: plain(many ? `${short(page.sources[series.source])}: ${series.name}` : series.name),
-        legendgroup: `${series.source} ${turn}`,
+        legendgroup: `${series.source} ${series.name}`,
         x: pick(series.x),
         showlegend: chart.series.length > 1 && isNew,
       };
@@ -146,10 +145,10 @@
         return;
       }
       const star = series.style === "stars";
-      const marker = { size: star ? 14 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
-        symbol: star ? "star" : cycle(SYMBOLS, series.source + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#14171a" : "#ffffff" } };
+      const marker = { size: star ? 16 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
+        symbol: star ? "star" : cycle(SYMBOLS, series.source + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#ffffff" : "#000000" } };
       if (chart.colour && series.value && !star) {
-        Object.assign(marker, { color: pick(series.value), colorscale: "Viridis", cmin: range[0], cmax: range[1], showscale: !scaled,
+        Object.assign(marker, { line: { width: 0.5, color: "#808890" }, color: pick(series.value), colorscale: "Viridis", cmin: range[0], cmax: range[1], showscale: !scaled,
           colorbar: { title: { text: wrapped(chart.colour, 34), side: "right" }, thickness: 14, outlinewidth: 0 } });
         scaled = true;
       }
@@ -172,10 +171,10 @@
           : diagonal(chart)),
     }));
     return {
-      autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      autosize: true, ...printed, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: text, size: 12.5, family: getComputedStyle(document.body).fontFamily },
       margin: { l: 60, r: 20, t: 10, b: 50 }, hovermode: "closest", barmode: "overlay", dragmode: "zoom", shapes,
-      xaxis: side(chart.x, Math.max(20, Math.floor(div.clientWidth / 10)), ticks), yaxis: side(chart.y, 34, chart.log ? { type: "log", nticks: 8 } : {}),
+      xaxis: side(chart.x, Math.max(20, Math.floor(div.clientWidth / 10)), ticks), yaxis: side(chart.y, Math.floor(div.clientHeight / 13), chart.log ? { type: "log", nticks: 8 } : {}),
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" },
       hoverlabel: { align: "left", namelength: -1 },
     };
@@ -263,9 +262,12 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   addEventListener("beforeprint", () => {
     root.dataset.theme = "light";
+    printed = { width: PRINTED };
     draw();
-    plots.forEach((plot) => Plotly.Plots.resize(plot.div));
   });
-  addEventListener("afterprint", choose);
+  addEventListener("afterprint", () => {
+    printed = {};
+    choose();
+  });
   draw();
 })();
