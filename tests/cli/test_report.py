@@ -125,6 +125,17 @@ def test_a_result_of_another_form_is_left_out(result: object, here: Path) -> Non
     assert "Returns" not in ran["sections"]
 
 
+def test_settings_of_a_hostile_file_stay_short(here: Path) -> None:
+    settings = {"x" * 10_000: "y" * 10_000} | {f"s{k}": k for k in range(5_000)}
+    write_policies(here / "long", 3, {"settings": settings})
+    write_policies(here / "short", 3, {"settings": {}})
+    sizes = [
+        pbvf("report", name, "--out", f"{name}.html", "--json", "-q").ok().json["bytes"]
+        for name in ("long", "short")
+    ]
+    assert 0 < sizes[0] - sizes[1] < 50_000
+
+
 def test_what_cannot_be_shown_is_refused(
     at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pbvf_offline.errors import shorten
 from pbvf_report.content import Section, Table
 from pbvf_report.sources import Source
 
+_MOST_ROWS, _LONGEST = 200, 500  # of a file that somebody made to be large
 _KINDS = {
     "dataset": "Datasets",
     "run": "Training runs",
@@ -32,8 +34,14 @@ def section(sources: Sequence[Source]) -> Section:
 
 def _beside(title: str, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> Table:
     """Return a table with a column each; rows that differ are marked."""
-    labels = list(dict.fromkeys(label for column in columns for label in column))
-    rows = [[label, *(column.get(label, "-") for column in columns)] for label in labels]
+    labels = list(dict.fromkeys(label for column in columns for label in column))[:_MOST_ROWS]
+    rows = [
+        [
+            shorten(cell, _LONGEST)
+            for cell in (label, *(column.get(label, "-") for column in columns))
+        ]
+        for label in labels
+    ]
     marked = frozenset(k for k, row in enumerate(rows) if len(set(row[1:])) > 1)
     return Table(title, ["", *names], rows, marked)
 
