@@ -61,7 +61,7 @@ def test_readme_runs(
         assert old in text, f"README no longer says {old!r}"
         text = text.replace(old, new)
     commands = [line for line in text.splitlines() if line.strip()]
-    assert len(commands) == 18
+    assert len(commands) == 19
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "pbvf"
