@@ -87,9 +87,9 @@ def test_what_was_made_from_what_is_told_by_digest(at: Path, tmp_path: Path) -> 
     pbvf("report", "grown", "theta", "good", DATASET, "--out", out, "-q").ok()
     text = re.sub(r"<[^>]+>", " ", out.read_text().split("<h2")[-1].split("<script")[0])
     rows = re.sub(r"\s+", " ", text)
-    assert "grown policies the critic theta" in rows
-    assert f"theta critic the data {DATASET}" in rows
-    assert f"good model the data {DATASET}" in rows
+    assert "grown policies grown through theta" in rows
+    assert f"theta critic fitted to {DATASET}" in rows
+    assert f"good model learned from {DATASET}" in rows
 
 
 def test_two_of_a_name_are_told_apart(at: Path, tmp_path: Path) -> None:
@@ -159,6 +159,8 @@ def test_what_cannot_be_shown_is_refused(
     pbvf("report", "grown", "--out", "grown", "-q").refused(2, "would replace")
     make(at, f"dataset pack {DATASET} {tmp_path}/packed")
     refused(2, tmp_path / "packed", words=("shows no archive", "unpack"))
+    make(at, f"policies export grown --index 0 --out {tmp_path}/weights.safetensors")
+    refused(2, tmp_path / "weights.safetensors", words=("shows no weights", "import"))
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     refused(2, "grown", words=("plotly is not installed", "pip install 'pbvf-offline[report]'"))
 

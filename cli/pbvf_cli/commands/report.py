@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,15 +13,17 @@ from pbvf_cli.shared.terminal.output import Sink, one_line, size_text
 from pbvf_offline.errors import IncompatibleError, UsageError
 
 if TYPE_CHECKING:
-    from pbvf_cli.shared.data import Data
+    from pbvf_offline.rollout.episodes import Trajectories
     from pbvf_report.sources import Source
 
 _PLACES = ("path", "run", "runs in", "settings")  # facts that name a place, or stand elsewhere
+_SHOWN = ("dataset", "run", "model", "critic", "policies")
+_OTHERS = f"give one of these: {', '.join(_SHOWN)}"
 _ELSEWHERE = {
-    "archive": "unpack it with 'pbvf unpack', and give what was in it",
-    "bundle": "give the files and runs in it",
+    "archive": "unpack it, and give what is in it",
     "signature": "give the dataset that it signs",
     "checkpoint": "give the folder of its run",
+    "weights": "import them with 'pbvf policies import'",
 }
 
 
@@ -110,37 +112,35 @@ def _named(sources: list[Source]) -> list[Source]:
 
 
 def _sources(name: str, require_manifest: bool) -> Iterator[Source]:
-    """Yield what an id or a path names, read and checked.
+    """Yield what an id or a path names, or the parts of it, read and checked.
 
     Raises:
         PbvfError: It is damaged, unsafe or nothing that a page shows.
     """
     from pbvf_cli.shared.kinds import KINDS
-    from pbvf_runs.kinds import kind_of
-
-    kind, path = kind_of(name)
-    if kind in _ELSEWHERE:
-        raise UsageError(f"a report shows no {kind}", where=path, remedy=_ELSEWHERE[kind])
-    if kind == "runs":
-        from pbvf_runs.data import runs_in
-
-        for run in runs_in(path):
-            yield from _sources(str(run), require_manifest)
-        return
     from pbvf_report.sources import Source
+    from pbvf_runs.lineage import sources_of, things
 
-    shown = KINDS[kind].show(path)
-    facts = [(label, one_line(text)) for label, text in shown.rows if label not in _PLACES]
-    settings = shown.payload.get("settings")
-    if kind == "policies":
-        settings = shown.payload["origin"].get("settings")
-    yield Source(
-        name=one_line(shown.payload.get("dataset", "") if kind == "dataset" else _name(path)),
-        kind=kind,
-        facts=facts,
-        settings=settings if isinstance(settings, dict) else {},
-        **_content(kind, path, shown.payload, require_manifest),
-    )
+    for thing in things(name):
+        kind, path = thing.kind, thing.path
+        if kind not in (*_SHOWN, "file"):
+            raise UsageError(
+                f"a report shows no {kind}", where=path, remedy=_ELSEWHERE.get(kind, _OTHERS)
+            )
+        shown = KINDS[kind].show(path)
+        own = shown.payload.get("digest") or shown.payload["sha256"]
+        settings = shown.payload["origin" if kind == "policies" else "settings"]
+        if kind == "policies":
+            settings = settings.get("settings")
+        yield Source(
+            name=one_line(shown.payload["dataset"] if kind == "dataset" else _name(path)),
+            kind=kind,
+            facts=[(label, one_line(text)) for label, text in shown.rows if label not in _PLACES],
+            settings=settings if isinstance(settings, dict) else {},
+            digests=[own, *sorted(thing.digests() - {own})],
+            made_from=[(s.relation, s.digest) for s in sources_of(kind, shown.payload)],
+            **_content(kind, path, require_manifest),
+        )
 
 
 def _name(path: Path) -> str:
@@ -148,80 +148,38 @@ def _name(path: Path) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-def _content(
-    kind: str, path: Path, payload: Mapping[str, Any], require_manifest: bool
-) -> dict[str, Any]:
+def _content(kind: str, path: Path, require_manifest: bool) -> dict[str, Any]:
     """Return what a source has beside what ``pbvf info`` prints of it."""
-    made_from: tuple[tuple[str, object], ...]
     match kind:
         case "dataset":
-            return _dataset(payload, _data(path, require_manifest))
+            return {"data": _data(path, require_manifest)}
         case "run":
-            return _run(path, payload, _data(path, require_manifest))
+            from pbvf_runs.data import run_progress
+
+            return {"data": _data(path, require_manifest), "progress": run_progress(path)}
         case "critic":
             from pbvf_offline.fit.critic_file import load_critic
 
-            made_from = ("the data", payload["dataset"]), ("the model", payload["model"])
-            content: dict[str, Any] = {"critic": load_critic(path)}
+            return {"critic": load_critic(path)}
         case "model":
             from pbvf_offline.models.model_file import load_model
 
-            made_from = (("the data", payload["dataset"]),)
-            content = {"model": load_model(path)}
-        case _:
-            from pbvf_offline.policies.files import load_policies
+            return {"model": load_model(path)}
+    from pbvf_offline.policies.files import load_policies
 
-            made_from = _origins(payload["origin"])
-            content = {"policies": load_policies(path)}
-    links = [(role, one_line(d)[:64]) for role, d in made_from if isinstance(d, str)]
-    return {**content, "digests": [payload["sha256"]], "made_from": links}
+    return {"policies": load_policies(path)}
 
 
-def _origins(origin: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
-    """Return what policies name as made from; nothing in it is checked."""
-    imagined = origin.get("imagined_in")
-    model = imagined[0] if isinstance(imagined, list) and imagined else origin.get("model")
-    return (
-        ("the critic", origin.get("critic")),
-        ("the model, to compare in", model),
-        ("states of", origin.get("states_from")),
-        ("policies of", origin.get("started_from")),
-        ("policies of", origin.get("taken_from")),
-        ("the run", origin.get("run")),
-    )
-
-
-def _dataset(payload: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
-    assert data is not None  # a dataset that is shown has episodes
-    return {
-        "data": data.trajectories,
-        "digests": list(dict.fromkeys((payload["digest"], data.digest))),
-        "made_from": [
-            (one_line(f"the dataset {s['id']}"), s["digest"]) for s in payload["sources"]
-        ],
-    }
-
-
-def _run(path: Path, payload: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
-    from pbvf_runs.data import run_progress
-
-    digests = [payload["digest"], payload["data"], *payload["files"].values()]
-    return {
-        "data": None if data is None else data.trajectories,
-        "digests": [digest for digest in digests if digest is not None],
-        "progress": run_progress(path),
-    }
-
-
-def _data(path: Path, require_manifest: bool) -> Data | None:
+def _data(path: Path, require_manifest: bool) -> Trajectories | None:
     """Return the episodes of a dataset or run; None of a run that has none that can be named."""
     from pbvf_cli.shared.data import open_data
     from pbvf_cli.shared.settings import SettingsTable
     from pbvf_runs.data import is_run
 
     try:
-        return open_data(str(path), SettingsTable(), require_manifest=require_manifest)
+        opened = open_data(str(path), SettingsTable(), require_manifest=require_manifest)
     except (IncompatibleError, UsageError):
         if is_run(path):
             return None
         raise
+    return opened.trajectories
