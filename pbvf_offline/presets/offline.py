@@ -52,12 +52,14 @@ class SynthesisPreset:
             policies' own distances.
         states: Stored states that the objective averages over.
         restarts: Random starts for each policy, of which the critic keeps one.
+        candidates: Climbs to the end for each policy, of which a learned environment keeps one.
     """
 
     steps: int
     radius: float
     states: int
     restarts: int
+    candidates: int
 
 
 ENVIRONMENTS: dict[str, EnvPreset] = {
@@ -66,7 +68,7 @@ ENVIRONMENTS: dict[str, EnvPreset] = {
     "LQR": EnvPreset(squash="none", normalize=False, steps=5_000),
 }
 
-SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32)
+SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32, candidates=4)
 
 
 # Values of ENVIRONMENTS that the paper gives, and for which environments.

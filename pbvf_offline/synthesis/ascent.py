@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pbvf_offline.critics import Critic
 from pbvf_offline.critics.trust_region import TrustRegion, shrink
 from pbvf_offline.critics.views import ThetaView
-from pbvf_offline.errors import DivergedError, IncompatibleError
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spec import PolicySpec
@@ -85,6 +85,7 @@ def synthesize(
     *,
     given: Policies | None = None,
     observations: NDArray[np.float64] | None = None,
+    judge: Callable[[Policies], NDArray[np.float64]] | None = None,
     waypoint_every: int | None = None,
     after_step: Callable[[int, float], None] | None = None,
 ) -> Synthesis:
@@ -102,14 +103,18 @@ def synthesize(
     kept is the one with the highest objective. With restarts, several random
     starts climb for each policy on fewer states; from halfway on only the one with the
     highest objective goes on, with a fresh optimiser, and the step is chosen among those
-    that follow. There the learning rate is for policies of the dataset's architecture; for
-    others it goes with the fourth root of the number of parameters, inversely.
+    that follow. With candidates, that is done for as many equal parts of the starts, and the
+    candidate that the judge likes best is kept. There the learning rate is for policies of
+    the dataset's architecture; for others it goes with the fourth root of the number of
+    parameters, inversely.
 
     Args:
         file: The critic.
         settings: What decides the synthesis.
         given: Policies to start from; as many as the settings say, and one start each.
         observations: (R, obs_dim) raw states to draw from; the critic's own when None.
+        judge: Returns a value (N,) of each of N policies, by which one of the candidates is
+            kept, such as the cautious return in a learned environment.
         waypoint_every: Keep the policies every so many steps for later evaluation.
         after_step: Called with the step and the mean objective, for progress.
 
@@ -117,7 +122,14 @@ def synthesize(
         DivergedError: The objective became NaN or infinite.
         IncompatibleError: The observations have another width than the critic's, it does not
             read such policies, or they cannot be drawn into the trust region.
+        UsageError: There are candidates and no judge.
     """
+    if settings.candidates > 1 and judge is None:
+        raise UsageError(
+            "a learned environment has to choose among the candidates",
+            where="--candidates",
+            remedy="add --model",
+        )
     spec = settings.spec_like(file.spec) if given is None else given.spec
     critic = file.critic_of(spec)
     source = file.context.observations if observations is None else observations
@@ -128,19 +140,23 @@ def synthesize(
         )
     states = file.normalised(synthesis_states(source, settings))
     climb = _Climb(file, critic, settings, waypoint_every, after_step)
-    count, restarts = settings.count, settings.restarts
+    climbs = settings.count * settings.candidates
+    each = settings.restarts // settings.candidates
     theta = _starts(file, spec, settings, given).to(states.device)
     first = 0
-    if restarts > 1:
+    if each > 1:
         # Many starts on few states cost what few starts on many states cost.
-        few = states[:: max(1, restarts)]
+        few = states[:: settings.restarts]
         first = settings.steps // 2
         climb.run(theta, few, 0, first)
-        values = critic.objective(climb.kept, states).reshape(count, restarts)
-        going_on = torch.arange(count) * restarts + values.argmax(dim=1)
-        climb.keep_starts(going_on)
-        theta = climb.kept[going_on.to(climb.kept.device)]
+        values = critic.objective(climb.kept, states).reshape(climbs, each)
+        climb.keep(torch.arange(climbs) * each + values.argmax(dim=1))
+        theta = climb.kept
     climb.run(theta, states, first, settings.steps, last=True)
+    if judge is not None and settings.candidates > 1:
+        liked = judge(file.policies(climb.kept.cpu().numpy(), spec))
+        best = liked.reshape(settings.count, settings.candidates).argmax(axis=1)
+        climb.keep(torch.from_numpy(np.arange(settings.count) * settings.candidates + best))
     final = climb.kept.cpu().numpy()
     return Synthesis(
         policies=file.policies(final, spec),
@@ -351,8 +367,10 @@ class _Climb:
         lr = settings.lr * (file.spec.size / spec.size) ** 0.25
         return _DrawnBackAdam(start, lr, lambda theta: file.distance(theta, spec), settings.radius)
 
-    def keep_starts(self, rows: torch.Tensor) -> None:
-        """Forget the way of all but the given rows."""
+    def keep(self, rows: torch.Tensor) -> None:
+        """Forget all but the given rows, and their ways."""
+        self.best, self.kept = self.best[rows], self.kept[rows.to(self.kept.device)]
+        self.chosen = self.chosen[rows.numpy()]
         self._thetas = [(step, theta[rows.to(theta.device)]) for step, theta in self._thetas]
 
     @property

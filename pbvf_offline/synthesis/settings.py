@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,8 @@ class SynthesisSettings(Record):
         states: Number of stored states the objective averages over.
         restarts: Random starts for each policy; the critic keeps the best of them halfway.
             Plain ascent has one.
+        candidates: Of how many parts of the restarts the best goes on to the end; a learned
+            environment then keeps one for each policy.
         hidden: Sizes of the policies' hidden layers; None: those of the dataset's policies.
         family: The policies' family; None: that of the dataset's policies.
 
@@ -97,6 +100,18 @@ class SynthesisSettings(Record):
             default="32; plain ascent 1",
         ),
     ] = 1
+    candidates: Annotated[
+        int,
+        setting(
+            "Climbs to the end for each policy, from equal parts of its restarts; the one with the "
+            "best cautious return in --model is kept.",
+            ge=1,
+            le=_MOST_STARTS,
+            metavar="N",
+            default="4 with --model; else 1",
+            since=2,
+        ),
+    ] = 1
     hidden: (
         Annotated[
             tuple[Width, ...],
@@ -131,6 +146,12 @@ class SynthesisSettings(Record):
             )
         if self.restarts > 1 and not self.trust_region:
             raise UsageError("plain ascent has one start a policy", where="--restarts")
+        if self.restarts % self.candidates:
+            raise UsageError(
+                f"{self.restarts} restarts make no {self.candidates} equal parts",
+                where="--candidates",
+                remedy="give a number that divides --restarts",
+            )
 
     def spec_like(self, spec: PolicySpec) -> PolicySpec:
         """Return the spec of the policies, with the observations and actions of a dataset's."""
@@ -139,7 +160,13 @@ class SynthesisSettings(Record):
 
 
 def synthesis_defaults(
-    env_id: str | None, *, count: int = 5, seed: int = 0, trust_region: bool = True
+    env_id: str | None,
+    *,
+    count: int = 5,
+    seed: int = 0,
+    trust_region: bool = True,
+    restarts: int | None = None,
+    judged: bool = False,
 ) -> Defaults[SynthesisSettings]:
     """Return this project's defaults for growing policies, and where each value comes from.
 
@@ -148,7 +175,10 @@ def synthesis_defaults(
         count: Number of policies.
         seed: Seed of initial weights and of the states drawn.
         trust_region: Whether the policies stay in the trust region.
+        restarts: Random starts of each policy, where they are given.
+        judged: Whether a learned environment chooses among candidates.
     """
+    starts = (SYNTHESIS.restarts if trust_region else 1) if restarts is None else restarts
     settings = SynthesisSettings(
         count=count,
         steps=SYNTHESIS.steps,
@@ -157,17 +187,20 @@ def synthesis_defaults(
         trust_region=trust_region,
         radius=SYNTHESIS.radius,
         states=SYNTHESIS.states,
-        restarts=SYNTHESIS.restarts if trust_region else 1,
+        restarts=starts,
+        candidates=math.gcd(SYNTHESIS.candidates, starts) if judged else 1,
     )
     of_data = dict.fromkeys(("hidden", "family"), _OF_THE_DATA)
     return Defaults(settings, {"lr": env_source("synthesis_lr", env_id), **of_data})
 
 
 def default_synthesis_settings(
-    env_id: str | None, *, count: int, seed: int, trust_region: bool = True
+    env_id: str | None, *, count: int, seed: int, trust_region: bool = True, judged: bool = False
 ) -> SynthesisSettings:
     """Return the settings of :func:`synthesis_defaults`."""
-    return synthesis_defaults(env_id, count=count, seed=seed, trust_region=trust_region).settings
+    return synthesis_defaults(
+        env_id, count=count, seed=seed, trust_region=trust_region, judged=judged
+    ).settings
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,22 @@ class SynthesisResult:
 
 def stored_seed(out: Path) -> int | None:
     """Return the synthesis seed of the policies file at ``out``, if there is one."""
+    seed = _stored_settings(out).get("seed")
+    return seed if type(seed) is int else None
+
+
+def chosen_by_critic(out: Path) -> bool:
+    """Whether there is a policies file at ``out`` whose policies the critic alone has chosen."""
+    settings = _stored_settings(out)
+    return bool(settings) and settings.get("candidates", 1) == 1
+
+
+def _stored_settings(out: Path) -> dict[str, Any]:
     settings: object = None
     if out.exists():
         with contextlib.suppress(PbvfError):  # which is named when the file is written
             settings = load_policies(out).origin.get("settings")
-    seed = settings.get("seed") if isinstance(settings, dict) else None
-    return seed if type(seed) is int else None
+    return settings if isinstance(settings, dict) else {}
 
 
 def synthesize_to_file(
@@ -109,7 +119,7 @@ def synthesize_to_file(
         states_digest: Digest of that dataset.
         evaluation: Measure the policies along the way; the chosen step is the same without.
         evaluator: A learned environment in which the policies and the dataset's are held against
-            each other; the chosen step is the same without.
+            each other; candidates are chosen among by their cautious returns there.
         model_digest: Digest of the model's file.
         overwrite: Start over whatever is there.
         progress: Called with the stage's name, what is done and the total.
@@ -130,17 +140,22 @@ def synthesize_to_file(
         "states_from": states_digest,
         "settings": settings.to_dict(),
     }
-    if given is not None:
-        made_from["started_from"] = given_digest
+    imagined_in = None if evaluator is None else [model_digest, evaluator.horizon]
+    sources = {
+        "started_from": None if given is None else given_digest,
+        "chosen_in": imagined_in if settings.candidates > 1 else None,
+    }
+    # Only where they are: files of earlier versions lack them.
+    made_from |= {name: source for name, source in sources.items() if source is not None}
     looked_at = {
         "evaluation": None if evaluation is None else evaluation.to_dict(),
-        "imagined_in": None if evaluator is None else [model_digest, evaluator.horizon],
+        "imagined_in": imagined_in,
     }
     before: dict[str, Any] = {}
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
-            named = {"started_from": None, **made_from}
+            named = {**sources, **made_from}
             there = {name: existing.origin.get(name) for name in named}
             with contextlib.suppress(DamagedError):  # a setting that it lacks means its default
                 stored = SynthesisSettings.from_dict(there["settings"], str(out))
@@ -161,6 +176,7 @@ def synthesize_to_file(
             settings,
             given=given,
             observations=observations,
+            judge=None if evaluator is None else lambda held: evaluator.evaluate(held).cautious,
             waypoint_every=None if evaluation is None else evaluation.every,
             after_step=_after_step(settings.steps, progress, on_event),
         )

@@ -24,7 +24,7 @@ def grow(file: CriticFile, *, steps: int = 25, count: int = 3, **kwargs: Any) ->
     settings: dict[str, Any] = {"lr": 0.05, "seed": 0, "restarts": 1}
     path = {
         k: kwargs.pop(k)
-        for k in ("waypoint_every", "after_step", "observations", "given")
+        for k in ("waypoint_every", "after_step", "observations", "given", "judge")
         if k in kwargs
     }
     return synthesize(file, SynthesisSettings(count, steps, **{**settings, **kwargs}), **path)
@@ -232,6 +232,36 @@ def test_restarts_give_what_the_critic_likes_best() -> None:
     assert many.policies.theta.tobytes() == again.policies.theta.tobytes()
 
 
+@pytest.mark.parametrize("restarts", [3, 6])
+def test_the_judge_keeps_one_candidate_of_each_policy(restarts: int) -> None:
+    file = make_file("psvf", 30, make_data(policies=100, length=2))
+    seen = []
+
+    def judge(policies: Policies) -> np.ndarray:
+        seen.append(policies)
+        return np.array([0.0, 2.0, 1.0, 5.0, 3.0, 4.0])
+
+    kept = grow(
+        file, steps=9, count=2, restarts=restarts, candidates=3, judge=judge, waypoint_every=3
+    )
+    (judged,) = seen
+    assert kept.policies.theta.tobytes() == judged.theta[[1, 3]].tobytes()
+    assert np.allclose(kept.predicted, file.predict(judged.theta[[1, 3]]))
+    # The way of each is that of the one kept.
+    last = {step.step: step.theta for step in kept.path}
+    assert set(last) == {0, 3, 6, 9}
+    for k, step in enumerate(kept.chosen_step):
+        if int(step) in last:
+            assert np.allclose(last[int(step)][k], kept.policies.theta[k], atol=1e-6)
+    assert len({row.tobytes() for row in judged.theta}) == 6
+
+
+def test_candidates_without_a_judge_are_refused() -> None:
+    with pytest.raises(UsageError, match="has to choose among the candidates") as caught:
+        grow(make_file(), restarts=2, candidates=2)
+    assert caught.value.where == "--candidates"
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [
@@ -245,6 +275,8 @@ def test_restarts_give_what_the_critic_likes_best() -> None:
         ({"states": 0}, "--states"),
         ({"restarts": 0}, "--restarts"),
         ({"restarts": 2, "trust_region": False}, "--restarts"),
+        ({"restarts": 6, "candidates": 4}, "--candidates"),
+        ({"candidates": 0}, "--candidates"),
     ],
 )
 def test_refused_settings(change: dict[str, Any], where: str) -> None:

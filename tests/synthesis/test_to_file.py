@@ -20,6 +20,7 @@ from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
 from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_offline.synthesis.ascent import closest_policies
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 from pbvf_offline.synthesis.to_file import SynthesisResult, stored_seed, synthesize_to_file
 
@@ -74,6 +75,33 @@ def test_result_and_again(critic_path: Path, critic: CriticFile, tmp_path: Path)
     assert again.predicted == result.predicted
     assert again.chosen_step == result.chosen_step
     assert out.read_bytes() == before
+
+
+def test_candidates_chosen_in_another_model_are_a_conflict(
+    critic_path: Path, critic: CriticFile, tmp_path: Path
+) -> None:
+    class Likes:
+        """A learned environment in which a smaller gain is worth more."""
+
+        horizon = 6
+
+        def evaluate(self, policies: Policies, **_: Any) -> ImaginedReturns:
+            values = -policies.theta[:, :1].astype(np.float64)
+            return ImaginedReturns(values, np.full(len(values), 6.0), np.zeros((1, 1)))
+
+    settings = dataclasses.replace(SETTINGS, restarts=4, candidates=4)
+    evaluator: Any = Likes()
+    out = tmp_path / "p.safetensors"
+    first = run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="a" * 64)
+    assert first.cautious == (-first.file.policies.theta[:, 0].astype(np.float64)).tolist()
+    assert first.file.origin["chosen_in"] == ["a" * 64, 6]
+    again = run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="a" * 64)
+    assert again.already_complete
+    with pytest.raises(ConflictError, match="chosen_in"):
+        run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="b" * 64)
+    alone = run(critic_path, critic, tmp_path / "alone.safetensors")
+    assert "chosen_in" not in alone.file.origin
+    assert alone.file.policies.theta[:, 0].mean() > first.file.policies.theta[:, 0].mean()
 
 
 def test_same_seed_same_bytes(critic_path: Path, critic: CriticFile, tmp_path: Path) -> None:

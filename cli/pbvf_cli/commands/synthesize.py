@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.synthesis.to_file import SynthesisResult
 
-_FRESH = ("count", "restarts", "hidden", "family")  # settings of policies from random weights
+_FRESH = (
+    "count",
+    "restarts",
+    "candidates",
+    "hidden",
+    "family",
+)  # settings of policies from random weights
 
 
 @command(
@@ -52,7 +58,8 @@ def synthesize(
         Path | None,
         option(
             "--model",
-            "Hold the result against the dataset's policies in this learned environment.",
+            "Choose among --candidates in this learned environment, and hold the result against "
+            "the dataset's policies there.",
             "FILE",
         ),
     ] = None,
@@ -96,7 +103,7 @@ def synthesize(
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
     from pbvf_offline.synthesis.settings import evaluation_defaults
-    from pbvf_offline.synthesis.to_file import stored_seed, synthesize_to_file
+    from pbvf_offline.synthesis.to_file import chosen_by_critic, stored_seed, synthesize_to_file
 
     environments.silence_gymnasium()
     file = load_critic(critic, torch_device)
@@ -111,7 +118,14 @@ def synthesize(
         table.show("from", start)
     settings = table.fill(
         given,
-        _defaults(env_id, started, file, trust_region=trust_region),
+        _defaults(
+            env_id,
+            started,
+            file,
+            given,
+            # What the critic has chosen before is only held against the data.
+            judged=model is not None and (overwrite or not chosen_by_critic(out)),
+        ),
         stored_seed=None if overwrite else lambda: stored_seed(out),
         hidden=(*(() if trust_region else ("radius",)), *(() if start is None else _FRESH)),
     )
@@ -169,12 +183,22 @@ def _refuse_contradictions(given: Given[SynthesisSettings], start: Path | None) 
 
 
 def _defaults(
-    env_id: str | None, started: Policies | None, critic: CriticFile, *, trust_region: bool
+    env_id: str | None,
+    started: Policies | None,
+    critic: CriticFile,
+    given: Given[SynthesisSettings],
+    *,
+    judged: bool,
 ) -> Defaults[SynthesisSettings]:
     """Return the defaults of growing fresh policies, or of climbing given ones."""
     from pbvf_offline.synthesis.settings import synthesis_defaults
 
-    usual = synthesis_defaults(env_id, trust_region=trust_region)
+    usual = synthesis_defaults(
+        env_id,
+        trust_region=given.get("trust_region", True),
+        restarts=given.get("restarts", None),
+        judged=judged and started is None,
+    )
     if started is not None:
         return Defaults(replace(usual.settings, count=len(started), restarts=1), usual.sources)
     imagined = critic.imagined

@@ -127,6 +127,28 @@ def test_the_better_of_two_critics_stands_and_is_named(here, drift):
     pbvf("synthesize", "c.safetensors", *grow, "--seed", 0, "-q", "--json").ok()
 
 
+def test_the_model_chooses_among_candidates(here, drift):
+    fit(drift, "--seed", 0).ok()
+    grow = ("synthesize", "c.safetensors", "--from-scratch", 2, "--steps", 4, "--restarts", 8)
+    alone = pbvf(*grow, "--seed", 0, "--out", "alone.safetensors", "--json").ok()
+    best = pbvf(*grow, "--seed", 0, "--model", drift / "good", "--out", "best.safetensors").ok()
+    assert "candidates 4 default" in " ".join(best.err.split())
+    settings = load_policies(here / "best.safetensors").origin["settings"]
+    assert settings["candidates"] == 4
+    # What is there was chosen by the critic, and is held against the data as it is.
+    seen = pbvf(*grow, "--model", drift / "good", "--out", "alone.safetensors", "-q", "--json").ok()
+    assert seen.json["chosen_step"] == alone.json["chosen_step"]
+    again = pbvf(*grow, "--model", drift / "good", "--out", "best.safetensors", "-q", "--json")
+    assert again.ok().json["already_complete"]
+    assert min(again.json["cautious"]) >= min(seen.json["cautious"])
+    other = ("--model", drift / "good", "--candidates", 2, "--out", "best.safetensors", "-q")
+    pbvf(*grow, *other).refused(7, "candidates is 4 there and 2 here")
+    pbvf(*grow, "--candidates", 2, "--out", "p.safetensors").refused(2, "--candidates: a learned")
+    few = ("--restarts", 6, "--model", drift / "good", "--out", "few.safetensors", "--json")
+    pbvf(*grow[:-2], *few, "--seed", 0, "-q").ok()
+    assert load_policies(here / "few.safetensors").origin["settings"]["candidates"] == 2
+
+
 def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(here, drift):
     assert fit(drift, "--seed", 3).code == 0
     first = (here / "c.safetensors").read_bytes()
