@@ -134,14 +134,14 @@ def synthesize_to_file(
             trust region, or they act in another environment than the model's.
         ResourceError: The disk or a permission refuses.
     """
-    made_from = {
+    made_from: dict[str, Any] = {
         "made_by": "synthesize",
         "critic": file_digest(critic_path),
         "states_from": states_digest,
         "settings": settings.to_dict(),
     }
     imagined_in = None if evaluator is None else [model_digest, evaluator.horizon]
-    sources = {
+    sources: dict[str, Any] = {
         "started_from": None if given is None else given_digest,
         "chosen_in": imagined_in if settings.candidates > 1 else None,
     }
