@@ -287,6 +287,32 @@ def test_results_page_shows_the_zero_shot_results() -> None:
     assert above == 1  # as the text says
 
 
+def test_results_page_shows_the_zero_shot_results_through_a_model() -> None:
+    from pbvf_experiments.online.zero_shot import zero_shot_cells, zero_shot_rows
+
+    name = zero_shot_cells()[-1].name
+    page = (RESULTS / "README.md").read_text()
+    raw = RESULTS / "fig-zero-shot" / "raw"
+    results = {
+        seed: json.loads((raw / f"{name}-seed{seed}.json").read_text())["result"]
+        for seed in range(10)
+    }
+    rows: list[dict[str, Any]] = [dict(row) for row in zero_shot_rows(results)]
+    for seed, row in enumerate(rows[:-1]):
+        grown = results[seed]["imagined"]["grown"]
+        shown = [
+            f"| {seed} | {row['model']:.0f} | {', '.join(f'{x:.0f}' for x in grown['returns'])}",
+            f"{np.mean(grown['cautious']):.0f} | {row['imagined']:.0f} | {row['check']}",
+            f"{row['chosen']:.0f} | {row['learned']:.0f} | {row['best noisy']:.0f} |",
+        ]
+        assert " | ".join(shown) in page, row
+    above = [row["model"] > row["best noisy"] for row in rows[:-1]]
+    failed = [row["check"] == "failed" for row in rows[:-1]]
+    assert (sum(above), sum(failed)) == (7, 7)
+    assert sum(a and f for a, f in zip(above, failed, strict=True)) == 5
+    assert f"and {rows[-1]['model']:.0f} on average" in " ".join(page.split())
+
+
 def test_results_page_shows_the_results_of_fingerprints() -> None:
     page = (RESULTS / "README.md").read_text()
     for seed in (100, 101, 102):
