@@ -125,7 +125,7 @@ class ModelEvaluator:
         """Play policies in every member; what each comes to does not depend on the others.
 
         With stochastic policies each member and start has action noise of its own, the same for
-        all policies. No search has seen that noise.
+        all policies. No round of imagination has seen that noise; a choice among candidates has.
 
         Args:
             policies: K policies, of any normaliser and architecture.

@@ -62,7 +62,7 @@ class SynthesisSettings(Record):
         float,
         setting(
             "Learning rate of the policies' parameters.",
-            paper="appendix, offline experiments: 0.02 on Swimmer, 0.05 elsewhere",
+            paper="appendix: 0.02 in the main Swimmer figures, 0.05 in the additional ones",
             gt=0,
             metavar="LR",
             default="0.05; Swimmer 0.02",

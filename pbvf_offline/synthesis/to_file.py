@@ -50,7 +50,7 @@ class SynthesisResult:
         curve: ``{"step", "returns", "predicted"}`` along the ascent, or None.
         cautious: Cautious undiscounted return of whole episodes; None without a model. See
             :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.cautious`.
-        above_data: Whether that is above every policy's of the data by the same estimate.
+        above_data: Whether that is above the highest of ``data_cautious``.
         data_cautious: The same estimate for the dataset's best policies, highest first.
         already_complete: Whether nothing had to be done.
     """
