@@ -59,7 +59,7 @@ class SynthesisPreset:
     radius: float
     states: int
     restarts: int
-    candidates: int
+    candidates: int = 1
 
 
 ENVIRONMENTS: dict[str, EnvPreset] = {
