@@ -181,6 +181,18 @@ def test_parameters_are_projected_and_the_way_of_policies_ends_at_them(
         assert way["x"][way["more"]["gradient step"].index(step)] == pytest.approx(x, abs=1e-5)
 
 
+def test_the_model_that_chose_among_candidates_chooses_again(at: Path, tmp_path: Path) -> None:
+    grow = "synthesize theta --from-scratch 2 --steps 9 --restarts 8 --candidates 4 --seed 0"
+    make(at, f"{grow} --model good --out {tmp_path}/judged")
+    out, grown = tmp_path / "page.html", ("theta", tmp_path / "judged", "--ascent")
+    pbvf("report", *grown, "good", "--out", out, "-q").ok()
+    _, stars, *ways = series(out, "linear policies of")
+    assert [way["name"] for way in ways] == ["ways of policies"] * len(stars["x"])
+    pbvf("report", *grown, "bad", "--out", out, "--overwrite", "-q").ok()
+    text = out.read_text()
+    assert "judged: no ascent is shown: the model that chose among its candidates is not on" in text
+
+
 def test_a_way_that_is_not_known_is_left_out(at: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
 

@@ -47,7 +47,9 @@ def report(
     ascent: Annotated[
         bool,
         option(
-            "--ascent", "Climb again, to show the way of policies through their critic, if given."
+            "--ascent",
+            "Climb again, to show the way of policies through their critic, where that and the "
+            "model that chose among candidates are given.",
         ),
     ] = False,
     video: Annotated[

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.terminal.output import Sink
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import IncompatibleError, PbvfError
+from pbvf_offline.setting_types import MAX_HORIZON
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.models.model_file import ModelFile
     from pbvf_offline.policies.files import PoliciesFile
     from pbvf_offline.policies.policy import Policies
     from pbvf_report.sources import Source
@@ -24,19 +29,26 @@ _POINTS = 20  # of the way of a policy
 def climbed_again(source: Source, sources: Sequence[Source], sink: Sink) -> Source:
     """Return policies with the way that they climbed, or with why it is not known.
 
-    It is known where climbing again ends at the same policies.
+    It is known where climbing again ends at the same policies. Where a learned environment chose
+    among candidates, that has to be one of the sources too.
     """
     if source.policies is None:
         return source
     critics = {s.digests[0]: s.critic for s in sources if s.critic is not None}
+    models = {s.digests[0]: s.model for s in sources if s.model is not None}
     try:
         critic = critics.get(str(source.policies.origin.get("critic")))
-        return dataclasses.replace(source, ascent=_ascent(source.policies, critic, sink))
+        return dataclasses.replace(source, ascent=_ascent(source.policies, critic, models, sink))
     except PbvfError as error:
         return dataclasses.replace(source, no_ascent=f"no ascent is shown: {error.what}")
 
 
-def _ascent(file: PoliciesFile, critic: CriticFile | None, sink: Sink) -> dict[int, Policies]:
+def _ascent(
+    file: PoliciesFile,
+    critic: CriticFile | None,
+    models: Mapping[str, ModelFile],
+    sink: Sink,
+) -> dict[int, Policies]:
     """Return gradient steps and the policies after them.
 
     Raises:
@@ -55,10 +67,12 @@ def _ascent(file: PoliciesFile, critic: CriticFile | None, sink: Sink) -> dict[i
     settings = SynthesisSettings.from_dict(origin.get("settings"), "its settings")
     if settings.spec_like(critic.spec) != spec:
         raise IncompatibleError("its settings are of other policies")
+    judge = _judge(origin, models) if settings.candidates > 1 else None
     with Bar("climbing again", "steps", sink=sink) as bar:
         grown = synthesize(
             critic,
             settings,
+            judge=judge,
             waypoint_every=max(1, settings.steps // _POINTS),
             after_step=lambda step, _: bar.update(step, settings.steps),
         )
@@ -66,6 +80,24 @@ def _ascent(file: PoliciesFile, critic: CriticFile | None, sink: Sink) -> dict[i
     if ended.shape != stored.shape or not np.allclose(ended, stored, rtol=1e-2, atol=1e-2):
         raise IncompatibleError("climbing again ended elsewhere")
     return {point.step: critic.policies(point.theta, spec) for point in grown.path}
+
+
+def _judge(
+    origin: Mapping[str, Any], models: Mapping[str, ModelFile]
+) -> Callable[[Policies], NDArray[np.float64]]:
+    """Return what chose among the candidates of a policies file.
+
+    Raises:
+        IncompatibleError: The file does not say which model and horizon (steps) that was, or the
+            model is not among those given, by their digests.
+    """
+    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
+
+    match origin.get("chosen_in"):
+        case [str(digest), int(horizon)] if digest in models and 0 < horizon <= MAX_HORIZON:
+            evaluator = ModelEvaluator.of(models[digest], horizon)
+            return lambda held: evaluator.evaluate(held).cautious
+    raise IncompatibleError("the model that chose among its candidates is not on this page")
 
 
 def filmed(source: Source, env: str | None, sink: Sink) -> Source:
