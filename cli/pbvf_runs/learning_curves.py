@@ -213,6 +213,7 @@ def _run_settings(config: StoredConfig) -> dict[str, Any]:
         "policy": config.spec.arch,
         "stochastic": config.spec.stochastic,
         "squash": config.spec.squash,
+        "base": config.base,
         **{name.replace("_", "-"): value for name, value in settings.items()},
         "evaluations": config.evaluations,
         "evaluation-episodes": config.evaluation_episodes,

@@ -1,11 +1,11 @@
 """Wrappers that make one vector of an observation of several parts, and which of them helps.
 
-The order of the numbers is that of ``gymnasium.spaces.utils.flatten``: the parts of a ``Dict`` in
-the order of its keys (sorted), those of a ``Tuple`` as they stand, arrays row by row. A choice
-among n (``Discrete``, each component of ``MultiDiscrete``) is n numbers of which one is 1, a
-``Text`` the numbers of its characters. The dtype is the one that numpy promotes the dtypes of all
-parts to, or where datasets cannot hold that, uint8 (for bool) or float64. It is stored with a
-dataset's observation space.
+The order of the numbers is that of ``gymnasium.spaces.utils.flatten``: the parts of a ``Dict`` as
+they stand in the space (sorted by key, unless it was built otherwise, say of an ``OrderedDict``),
+those of a ``Tuple`` as they stand, arrays row by row. A choice among n (``Discrete``, each
+component of ``MultiDiscrete``) is n numbers of which one is 1, a ``Text`` the numbers of its
+characters. The dtype is the one that numpy promotes the dtypes of all parts to, or where datasets
+cannot hold that, uint8 (for bool) or float64. It is stored with a dataset's observation space.
 """
 
 from __future__ import annotations
@@ -87,7 +87,13 @@ def select(env: Env, keys: Sequence[str | int], limit: int = LIMIT) -> Env:
         keys: Keys of the ``Dict``, or numbers of the parts of the ``Tuple``.
         limit: Largest number of numbers.
     """
-    return flatten(FilterObservation(env, keys), limit)
+    space = env.observation_space
+    order = {key: place for place, key in enumerate(_parts(space))}
+    parts: list[Any] = sorted(keys, key=lambda key: order.get(key, -1))
+    chosen: Env = FilterObservation(env, parts)
+    if isinstance(space, Dict):  # which the wrapper sorts by key again
+        chosen.observation_space = Dict([(key, space[key]) for key in parts])
+    return flatten(chosen, limit)
 
 
 def stack(env: Env, stack_size: int) -> Env:

@@ -15,7 +15,7 @@ from pbvf_runs.learning_curves import METRICS
 from pbvf_runs.loggers import METRICS_FILE
 from pbvf_runs.statistics import STATISTICS, estimate, interquartile_mean
 from pbvf_runs.train import train_run
-from run_tools import Stop, StopSoon, run_config
+from run_tools import Stop, StopSoon, given_policy, run_config
 
 QUICK = "--evaluations 4 --evaluation-episodes 2 --hidden 8"
 TRAIN = "train-online toyenv:ToyVaried-v0 --critic pssvf --steps 80"
@@ -196,3 +196,13 @@ def test_a_damaged_curve(made, here, line, words):
     pbvf("plot", "log", "--out", "g.png", "-q").refused(3, "does not begin with the settings")
     path.write_bytes(b"")
     pbvf("plot", "log", "--out", "g.png", "-q").refused(5, "log: holds no events")
+
+
+def test_runs_from_other_policies_are_other_lines(here):
+    bases = {"fresh": None, "one": given_policy(), "two": given_policy(seed=1)}
+    for name, base in bases.items():
+        train_run(run_config(base=base, normalization="none"), here / name, 20)
+    groups = plotted(*bases)["panels"][0]["groups"]
+    digests = [json.loads((here / name / "config.json").read_text()).get("base") for name in bases]
+    assert digests[0] is None
+    assert [group["differs"].get("base") for group in groups] == digests

@@ -162,6 +162,11 @@ def test_the_order_and_dtype_of_parts() -> None:
     assert sorted(obs[:3]) == [0, 0, 1]  # "a", of three
     chosen = any_env(Wrapper("select-observation", {"keys": ["b"]}), obs=PARTS).observation_space
     assert (chosen.dtype, chosen.shape) == (np.float32, (2,))
+    ordered = spaces.Dict([("b", Box(0, 1, (2,))), ("c", Discrete(2)), ("a", Box(2, 3, (1,)))])
+    for keys in (["b", "a"], ["a", "b"]):
+        chosen = any_env(Wrapper("select-observation", {"keys": keys}), obs=ordered)
+        assert chosen.observation_space.low.tolist() == [0, 0, 2]  # as they stand in the space
+        assert chosen.reset(seed=0)[0] in chosen.observation_space
     pair = spaces.Tuple((MultiBinary(2), IMAGE))
     assert any_env(Wrapper("select-observation", {"keys": [0]}), obs=pair).reset()[0].shape == (2,)
     env = any_env(Wrapper("flatten-observation"), obs=Box(0, 1, (2,), np.longdouble))
