@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,32 @@ def test_results_page_shows_the_zero_shot_results_through_a_model() -> None:
     assert (sum(above), sum(failed)) == (7, 7)
     assert sum(a and f for a, f in zip(above, failed, strict=True)) == 5
     assert f"and {rows[-1]['model']:.0f} on average" in " ".join(page.split())
+
+
+def test_search_page_shows_what_a_choice_among_candidates_gives() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    stored = json.loads((folder / "raw" / "candidates.json").read_text())["results"]
+    rows = []
+    for one in stored:
+        objective, cautious, true = (
+            np.array(one[name]).reshape(5, 32) for name in ("objective", "cautious", "true")
+        )
+        means = []
+        for parts in (1, 2, 4, 8, 16, 32):
+            best = objective.reshape(5, parts, -1).argmax(axis=2) + np.arange(parts) * (32 // parts)
+            kept = np.take_along_axis(cautious, best, 1).argmax(axis=1)
+            means.append(np.take_along_axis(true, best, 1)[np.arange(5), kept].mean())
+        means.append(true.mean())
+        ranks = [np.corrcoef(x.ravel(), true.ravel())[0, 1] for x in (objective, cautious)]
+        rows.append(means + ranks)
+        assert _candidates_row(f"{one['cell']} | {one['seed']}", rows[-1]) in page
+    assert _candidates_row("mean | ", np.mean(rows, axis=0)) in page
+
+
+def _candidates_row(name: str, values: Sequence[float]) -> str:
+    texts = [f"{x:.0f}" for x in values[:-2]] + [f"{x:.2f}" for x in values[-2:]]
+    return f"| {name} | {' | '.join(texts)} |"
 
 
 def test_results_page_shows_the_results_of_fingerprints() -> None:
