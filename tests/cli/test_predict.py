@@ -149,7 +149,7 @@ def test_grown_policies_are_held_against_the_datas(
     critic: str, more: tuple[str, ...], drift: Path
 ) -> None:
     argv = ["synthesize", drift / critic, *GROW, *more, "--out", "p"]
-    ran = pbvf(*argv, "--model", drift / "good").ok()
+    ran = pbvf(*argv, "--model", drift / "good", "--candidates", 1).ok()
     result = ran.json
     best = result["data_cautious"]
     assert len(best) == 5
@@ -181,7 +181,7 @@ def test_what_is_asked_for_later_is_added(drift: Path) -> None:
     both = pbvf(*argv, *ENV, "--model", drift / "good").json
     assert both["already_complete"] is True
     assert both["cautious"] == held["cautious"]
-    pbvf(*argv[:-1], "q", *ENV, "--model", drift / "good").ok()
+    pbvf(*argv[:-1], "q", *ENV, "--model", drift / "good", "--candidates", 1).ok()
     assert Path("q").read_bytes() == Path("p").read_bytes()
 
 

@@ -22,7 +22,6 @@ OF_KIND = {
     "i": Box(-9, 9, (2,), np.int16),
     "f": Box(-9, 9, (2,), np.float32),
     "d": Box(-9, 9, (2,), np.float64),
-    "b": Box(0, 1, (2,), np.bool_),
 }
 GOOD: Any = (0, 1)
 
@@ -83,7 +82,6 @@ class Failing:
         ("u", [1.0, np.nan], "float64, its space says uint8, which cannot hold nan"),
         ("u", [1.0, 1e300], "float64, its space says uint8, which cannot hold 1e"),
         ("i", np.array([2**63, 0], np.uint64), "uint64, its space says int16"),
-        ("b", np.array([2, 1]), "int64, its space says bool, which cannot hold 2"),
         ("f", np.array([1e300, 0]), "float64, its space says float32, which cannot hold 1e"),
         ("f", [1e60, 0.5], "float64, its space says float32, which cannot hold 1e"),
         ("d", np.array(["1.5", "2"]), "<U3, its space says float64"),
@@ -125,7 +123,6 @@ def test_observations_that_do_not_fit_are_refused_at_every_step(
         ("d", np.array([0.1, 2], np.float32)),
         ("d", np.array([1, 2], np.uint8)),
         ("d", np.ma.array([0.5, 2.0], mask=False)),
-        ("b", np.array([0, 1])),
     ],
 )
 def test_observations_that_fit_are_stored_in_the_dtype_of_the_space(

@@ -102,9 +102,7 @@ def test_errors_that_users_can_see(here, folder):
         4, "a run has no manifest"
     )
     shutil.copytree(folder / "run", here / "several" / "seed-0")
-    pbvf("fit-critic", here / "several", *FIT, "-q").refused(
-        2, "holds runs of several seeds; name one"
-    )
+    pbvf("fit-critic", here / "several", *FIT, "-q").refused(2, "holds 1 run (seed-0); name one")
     shutil.copytree(folder / "run", here / "newer")
     text = (here / "newer" / "config.json").read_text()
     (here / "newer" / "config.json").write_text(text.replace("{", '{"version": 99,', 1))
