@@ -89,11 +89,16 @@ class CriticFile:
     @property
     def unit(self) -> str:
         """What :meth:`predict` predicts, in words."""
-        gamma, reward = self.fit.settings.gamma, self.fit.settings.reward
+        gamma = self.fit.settings.gamma
         text = "undiscounted return" if gamma == 1.0 else f"return discounted by {gamma:g}"
         if self.imagined is not None and self.imagined.stands:
             text = f"cautious imagined {text}"
-        return text if reward == "raw" else f"{text}, without the survival bonus"
+        return text + self.less_bonus
+
+    @property
+    def less_bonus(self) -> str:
+        """What to add to the name of a sum of its rewards; empty where they are the raw ones."""
+        return "" if self.fit.settings.reward == "raw" else ", without the survival bonus"
 
     @property
     def updates(self) -> int:

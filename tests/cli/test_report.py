@@ -232,11 +232,50 @@ def test_predictions_are_the_critics(at: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(held["y"], critic.validation["observed"], rtol=1e-5)
     (grown,) = series(out, "grown through it")
     np.testing.assert_allclose(grown["y"], file.origin["result"]["returns"], rtol=1e-5)
-    known, stars = series(out, "distance and return")
+    (known,) = series(out, "distance and return in its data")  # of pieces of episodes
+    (stars,) = series(out, "distance and measured return")  # of whole ones
     np.testing.assert_allclose(stars["x"], file.origin["result"]["distance"], rtol=1e-4)
     assert np.quantile(known["x"], 0.95) == pytest.approx(1, abs=0.01)
     measured, predicted = series(out, "Ascents")
     assert (measured["x"], predicted["style"]) == ([0, 5], "band")
+
+
+def test_returns_without_the_survival_bonus_are_called_so_and_mixed_with_no_others(
+    here: Path,
+) -> None:
+    fit = "fit-critic lab/s-v0 --critic psvf --hidden 8 --updates 5 --seed 0"
+    make(
+        here,
+        "collect toyenv:ToySurvive-v0 --dataset lab/s-v0 --steps 200 --perturb-every 5 "
+        "--policy 2 --seed 0",
+        f"{fit} --out raw",
+        f"{fit} --reward without-survival --validation-policies 0.2 --out less",
+        "synthesize less --from-scratch 2 --steps 2 --restarts 1 --seed 0 --evaluate "
+        "--env toyenv:ToySurvive-v0 --evaluate-every 2 --episodes 1 --out grown",
+    )
+    bonus, out = "without the survival bonus", here / "page.html"
+    pbvf("report", "raw", "less", "grown", "--out", out, "-q").ok()
+    held = chart(out, "held out of the fit")
+    assert bonus in held["x"]
+    assert bonus in held["y"]
+    for title in ("{}: policies of its data", "{}: distance and return in its data"):
+        assert bonus in chart(out, title.format("less"))["y"]
+        assert bonus not in chart(out, title.format("raw"))["y"]
+    assert bonus not in chart(out, "less: distance and measured return")["y"]
+    known = load_critic(here / "less").context.returns
+    parameters = chart(out, "parameters")
+    raw, less, stars = parameters["series"]
+    assert parameters["colour"] == "mean return (sum of rewards)"
+    assert None not in (raw["value"], stars["value"])
+    assert less["value"] is None
+    (told,) = ((name, values) for name, values in less["more"].items() if bonus in name)
+    np.testing.assert_allclose(told[1], known, rtol=1e-5)
+    pbvf("report", "less", "grown", "--out", out, "--overwrite", "-q").ok()
+    parameters = chart(out, "parameters")
+    less, stars = parameters["series"]
+    assert bonus in parameters["colour"]
+    np.testing.assert_allclose(less["value"], known, rtol=1e-5)
+    assert (stars["value"], list(stars["more"])) == (None, ["mean return (sum of rewards)"])
 
 
 def test_a_critic_of_no_such_policies_is_left_out(at: Path, tmp_path: Path) -> None:
@@ -257,6 +296,17 @@ def test_a_check_is_shown_with_what_it_has_to_pass(at: Path, tmp_path: Path) -> 
     assert min(bad["y"]) > 0.75 > max(good["y"])
     assert "Dashed: at most 0.75." in out.read_text()
     assert [s["source"] for s in series(out, "Fit of the model")] == [0]  # bad has one update
+
+
+def test_a_check_says_whether_stored_actions_were_replayed(at: Path, tmp_path: Path) -> None:
+    file = load_model(at / "good")
+    assert file.check is not None
+    replayed = dataclasses.replace(file.check, replayed=True)
+    dataclasses.replace(file, check=replayed).save(tmp_path / "theirs")
+    pbvf("report", "good", tmp_path / "theirs", "--out", tmp_path / "page.html", "-q").ok()
+    text = (tmp_path / "page.html").read_text()
+    assert "theirs: stored actions were replayed, since its data name no policies." in text
+    assert "good: stored actions were replayed" not in text
 
 
 def test_runs_are_shown_beside_each_other(here: Path) -> None:

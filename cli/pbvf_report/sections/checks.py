@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pbvf_offline.models.check import HorizonCheck
 
 _TEXT = (
-    "Held-out pieces of episodes were rolled out in each learned environment under the policy that "
-    "had acted, and sums of predicted rewards compared with the stored ones."
+    "Held-out pieces of episodes were rolled out in each learned environment, and sums of "
+    "predicted rewards compared with the stored ones. Actions were chosen by the policy that had "
+    "acted, unless a note says otherwise."
 )
 _MEASURES: tuple[tuple[str, Callable[[HorizonCheck], float | None], tuple[Guide, ...]], ...] = (
     ("correlation", lambda h: h.correlation, (Guide("y", "at least", 0.7),)),
@@ -50,6 +51,10 @@ def section(sources: Sequence[Source]) -> Section:
         if check is None:
             notes.append(f"{source.name} is not finished, so it was not checked.")
             continue
+        if check.replayed:
+            notes.append(
+                f"{source.name}: stored actions were replayed, since its data name no policies."
+            )
         fit_for = ", ".join(check.fit_for) or "nothing"
         rows += [
             [source.name, f"{h.steps}", f"{h.pieces}",

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 _TEXT = (
     "The distance (Mahalanobis) of policies from the middle of those that a critic was fitted to. "
-    "One unit holds 95 % of the latter; beyond it the critic guesses."
+    "One unit holds 95 % of the latter; beyond it the critic guesses. Returns in the data are of "
+    "the steps that a policy acted there; those measured are mostly of longer episodes, so they "
+    "are shown apart."
 )
 _BLOCK = 512
 
 
 def section(sources: Sequence[Source]) -> Section:
-    """Return a chart for each critic, with the policies on the page that it can read."""
+    """Return charts for each critic: its data, and the policies on the page that it can read."""
     charts, notes = [], []
     for at, source in enumerate(sources):
         critic = source.critic
@@ -33,7 +35,7 @@ def section(sources: Sequence[Source]) -> Section:
             continue
         context = critic.context
         known = _distances(critic, critic.policies(context.theta))
-        series = [_series("policies of its data", at, known, context.returns)]
+        series = []
         for other, grown in enumerate(sources):
             if grown.policies is None:
                 continue
@@ -50,16 +52,32 @@ def section(sources: Sequence[Source]) -> Section:
                     f"{found.min():.3g} to {found.max():.3g}."
                 )
         charts.append(
-            Chart(
-                f"{source.name}: distance and return",
-                "distance (1: 95 % of the data's policies)",
-                "mean return (sum of rewards)",
-                series,
-                unit="policy",
-                guides=[Guide("x", "edge of the trust region", 1.0)],
+            _chart(
+                f"{source.name}: distance and return in its data",
+                f"mean return in the data (sum of rewards{critic.less_bonus})",
+                [_series("policies of its data", at, known, context.returns)],
             )
         )
+        if series:
+            charts.append(
+                _chart(
+                    f"{source.name}: distance and measured return",
+                    "measured mean return (sum of rewards)",
+                    series,
+                )
+            )
     return Section("Trust region", _TEXT, charts, notes=notes)
+
+
+def _chart(title: str, returns: str, series: Sequence[Series]) -> Chart:
+    return Chart(
+        title,
+        "distance (1: 95 % of the data's policies)",
+        returns,
+        series,
+        unit="policy",
+        guides=[Guide("x", "edge of the trust region", 1.0)],
+    )
 
 
 def _distances(critic: CriticFile, policies: Policies) -> NDArray[np.float64]:

@@ -40,7 +40,7 @@ def _of_the_data(at: int, source: Source) -> list[Chart]:
         Chart(
             f"{source.name}: policies of its data",
             f"predicted ({critic.unit})",
-            "mean return in the data (sum of rewards)",
+            f"mean return in the data (sum of rewards{critic.less_bonus})",
             [Series("policies of the data", at, values, returns[rows], value=returns[rows],
                     index=rows)],
             unit="policy",
@@ -61,7 +61,8 @@ def _held_out(at: int, source: Source) -> list[Chart]:
     )
     rank = numbers([result.get("rank_correlation")])
     said = "" if rank is None else f"; rank correlation {rank[0]:.2f}"
-    unit = f"return over the same steps, discounted by {critic.fit.settings.gamma:g}"
+    gamma = critic.fit.settings.gamma
+    unit = f"return over the same steps, discounted by {gamma:g}{critic.less_bonus}"
     return [
         Chart(
             f"{source.name}: policies held out of the fit{said}",

@@ -22,9 +22,11 @@ _MOST_FITTED = 1_000  # policies that the directions are computed of
 _TEXT = (
     "Parameters of policies of one architecture, all expressed in one normaliser, along the two "
     "directions in which those of the data differ most (principal components). A colour is the "
-    "mean return of a policy over the steps that it acted in the data; stars are policies of a "
+    "mean return of a policy over the steps that it acted in the data. Returns in another unit "
+    "than the scale's have no colour, and are said beside a point. Stars are policies of a "
     "policies file, and lines the way that they climbed."
 )
+_RETURN = "mean return (sum of rewards)"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class _Cloud:
         source: Number of the source.
         policies: The policies.
         value: (K,) their returns, as far as they are known.
+        unit: What those are.
         of_data: Whether they acted in data; the others were made.
         steps: Gradient steps of each, where they are the way of one policy.
         policy: Which one that is.
@@ -45,6 +48,7 @@ class _Cloud:
     source: int
     policies: Policies
     value: NDArray[np.float64] | None
+    unit: str = _RETURN
     of_data: bool = True
     steps: NDArray[np.int64] | None = None
     policy: int = 0
@@ -77,7 +81,8 @@ def _clouds(sources: Sequence[Source]) -> list[_Cloud]:
         elif (critic := source.critic) is not None and critic.context.dataset not in shown:
             context = critic.context
             known = critic.policies(context.theta)
-            clouds.append(_Cloud("policies of its data", at, known, context.returns))
+            unit = f"mean return (sum of rewards{critic.less_bonus})"
+            clouds.append(_Cloud("policies of its data", at, known, context.returns, unit))
         elif source.policies is not None:
             measured = source.of_each_policy("returns")
             clouds.append(_Cloud("policies", at, source.policies.policies, measured, of_data=False))
@@ -114,13 +119,17 @@ def _chart(clouds: Sequence[_Cloud]) -> Chart | None:
     if found is None:
         return None
     center, axes, shares = found
-    coloured = any(cloud.of_data and cloud.value is not None for cloud in clouds)
+    units = {cloud.unit for cloud in clouds if cloud.of_data and cloud.value is not None}
+    scale = _RETURN if _RETURN in units or not units else next(iter(units))
     return Chart(
         f"{_words(first.spec)} policies of {first.spec.size:,} parameters",
         f"first principal component ({shares[0]:.0%} of the variance)",
         f"second principal component ({shares[1]:.0%} of the variance)",
-        [_series(c, (t - center) @ axes, coloured) for c, t in zip(clouds, thetas, strict=True)],
-        colour="mean return (sum of rewards)",
+        [
+            _series(c, (t - center) @ axes, scale, "stars" if units else "points")
+            for c, t in zip(clouds, thetas, strict=True)
+        ],
+        colour=scale,
         unit="policy",
     )
 
@@ -129,14 +138,18 @@ def _words(spec: PolicySpec) -> str:
     return f"{'Stochastic' if spec.stochastic else 'Deterministic'} {spec.arch}"
 
 
-def _series(cloud: _Cloud, places: NDArray[np.float64], coloured: bool) -> Series:
+def _series(cloud: _Cloud, places: NDArray[np.float64], scale: str, of_made: Style) -> Series:
+    """Return the points of a cloud; returns in another unit than the scale's have no colour."""
     x, y = places.T
     if cloud.steps is not None:
         index, more = np.full(len(x), cloud.policy), {"gradient step": cloud.steps}
         return Series(cloud.name, cloud.source, x, y, "line", index=index, more=more)
     index = np.arange(len(x))
-    style: Style = "points" if cloud.of_data or not coloured else "stars"
-    return Series(cloud.name, cloud.source, x, y, style, value=cloud.value, index=index)
+    style: Style = "points" if cloud.of_data else of_made
+    if cloud.value is None or cloud.unit == scale:
+        return Series(cloud.name, cloud.source, x, y, style, value=cloud.value, index=index)
+    other = {cloud.unit: cloud.value}
+    return Series(cloud.name, cloud.source, x, y, style, index=index, more=other)
 
 
 def _directions(
