@@ -279,6 +279,7 @@ _RECORDS: Final = {
 
 def _dataset_digests(path: Path) -> Iterator[str]:
     from pbvf_datasets import load_dataset
+    from pbvf_datasets.format.manifest import known_as
     from pbvf_datasets.read.untrusted import open_folder
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_runs.data import episodes_digest
@@ -289,8 +290,7 @@ def _dataset_digests(path: Path) -> Iterator[str]:
         manifest = folder.manifest
     if manifest is None:
         return
-    if "known_as" in manifest["provenance"]:  # licence or authors were set after it was used
-        yield manifest["provenance"]["known_as"]
+    yield from known_as(manifest)  # licence or authors were set after it was used
     if is_exported(manifest["provenance"]):
         data = load_dataset(path)  # what is fitted to it names its episodes, as of the run
         if data.environment is not None:

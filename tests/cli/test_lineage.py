@@ -141,3 +141,15 @@ def test_a_licence_set_later_breaks_no_chain(at: Path, tmp_path: Path) -> None:
     pbvf(
         *("pack", "theta", tmp_path / "x.tar", "--dataset", tmp_path / "drift-v0", "-q"),
     ).ok()
+
+
+def test_data_made_before_and_between_changes_of_the_licence_stay_linked(here: Path):
+    make(here, f"collect {ENV} --dataset lab/drift-v0 --episodes 3 --seed 0")
+    made = []
+    for k, license in enumerate(("MIT", "ISC", "CC0-1.0")):
+        made.append(f"lab/part{k}-v0")
+        pbvf("dataset", "filter", "lab/drift-v0", "--min-steps", 1, "--dataset", made[-1]).ok()
+        pbvf("dataset", "set", "lab/drift-v0", "--license", license).ok()
+    ties = pbvf("verify", "lab/drift-v0", *made, "--json", "-q").ok().json["lineage"]
+    ends = [(tie["name"], tie["found"]) for tie in ties if tie["relation"] == "made from"]
+    assert ends == [(name, "lab/drift-v0") for name in made]

@@ -15,11 +15,17 @@ import hostile
 from cli_tools import content, digest
 from faults import sabotaged
 from pbvf_datasets import load_dataset, set_rights
+from pbvf_datasets.format.manifest import (
+    known_as,
+    manifest_bytes,
+    manifest_digest,
+    parse_manifest,
+)
 from pbvf_datasets.format.schema import CROISSANT_FILE, DATA_FILE, METADATA_FILE, SIGNATURE_FILE
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.write import rights as module
-from pbvf_offline.errors import ConflictError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.io import work_folder
 from pbvf_offline.io.lock import OutputLock
 
@@ -70,6 +76,49 @@ def test_one_stays_where_the_other_is_set_and_nothing_is_done_twice(root: Path, 
     assert (second.license, second.known_as) == ("MIT", first.known_as)
     with pytest.raises(UsageError, match="nothing to set"):
         set_rights(NAME)
+
+
+def test_all_earlier_digests_stay_known_up_to_a_limit(
+    root: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = []
+    for license in ("MIT", "ISC", "MIT"):
+        digests.append(digest(root, NAME))
+        set_rights(NAME, license=license)
+    manifest = parse_manifest((made / "manifest.json").read_bytes(), made)
+    assert known_as(manifest) == digests
+    assert len(set(digests)) == 3
+    monkeypatch.setattr(module, "MAX_KNOWN_AS", 3)
+    with pytest.raises(UsageError, match="set 3 times already"):
+        set_rights(NAME, license="ISC")
+
+
+def test_a_digest_that_the_data_never_had_is_refused(root: Path, made: Path) -> None:
+    set_rights(NAME, license="MIT")
+    set_rights(NAME, license="ISC")
+    other = hostile.make(root, "lab/other-v0", episodes=[hostile.episode(3)])
+    set_rights("lab/other-v0", license="MIT")
+    file = other / "manifest.json"
+    good = json.loads(file.read_bytes())
+    entries = json.loads((made / "manifest.json").read_bytes())["provenance"]["known_as"]
+    data = {DATA_FILE: json.loads((made / "manifest.json").read_bytes())["files"][DATA_FILE]}
+    for claimed, text in (
+        (entries[:1], "never had"),
+        ([entries[0] | {"files": entries[0]["files"] | data}], "never had"),
+        (entries[1:], "never had"),
+        ([*good["provenance"]["known_as"], entries[0]], "never had"),
+        ([good["provenance"]["known_as"][0] | {"digest": entries[0]["digest"]}], "never had"),
+        (entries[0]["digest"], "no list"),
+        (entries[:1] * 21, "no list of at most 20"),
+        ([entries[0]["digest"]], "known_as"),
+        ([{"digest": entries[0]["digest"]}], "lacks"),
+    ):
+        manifest = good | {"provenance": good["provenance"] | {"known_as": claimed}}
+        file.write_bytes(manifest_bytes(manifest | {"digest": manifest_digest(manifest)}))
+        with pytest.raises(DamagedError, match=text):
+            load_dataset("lab/other-v0")
+    file.write_bytes(manifest_bytes(good))
+    assert intact(other)
 
 
 def test_an_edited_card_and_a_signature(root: Path, made: Path) -> None:

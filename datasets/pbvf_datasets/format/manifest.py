@@ -60,8 +60,17 @@ _STATS: Mapping[str, tuple[type, ...]] = {
 _MORE: Mapping[str, tuple[type, ...]] = {
     "command": (str, type(None)),
     "repeatable": (bool,),  # since version 2
-    "known_as": (str,),  # since version 2
 }
+_KNOWN_AS: Mapping[str, tuple[type, ...]] = {
+    "digest": (str,),
+    "version": (int,),
+    "files": (dict,),
+    "card": (dict,),
+    "license": (str, type(None)),
+    "authors": (list,),
+}
+MAX_KNOWN_AS: Final = 20
+"""How many earlier digests a manifest holds: each costs a serialisation of it at every reading."""
 _MORE_STATS = ("normalisers", "terminated", "length")
 _SOURCE: Mapping[str, tuple[type, ...]] = {
     "id": (str,),
@@ -134,6 +143,32 @@ def manifest_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(body)).hexdigest()
 
 
+def known_as(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the digests that a dataset had before its rights were set anew, the first one first.
+
+    Args:
+        manifest: As :func:`parse_manifest` returns it, which has checked them.
+    """
+    return [was["digest"] for was in manifest["provenance"].get("known_as", ())]
+
+
+def what_was(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be kept of a manifest whose dataset gets other rights.
+
+    That is its digest, and all that went into it and does not stay: from that and from what stays,
+    the data file's SHA-256 above all, the digest can be computed again.
+    """
+    provenance = manifest["provenance"]
+    return {
+        "digest": manifest["digest"],
+        "version": manifest["version"],
+        "files": {name: entry for name, entry in manifest["files"].items() if name != DATA_FILE},
+        "card": manifest["card"],
+        "license": provenance["license"],
+        "authors": provenance["authors"],
+    }
+
+
 def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
     """Return the bytes of ``manifest.json``."""
     return canonical_json(dict(manifest)) + b"\n"
@@ -164,6 +199,7 @@ def parse_manifest(data: bytes, where: str | os.PathLike[str]) -> dict[str, Any]
         )
     check_entries(manifest, where)
     _check_provenance(manifest["provenance"], where)
+    _check_known_as(manifest, where)
     return manifest
 
 
@@ -269,7 +305,7 @@ def _refuse_escapes(manifest: object, where: str | os.PathLike[str]) -> None:
 
 
 def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
-    provenance = _typed(value, _PROVENANCE, "provenance", where, (*_MORE, "sources"))
+    provenance = _typed(value, _PROVENANCE, "provenance", where, (*_MORE, "known_as", "sources"))
     _check_origin(provenance, where)
     sources = provenance.get("sources", [])
     if not isinstance(sources, list):
@@ -288,6 +324,33 @@ def _check_provenance(value: object, where: str | os.PathLike[str]) -> None:
             _check_origin(inner, where)
 
 
+def _check_known_as(manifest: Mapping[str, Any], where: str | os.PathLike[str]) -> None:
+    """Compute the earlier digests again: anyone could claim that of a dataset with a critic."""
+    provenance = manifest["provenance"]
+    earlier = provenance.get("known_as", [])
+    if not isinstance(earlier, list) or len(earlier) > MAX_KNOWN_AS:
+        raise DamagedError(
+            f"provenance.known_as is no list of at most {MAX_KNOWN_AS} digests", where=where
+        )
+    for k, entry in enumerate(earlier):
+        was = _typed(entry, _KNOWN_AS, "provenance.known_as", where)
+        before = {**provenance, "license": was["license"], "authors": was["authors"]}
+        before["known_as"] = earlier[:k]
+        if not k:
+            del before["known_as"]
+        body = {
+            **manifest,
+            "version": was["version"],
+            "files": {**was["files"], DATA_FILE: manifest["files"][DATA_FILE]},
+            "card": was["card"],
+            "provenance": before,
+        }
+        if was["digest"] != manifest_digest(body):
+            raise DamagedError(
+                "provenance.known_as names a digest that these data never had", where=where
+            )
+
+
 def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> None:
     """Check what is inside a provenance, but for what it says of its sources."""
     if provenance["environment"] is not None:
@@ -299,8 +362,6 @@ def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> 
     for name, kinds in _MORE.items():
         if name in provenance and type(provenance[name]) not in kinds:
             raise DamagedError(f"provenance.{name} is malformed", where=where)
-    if _SHA256.fullmatch(provenance.get("known_as", "0" * 64)) is None:
-        raise DamagedError("provenance.known_as is no digest", where=where)
     stats = _typed(provenance["stats"], _STATS, "provenance.stats", where, _MORE_STATS)
     returns = stats["return"]
     if returns is not None and (

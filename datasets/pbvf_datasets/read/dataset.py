@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pbvf_datasets.format.manifest import known_as
 from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset
 from pbvf_datasets.read.cache import load_cache, store_cache
 from pbvf_datasets.read.flatten import flatten
@@ -84,8 +85,8 @@ class Dataset:
         environment: ``id``, ``module``, ``kwargs`` and ``withheld`` as the file names them,
             or None. Only a description: nothing was built or imported.
         license: As the manifest says, or None.
-        digest: Content digest (sha256, hex): the manifest's, or the one that it had before licence
-            or authors were set. What is fitted to the data names them by it.
+        digest: Content digest (sha256, hex): the manifest's, or the first one that it had before
+            licence or authors were set. What is fitted to the data names them by it.
         verified: Whether a manifest vouches for the content.
         manifest: ``manifest.json``, or None.
         metadata: ``data/metadata.json``.
@@ -202,7 +203,8 @@ def load_dataset(
             elif cache:
                 store_cache(folder.digest, trajectories)
     manifest, digest = folder.manifest, folder.digest
-    provenance = {} if manifest is None else manifest["provenance"]
+    license = None if manifest is None else manifest["provenance"]["license"]
+    earlier = [] if manifest is None else known_as(manifest)
 
     def source(indices: Iterable[int]) -> Iterator[Episode]:
         with open_folder(path, warn=False) as again:
@@ -217,8 +219,8 @@ def load_dataset(
         observation_space=folder.observation_space,
         action_space=folder.action_space,
         environment=folder_environment(folder),
-        license=provenance.get("license"),
-        digest=provenance.get("known_as", digest),
+        license=license,
+        digest=earlier[0] if earlier else digest,
         verified=folder.verified,
         manifest=manifest,
         metadata=folder.metadata,

@@ -196,7 +196,7 @@ class Source:
             "from": [d for d in made_of if isinstance(d, str) and _SHA256.fullmatch(d)],
             "provenance": None
             if origin is None
-            else {k: v for k, v in origin.items() if k not in ("sources", "spec")},
+            else {k: v for k, v in origin.items() if k not in ("sources", "spec", "known_as")},
         }
 
 

@@ -2,7 +2,7 @@
 
 The texts are written anew in a folder beside the dataset, into which the data file comes as a hard
 link, and the two folders change places in one step. What was fitted to the data goes on: the
-manifest keeps the digest that the dataset had before (``known_as``).
+manifest keeps the digests that the dataset had before, and of what they were (``known_as``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Any
 from pbvf_datasets.format.card import card_text
 from pbvf_datasets.format.croissant import croissant_bytes
 from pbvf_datasets.format.identity import dataset_work
-from pbvf_datasets.format.manifest import build_manifest, file_entry, manifest_bytes
+from pbvf_datasets.format.manifest import (
+    MAX_KNOWN_AS,
+    build_manifest,
+    file_entry,
+    known_as,
+    manifest_bytes,
+    what_was,
+)
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -86,7 +93,8 @@ def set_rights(
         root: Folder of datasets; Minari's when None.
 
     Raises:
-        UsageError: There is no such dataset, it has no manifest, or nothing is to be set.
+        UsageError: There is no such dataset, it has no manifest, nothing is to be set, or they
+            were set too often.
         DamagedError: It is damaged.
         UnsafeError: It could do harm.
         ConflictError: Another process writes it, or its folder holds other files.
@@ -114,15 +122,23 @@ def set_rights(
                 "authors": list(authors) if authors else old["authors"],
             }
             same = all(old[name] == value for name, value in changed.items())
-            known_as = old.get("known_as", folder.digest)
+            digests = [*known_as(folder.manifest), folder.digest]
             card_kept = signed = False
             digest = folder.digest
             if not same:
+                if len(digests) > MAX_KNOWN_AS:
+                    raise UsageError(
+                        f"licence and authors were set {MAX_KNOWN_AS} times already",
+                        where=path,
+                        remedy="write it anew with 'pbvf dataset merge'; what was fitted to it "
+                        "names the old one",
+                    )
                 work.refuse_foreign()
                 with resource_errors(path, lambda: "the dataset is as it was"):
                     card_kept = not _card_is_ours(folder)
                     signed = path_exists(path / SIGNATURE_FILE)
-                    provenance = {**old, **changed, "known_as": known_as}
+                    earlier = [*old.get("known_as", ()), what_was(folder.manifest)]
+                    provenance = {**old, **changed, "known_as": earlier}
                     digest = _lay_out(work.build, folder, provenance, keep_card=card_kept)
                     work.swap()
         return Rights(
@@ -131,7 +147,7 @@ def set_rights(
             license=changed["license"],
             authors=tuple(changed["authors"]),
             digest=digest,
-            known_as=known_as,
+            known_as=digests[0],
             signature_removed=signed,
             card_kept=card_kept,
             already_complete=same,

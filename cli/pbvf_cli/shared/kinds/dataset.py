@@ -45,7 +45,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         ("path", str(found.path)),
         ("verified", "yes: its manifest fits" if found.verified else "no: it has no manifest"),
         ("digest", found.digest),
-        *((("known as", provenance["known_as"]),) if "known_as" in provenance else ()),
+        *(("known as", was["digest"]) for was in provenance.get("known_as", ())),
         ("licence", found.license or "none given: others may not use it without asking"),
         ("authors", ", ".join(provenance.get("authors", ())) or "none given"),
         ("episodes", number(found.episodes)),
