@@ -92,6 +92,28 @@ def test_where_two_policies_act_alike_the_order_decides(root: Path) -> None:
     np.testing.assert_array_equal(load_dataset(OUT).theta, policies.theta[[1, 0]])
 
 
+@pytest.mark.parametrize(("telling", "fits"), [(4, True), (3, False)])
+def test_a_policy_that_could_have_done_anything_is_refused(
+    root: Path, telling: int, fits: bool
+) -> None:
+    policies = policies_of(discrete_spec(1, (), 3), 1)
+    policies.theta[:] = 0
+    policies.theta[0, 0] = 1e-6  # the logit of the first choice by the observation
+    (episode,) = played(policies, [0], steps=40)
+    episode.observations[:] = 1
+    episode.observations[:telling] = 1e6
+    episode.actions[:] = np.arange(40) % 3
+    episode.actions[:telling] = 0
+    make_untagged(SOURCE, [episode], policies)
+    if fits:
+        assert verify(tag(root, policies).path).status == "intact"
+        return
+    for order in (None, [0]):
+        with pytest.raises(IncompatibleError, match="anything at 37 of 40 steps"):
+            tag(root, policies, order=order)
+    assert not list((root / "lab").iterdir())
+
+
 def test_an_order_is_checked_too(root: Path) -> None:
     policies = policies_of(box_spec(3))
     make_untagged(SOURCE, played(policies, ROWS), policies)

@@ -153,6 +153,21 @@ def wrong_steps(
     return np.concatenate(found)
 
 
+def telling_steps(policies: Policies, row: int, observations: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the steps where some choice would be wrong, so that the right one shows who acted.
+
+    Elsewhere the logits of all choices are within :data:`LOGIT_TOLERANCE` of the best.
+
+    Args:
+        policies: Deterministic policies with discrete actions.
+        row: The one that acts.
+        observations: (n, obs_dim) raw.
+    """
+    with np.errstate(all="ignore"):
+        logits = Recomputation(policies).outputs([row], [len(observations)], observations)
+    return np.flatnonzero(logits.max(axis=1) - logits.min(axis=1) > LOGIT_TOLERANCE)
+
+
 def _wrong_in_batch(
     judge: _Judge,
     spec: PolicySpec,

@@ -2,7 +2,8 @@
 
 Every action is computed again from its observation, as ``verify`` does
 (:mod:`pbvf_datasets.format.recompute`). One policy acts a whole episode: the one whose actions are
-the stored ones at every step. Where none is, or two different ones are, nothing is written.
+the stored ones at every step. Where none is, or two different ones are, nothing is written; nor
+where a discrete one could have done anything at nearly all steps, so that the actions show nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.recompute import wrong_steps
+from pbvf_datasets.format.recompute import LOGIT_TOLERANCE, telling_steps, wrong_steps
 from pbvf_datasets.read.episodes import CheckedEpisode
 from pbvf_datasets.write.edit import (
     EditResult,
@@ -32,13 +33,14 @@ from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.errors import IncompatibleError, UsageError, shorten
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.io.strict_json import canonical_json
-from pbvf_offline.policies.actions import BoxActions
+from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.recompute import Recomputation
 from pbvf_offline.rollout.episodes import Episode
 
 _MOST_AT_ONCE: Final = 2**16  # actions recomputed at once
+_TELLING: Final = 0.1  # of an episode's steps: at which some choice must be wrong
 
 
 def tag_dataset(
@@ -73,7 +75,8 @@ def tag_dataset(
         UsageError: The dataset is tagged already, ``order`` does not fit it, or ``unchecked`` is
             for policies that can be checked.
         IncompatibleError: The policies do not fit the dataset or did not act in it, several
-            did as far as can be told, or they are stochastic.
+            did as far as can be told, nearly any action would pass for theirs, or they are
+            stochastic.
         DamagedError: The dataset or the file is damaged.
         UnsafeError: The dataset could do harm.
         ConflictError: The output exists with other settings, or another process writes it.
@@ -187,7 +190,8 @@ def _who_acted(
     """Return the row of the policy whose actions are those of an episode.
 
     Raises:
-        IncompatibleError: No policy is (or the one given is not), or several different ones are.
+        IncompatibleError: No policy is (or the one given is not), several different ones are, or
+            nearly all other actions would have passed too.
     """
     rows = np.arange(len(policies), dtype=np.int32) if given is None else np.array([given])
     where = f"{source.folder.data_file}: episode_{episode.index}"
@@ -210,7 +214,29 @@ def _who_acted(
                 where=where,
                 remedy="give --order, a JSON list of the row that acted in each episode",
             )
-    return int(rows[0])
+    row = int(rows[0])
+    if isinstance(policies.spec.actions, DiscreteActions):
+        _refuse_indifferent(policies, row, observations[: len(actions)], where)
+    return row
+
+
+def _refuse_indifferent(
+    policies: Policies, row: int, observations: NDArray[Any], where: str
+) -> None:
+    """Refuse a policy that could have done anything at nearly all steps of an episode."""
+    steps = len(observations)
+    telling = sum(
+        len(telling_steps(policies, row, observations[start : start + _MOST_AT_ONCE]))
+        for start in range(0, steps, _MOST_AT_ONCE)
+    )
+    if telling < _TELLING * steps:
+        raise IncompatibleError(
+            f"policy {row} of the file could have done anything at {steps - telling:,} of "
+            f"{steps:,} steps, where the logits of all choices are within {LOGIT_TOLERANCE} of "
+            "the best, so the actions do not show that it acted",
+            where=where,
+            remedy="give the policies that made it, with the normaliser that they had",
+        )
 
 
 def _first_wrong(
