@@ -185,7 +185,8 @@ class ModelCheck(Record):
             return None
         return (
             f"fewer than {FEWEST_PIECES} of the held-out pieces under one policy, or less than "
-            f"half of them, last {self._far} steps (fit-model --validation-episodes holds out more)"
+            f"half of them, last {self._far} steps (where policies act that long, fit-model "
+            "--validation-episodes holds out more; else collect with a larger --perturb-every)"
         )
 
     @property

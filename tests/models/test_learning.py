@@ -206,7 +206,8 @@ def test_a_check_over_few_steps_says_nothing_of_long_episodes() -> None:
     assert part.refusal == (
         "the model's own check says that it is fit for 10 steps, and not for whole episodes: "
         "fewer than 5 of the held-out pieces under one policy, or less than half of them, last 50 "
-        "steps (fit-model --validation-episodes holds out more)"
+        "steps (where policies act that long, fit-model --validation-episodes holds out more; "
+        "else collect with a larger --perturb-every)"
     )
 
 

@@ -62,9 +62,13 @@ def plot(
         ),
     ] = None,
     statistic: Annotated[
-        Statistic,
-        option("--statistic", "A line over several seeds: iqm is the interquartile mean."),
-    ] = Statistic.IQM,
+        Statistic | None,
+        option(
+            "--statistic",
+            "A line over several seeds: iqm is the interquartile mean.",
+            default=Statistic.IQM,
+        ),
+    ] = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the figure.")] = False,
     sink: Sink,
 ) -> None:
@@ -80,7 +84,7 @@ def plot(
     table = SettingsTable()
     table.show("runs", tuple(map(str, runs)))
     name = table.choose("metric", metric, lambda: MetricName(natural_metric(folders[0])))
-    table.show("statistic", str(statistic))
+    statistic = table.choose("statistic", statistic, Statistic.IQM)
     table.show("out", out)
     sink.settings("pbvf plot", table.settings)
     curves = [read_curve(folder, name) for folder in folders]

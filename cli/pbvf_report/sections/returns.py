@@ -56,7 +56,7 @@ def section(sources: Sequence[Source]) -> Section:
             Chart(
                 "Policies",
                 "policy (row in its file)",
-                "mean return (sum of rewards)",
+                f"mean return: {', '.join(dict.fromkeys(series.name for series in policies))}",
                 policies,
                 unit="policy",
             )
