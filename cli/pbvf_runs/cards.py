@@ -182,6 +182,9 @@ def _settings(
     ]
 
 
+_LARGE = 1e300
+
+
 def _told(values: object) -> dict[str, object]:
     """Return what a file says was measured: numbers, and short lists of them, by plain names."""
     told: dict[str, object] = {}
@@ -190,7 +193,8 @@ def _told(values: object) -> dict[str, object]:
             continue
         many = value if isinstance(value, list) else [value]
         if many and all(isinstance(one, int | float) for one in many):
-            shown = [f"{one:.4g}" for one in many[:_SHOWN]]
+            # An integer of a file may be larger than any float.
+            shown = [f"{one:.4g}" if abs(one) < _LARGE else "…" for one in many[:_SHOWN]]
             told[name.replace("_", " ")] = ", ".join(shown + ["…"] * (len(many) > _SHOWN))
     return told
 

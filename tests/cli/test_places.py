@@ -44,6 +44,7 @@ def writers(made: Path, place: object) -> dict[str, tuple[object, ...]]:
         "seeds": (*train, "--run", place, "--seeds", "0-1"),
         "export": ("policies", "export", made / "policies", "--out", place),
         "pack": ("dataset", "pack", "lab/toy-v0", place),
+        "pack a critic": ("pack", made / "critic", place),
         "quickstart": ("quickstart", "--out", place),
         "reproduce": ("reproduce", "fig-lqr", "--out", place),
     }
@@ -93,6 +94,20 @@ def test_nothing_is_made_inside_a_dataset_or_a_run(
     place = made / inside
     words = f"{place}: would lie inside the {whole} {folder}, which holds nothing else"
     pbvf(*writers(made, place)[name], "-q").refused(2, words)
+    assert content(made) == before
+
+
+@pytest.mark.parametrize(("inside", "whole"), [("run/x", "run"), ("datasets/lab/toy-v0/x", "da")])
+def test_nothing_is_sent_into_a_dataset_or_a_run(made: Path, inside: str, whole: str) -> None:
+    pbvf("pack", made / "critic", "critic.tar", "--license", "MIT", "-q").ok()
+    before = content(made)
+    for argv in (
+        ("push", made / "critic", made / inside, "--license", "MIT"),
+        ("dataset", "push", "lab/toy-v0", made / inside),
+        ("unpack", "critic.tar", "--out", made / inside),
+        ("pull", "anywhere", made / inside),
+    ):
+        pbvf(*argv, "-q").refused(2, f"would lie inside the {whole}")
     assert content(made) == before
 
 

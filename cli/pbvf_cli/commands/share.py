@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import options, transfers
+from pbvf_cli.shared import options, transfers, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.terminal.output import Sink
@@ -105,6 +105,7 @@ def pull(
     """
     from pbvf_runs import sharing
 
+    values.check_place(Path(name))
     transfers.fetch(
         sink,
         lambda fetching: sharing.pull(
@@ -134,6 +135,7 @@ def pack(
     """
     from pbvf_runs import sharing
 
+    values.output_file(file)
     transfers.write_archive(
         sink,
         lambda verifying, packing: sharing.pack(
@@ -169,6 +171,8 @@ def unpack(
     """Take what is in a tar file made by pack, after a check of every byte."""
     from pbvf_runs import sharing
 
+    if out is not None:
+        values.check_place(Path(out))
     transfers.read_archive(
         sink,
         lambda unpacking: sharing.unpack(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.terminal.output import Sink, as_payload, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_cli.shared.values import check_place
 from pbvf_offline.errors import UsageError, printable
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def send(
             where=printable(remote),
             remedy="name a place that stays",
         )
+    if "://" not in remote:
+        check_place(Path(remote))
     start = time.perf_counter()
     with _bars("sending", sink) as bars:
         pushed = push(*bars)

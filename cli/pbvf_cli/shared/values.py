@@ -142,7 +142,7 @@ def check_dataset(dataset: str) -> None:
     """
     from pbvf_datasets.format.schema import new_dataset_path
 
-    _check_place(new_dataset_path(dataset))
+    check_place(new_dataset_path(dataset))
 
 
 def output_file(path: Path, *inputs: Path | str | None) -> Path:
@@ -152,7 +152,7 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
         UsageError: It is a folder, one of its own inputs, or inside a dataset or a run.
         ResourceError: A file has the place of a folder above it.
     """
-    _check_place(path)
+    check_place(path)
     if path.exists() and any(given is not None and _same(path, given) for given in inputs):
         raise UsageError(
             "would replace what it is made from, and could not be made again",
@@ -166,7 +166,7 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
     return path
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
     """Check that something may be made at a path, before any work.
 
     Raises:
@@ -218,7 +218,7 @@ def output_folder(path: Path) -> Path:
             dataset or a run.
         ResourceError: A file has the place of a folder above it.
     """
-    _check_place(path)
+    check_place(path)
     if _is_dataset(path):
         raise UsageError("is the folder of a dataset", where=path, remedy="name another folder")
     if path.exists() and not path.is_dir():
