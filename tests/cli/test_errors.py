@@ -49,6 +49,19 @@ def test_system_exit_says_nothing_and_keeps_its_code():
     assert text_and_code(SystemExit("text")) == (None, 1)
 
 
+def test_a_signal_that_compiled_code_takes_for_a_failure_is_a_signal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run() -> int:
+        try:
+            raise Stopped(signal.SIGTERM)
+        except Stopped as stopped:
+            raise SystemError("returned a result with an exception set") from stopped
+
+    assert guarded(run, []) == 143
+    assert "bug" not in capsys.readouterr().err
+
+
 def test_a_reader_of_the_help_that_left_is_no_failure():
     error = SystemExit(1)
     error.__context__ = BrokenPipeError()

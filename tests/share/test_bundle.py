@@ -238,7 +238,8 @@ def test_what_a_file_says_has_no_effect_on_its_card(tmp_path: Path) -> None:
     environment = EnvReference(HOSTILE.replace(":", ""), HOSTILE, withheld=(HOSTILE,))
     origin = {"made_by": HOSTILE, "settings": {HOSTILE: HOSTILE, "steps": [HOSTILE]}}
     policies = make_policies(BOX_SPEC, 1)
-    PoliciesFile(policies, environment, {**origin, "result": {HOSTILE: [1.0]}}).save(tmp_path / "p")
+    result = {HOSTILE: [1.0], "huge": [10**400]}
+    PoliciesFile(policies, environment, {**origin, "result": result}).save(tmp_path / "p")
     sharing.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT", allow=["/script"])
     card = (tmp_path / "out/README.md").read_text("utf-8")
     assert "\x1b" not in card

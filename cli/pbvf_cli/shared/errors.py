@@ -172,7 +172,8 @@ def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
     try:
         with _warnings_as_lines(), signals:
             return run() or 0
-    except BaseException as error:
+    except BaseException as caught:
+        error = _stopped_inside(caught) or caught
         text, code = text_and_code(error)
         if text is not None:
             if debug or code == BUG:
@@ -180,6 +181,14 @@ def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
             stopped = isinstance(error, Stopped | KeyboardInterrupt | typer.Abort)
             say(one_line(text) if stopped else f"error: {one_line(text)}")
         return code
+
+
+def _stopped_inside(error: BaseException) -> Stopped | None:
+    """Return the signal that compiled code took for a failure of its own, if it did."""
+    if not isinstance(error, SystemError):
+        return None
+    behind = error.__cause__ or error.__context__
+    return behind if isinstance(behind, Stopped) else None
 
 
 def text_and_code(error: BaseException) -> tuple[str | None, int]:
