@@ -152,7 +152,7 @@ def environment(**changes: Any) -> dict[str, Any]:
         (hostile.DISCRETE_SPEC, {}, ["Discrete", "Box"]),
         (BOX_SPEC, {"environment": environment(id="Pendulum-v0")}, ["Pendulum-v0", "Pendulum-v1"]),
         (BOX_SPEC, {"environment": environment(kwargs={"g": 1.6})}, ["arguments", "1.6", "9.8"]),
-        (BOX_SPEC, {"environment": environment(module="mine")}, ["module mine against None"]),
+        (BOX_SPEC, {"environment": environment(module="mine")}, ["module mine against none"]),
         (
             BOX_SPEC,
             {"environment": environment(kwargs={"g": 9.8, "xml_file": "/x"})},

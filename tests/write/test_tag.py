@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_datasets import load_dataset, tag_dataset
 from pbvf_datasets.format.recompute import ACTION_TOLERANCE
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import UnverifiedWarning
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Policies
@@ -53,6 +56,21 @@ def test_each_episode_gets_the_policy_that_acted(root: Path, spec: PolicySpec) -
             np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
         assert (found.seed, found.cut) == (wanted.seed, "none")
     assert tag(root, policies, license="MIT").already_complete
+
+
+def test_the_module_of_the_environment_is_that_of_the_policies(root: Path) -> None:
+    policies = policies_of(box_spec(3, (), 1, -1.0, 3.0))
+    folder = make_untagged(SOURCE, played(policies, ROWS), policies)
+    metadata = json.loads((folder / "data" / "metadata.json").read_text())
+    spec = EnvSpec("Theirs-v0", entry_point="theirs:Env")
+    (folder / "data" / "metadata.json").write_text(
+        json.dumps({**metadata, "env_spec": spec.to_json()})
+    )
+    path = root.parent / "policies.safetensors"
+    for name, module in (("Other-v0", None), ("Theirs-v0", "theirs")):
+        PoliciesFile(policies, EnvReference(name, "theirs")).save(path)
+        tag_dataset(SOURCE, OUT, path, overwrite=True)
+        assert load_dataset(OUT).environment["module"] == module
 
 
 def test_a_policy_that_did_not_act_is_refused_with_the_step_and_the_difference(root: Path) -> None:

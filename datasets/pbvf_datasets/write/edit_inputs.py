@@ -305,7 +305,7 @@ def _traits(source: Source) -> dict[str, Any]:
             traits["time limit"] = source.time_limit
     if environment is not None and source.provenance is not None:
         # Minari's metadata, all there is without a manifest, know none of these.
-        traits["module"] = environment["module"]
+        traits["module"] = environment["module"] or "none"
         wrappers = EnvReference.from_dict(environment, "environment").wrappers
         traits["wrappers"] = ", ".join(map(str, wrappers)) or "none"
         traits["withheld arguments"] = _withheld(source, environment)

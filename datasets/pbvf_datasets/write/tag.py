@@ -30,6 +30,7 @@ from pbvf_datasets.write.edit import (
 )
 from pbvf_datasets.write.edit_inputs import Source, infinite_return_is_damage
 from pbvf_datasets.write.writer import DatasetWriter
+from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import IncompatibleError, UsageError, shorten
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.io.strict_json import canonical_json
@@ -82,9 +83,11 @@ def tag_dataset(
         ConflictError: The output exists with other settings, or another process writes it.
         ResourceError: The disk or a permission refuses; what is finished is safe.
     """
-    held = load_policies(policies).policies
+    file = load_policies(policies)
+    held = file.policies
     _refuse_unchecked(held, policies, unchecked=unchecked, ordered=order is not None)
     with Source(dataset, root, require_manifest=False, untagged=held.spec) as source:
+        _name_module(source, file.environment)
         if order is not None:
             _check_order(order, source.episode_count, len(held))
         words = ["tag", source.id, "--policies", policies.name, "--dataset", dataset_id]
@@ -114,6 +117,15 @@ def tag_dataset(
                 with nothing_left_of_bad_inputs(writer):
                     _copy(source, held, order, writer, progress, checked=not unchecked)
             return finish_output(writer, [source], started, before)
+
+
+def _name_module(source: Source, of_policies: EnvReference | None) -> None:
+    """Name the module that registers the environment, which Minari's files leave out."""
+    environment = source.environment
+    if environment is None or of_policies is None or environment["module"] is not None:
+        return
+    if environment["id"] == of_policies.id:
+        source.environment = {**environment, "module": of_policies.module}
 
 
 def _digest(value: Any) -> str:
