@@ -182,7 +182,8 @@ def _settings(
     ]
 
 
-_LARGE = 1e300
+_LARGE: Final = 1e300
+_ENV_ID: Final = re.compile(r"(?:[\w.-]+/)?[\w.-]+")
 
 
 def _told(values: object) -> dict[str, object]:
@@ -232,8 +233,8 @@ def _critic(part: Thing) -> _Facts:
     facts.checks |= _told(file.validation)
     name = part.name
     facts.commands = [
-        ("pbvf", "synthesize", name, "--from-scratch", "5", "--out", "policies.safetensors"),
-        ("pbvf", "predict", name, "policies.safetensors"),
+        ("pbvf", "synthesize", name, "--from-scratch", "5", "--out", "../grown.safetensors"),
+        ("pbvf", "predict", name, "../grown.safetensors"),
     ]
     return facts
 
@@ -265,7 +266,7 @@ def _model(part: Thing) -> _Facts:
             told |= {"error": horizon.error, "spread": horizon.spread}
             values = ", ".join(f"{k} {v:.3g}" for k, v in told.items() if v is not None)
             facts.checks[f"sums of {horizon.steps} held-out steps"] = values
-    more = ("--critic", "pssvf", "--model", part.name, "--out", "critic.safetensors")
+    more = ("--critic", "pssvf", "--model", part.name, "--out", "../critic.safetensors")
     facts.commands = [("pbvf", "fit-critic", "DATASET", *more)]
     return facts
 
@@ -291,8 +292,16 @@ def _policies(part: Thing) -> _Facts:
     if isinstance(settings, dict):
         facts.settings = _settings(settings, _synthesis_defaults(file.environment, settings))
     facts.checks = _told(origin.get("result"))
-    facts.commands = [("pbvf", "evaluate", part.name, "--episodes", "10")]
+    facts.commands = [_evaluate(part.name, file.environment)]
     return facts
+
+
+def _evaluate(name: str, environment: EnvReference | None) -> tuple[str, ...]:
+    """Return the command that plays policies. Which module to import its reader has to say."""
+    named = environment is not None and environment.module is not None
+    plain = environment is not None and _ENV_ID.fullmatch(environment.id) is not None
+    place = ("--env", f"MODULE:{environment.id}") if environment and named and plain else ()
+    return ("pbvf", "evaluate", name, *place, "--episodes", "10")
 
 
 def _synthesis_defaults(
@@ -335,8 +344,8 @@ def _run(part: Thing) -> _Facts:
     )
     if progress.finished:
         facts.commands = [
-            ("pbvf", "evaluate", f"{part.name}/policy.safetensors", "--episodes", "10"),
-            ("pbvf", "fit-critic", part.name, "--critic", "psvf", "--out", "critic.safetensors"),
+            _evaluate(f"{part.name}/policy.safetensors", config.environment),
+            ("pbvf", "fit-critic", part.name, "--critic", "psvf", "--out", "../critic.safetensors"),
         ]
     return facts
 

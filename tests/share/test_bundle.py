@@ -207,8 +207,9 @@ def test_the_card_is_what_the_hub_reads_and_says_what_is_known(
         f"| fitted to | `{source.source.digest}` | dataset or run |",
         "| `toy-v0.safetensors` |",  # what the policies were grown through
         "| authors | A. Nobody |",
-        "pbvf synthesize toy-v0.safetensors",
-        "pbvf evaluate run/policy.safetensors",
+        # Nothing is made inside a bundle.
+        "pbvf synthesize toy-v0.safetensors --from-scratch 5 --out ../grown.safetensors",
+        "pbvf evaluate run/policy.safetensors --env MODULE:ToyVaried-v0 --episodes 10",
         "| steps | `60` |",
     ):
         assert words in card, words
@@ -232,6 +233,14 @@ def test_the_card_names_datasets_by_their_ids_if_they_are_the_ones(
 
 
 HOSTILE = "x`|\n\n# Big\n\n<script>alert(1)</script>[a](javascript:b)\x1b[31m---\u202e"
+
+
+def test_the_card_leaves_the_module_to_its_reader(tmp_path: Path) -> None:
+    file = PoliciesFile(make_policies(BOX_SPEC, 1), EnvReference("Toy-v0", "toyenv"))
+    file.save(tmp_path / "p")
+    sharing.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT")
+    card = (tmp_path / "out/README.md").read_text("utf-8")
+    assert "pbvf evaluate p --env MODULE:Toy-v0 --episodes 10\n" in card
 
 
 def test_what_a_file_says_has_no_effect_on_its_card(tmp_path: Path) -> None:
