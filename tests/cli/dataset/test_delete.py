@@ -97,6 +97,13 @@ def test_what_was_begun(root: Path) -> None:
     pbvf("dataset", "delete", A, "--unfinished", "--yes").refused(2, "nothing unfinished")
 
 
+def test_an_interrupted_deletion_says_how_to_finish_it(root: Path) -> None:
+    (root / A).rename(root / "lab" / ".a-v0.deleting")
+    pbvf("dataset", "delete", A, "--yes").refused(2, "was interrupted; finish that with --unfin")
+    pbvf("dataset", "delete", A, "--unfinished", "--yes").ok()
+    assert states(root) == [(B, "ours")]
+
+
 @pytest.mark.slow
 def test_a_kill_leaves_a_whole_dataset_or_none(root: Path, here: Path) -> None:
     kept = shutil.copytree(root, here / "kept")
