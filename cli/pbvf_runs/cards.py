@@ -298,9 +298,13 @@ def _policies(part: Thing) -> _Facts:
 
 def _evaluate(name: str, environment: EnvReference | None) -> tuple[str, ...]:
     """Return the command that plays policies. Which module to import its reader has to say."""
-    named = environment is not None and environment.module is not None
-    plain = environment is not None and _ENV_ID.fullmatch(environment.id) is not None
-    place = ("--env", f"MODULE:{environment.id}") if environment and named and plain else ()
+    place: tuple[str, ...] = ()
+    if (
+        environment is not None
+        and environment.module is not None
+        and _ENV_ID.fullmatch(environment.id)
+    ):
+        place = ("--env", f"MODULE:{environment.id}")
     return ("pbvf", "evaluate", name, *place, "--episodes", "10")
 
 
@@ -312,7 +316,12 @@ def _synthesis_defaults(
     with contextlib.suppress(PbvfError):
         made = SynthesisSettings.from_dict(dict(settings), "settings")
         env_id = None if environment is None else environment.id
-        return synthesis_defaults(env_id, count=made.count, trust_region=made.trust_region)
+        return synthesis_defaults(
+            env_id,
+            count=made.count,
+            trust_region=made.trust_region,
+            judged=made.candidates > 1,
+        )
     return None
 
 
