@@ -24,7 +24,8 @@ from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import Hooks, fit_model_to_file
 from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_offline.synthesis.rounds_to_file import RoundCallbacks, rounds_to_file
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
+from pbvf_offline.synthesis.rounds_to_file import RoundCallbacks, episode_limit, rounds_to_file
 from pbvf_offline.synthesis.settings import EvaluationSettings, default_synthesis_settings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import collect
@@ -103,22 +104,28 @@ def run_quickstart(
         progress=report.of("collect"),
     )
     data = load_dataset(collected.path, cache=False)
-    critic_path = _imagined(out, data, updates, seed, note, report) if recipe == "model" else None
-    if critic_path is None:
+    imagined = _imagined(out, data, updates, seed, note, report) if recipe == "model" else None
+    if imagined is None:
         recipe = "default"
         critic_path = _default(out, data, updates, seed, note, report)
+        judged: dict[str, Any] = {}
+    else:
+        critic_path, model_path, evaluator = imagined
+        judged = {"evaluator": evaluator, "model_digest": file_digest(model_path)}
     every = max(1, SYNTHESIS.steps // _EVALUATED_POINTS)
     note(
         f"pbvf synthesize {_quoted(critic_path)} --from-scratch 5 --out {_quoted(policies_path)} "
-        f"--evaluate --evaluate-every {every} --episodes 2 --workers {workers} --seed {seed}"
+        + (f"--model {_quoted(model_path)} " if imagined else "")
+        + f"--evaluate --evaluate-every {every} --episodes 2 --workers {workers} --seed {seed}"
     )
     grown = synthesize_to_file(
         critic_path,
         load_critic(critic_path),
-        default_synthesis_settings(ENV, count=5, seed=seed),
+        default_synthesis_settings(ENV, count=5, seed=seed, judged=imagined is not None),
         policies_path,
         evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed, workers),
         progress=progress,
+        **judged,
     )
     note(
         f"pbvf evaluate {_quoted(policies_path)} --critic {_quoted(critic_path)} --episodes 10 "
@@ -188,10 +195,11 @@ def _default(
 
 def _imagined(
     out: Path, data: Dataset, updates: int, seed: int, note: Callable[[str], None], report: _Report
-) -> Path | None:
-    """Learn the environment, fit a PSSVF to imagined episodes and return its file.
+) -> tuple[Path, Path, ModelEvaluator] | None:
+    """Learn the environment and fit a PSSVF to imagined episodes.
 
-    None where the check says that whole episodes cannot be imagined.
+    Returns the critic's file, the model's, and an evaluator in the learned environment; None where
+    the check says that whole episodes cannot be imagined.
     """
     model, path = out / "model.safetensors", out / "pssvf.safetensors"
     source: dict[str, Any] = {
@@ -244,7 +252,8 @@ def _imagined(
         ),
         **source,
     )
-    return path
+    horizon = episode_limit(data.trajectories, source["environment"])
+    return path, model, ModelEvaluator.of(learned.file, horizon)
 
 
 def _quoted(path: Path) -> str:

@@ -55,6 +55,7 @@ from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
+from pbvf_offline.synthesis.settings import SynthesisSettings
 
 Note = Callable[[str], None]
 
@@ -204,14 +205,17 @@ class OneSeed:
 
     def imagined(self, name: str, recipe: ImaginedRecipe) -> dict[str, Any]:
         """Return the result of a critic of imagined episodes."""
-        settings = self._settings
-        grown = settings.synthesis(self._seed, trust_region=True, hidden=recipe.policy)
         described = {
             **self._described(recipe),
-            "synthesis": grown.to_dict(),
-            "episodes": settings.episodes,
+            "synthesis": self._synthesis_of(recipe).to_dict(),
+            "episodes": self._settings.episodes,
         }
         return self._cell(name, described, lambda: self._run_imagined(name, recipe))
+
+    def _synthesis_of(self, recipe: ImaginedRecipe) -> SynthesisSettings:
+        return self._settings.synthesis(
+            self._seed, trust_region=True, hidden=recipe.policy, judged=True
+        )
 
     def _described(self, recipe: ImaginedRecipe) -> dict[str, Any]:
         """Return what decides a critic of imagined episodes, in JSON form."""
@@ -297,7 +301,7 @@ class OneSeed:
             "rounds": [done.to_dict() for done in imagined.rounds],
             "trust_region": grow(
                 critic,
-                settings.synthesis(self._seed, trust_region=True, hidden=recipe.policy),
+                self._synthesis_of(recipe),
                 settings.env,
                 episodes=settings.episodes,
                 every=settings.evaluate_every,

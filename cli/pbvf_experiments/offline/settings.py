@@ -164,11 +164,20 @@ class OfflineSettings:
         )
 
     def synthesis(
-        self, seed: int, *, trust_region: bool, hidden: tuple[int, ...] | None = None
+        self,
+        seed: int,
+        *,
+        trust_region: bool,
+        hidden: tuple[int, ...] | None = None,
+        judged: bool = False,
     ) -> SynthesisSettings:
-        """Return what decides the growth of policies of such hidden sizes; None: the data's."""
+        """Return what decides the growth of policies of such hidden sizes; None: the data's.
+
+        ``judged``: a learned environment chooses among candidates, as ``synthesize --model`` has
+        it do.
+        """
         usual = default_synthesis_settings(
-            self.env, count=self.policies, seed=seed, trust_region=trust_region
+            self.env, count=self.policies, seed=seed, trust_region=trust_region, judged=judged
         )
         steps = usual.steps if trust_region else self.plain_steps
         return dataclasses.replace(usual, steps=steps, hidden=hidden)

@@ -26,7 +26,7 @@ from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import parse_arch
-from pbvf_offline.presets.offline import env_preset
+from pbvf_offline.presets.offline import SYNTHESIS, env_preset
 from pbvf_offline.synthesis.settings import SynthesisSettings, default_synthesis_settings
 
 Note = Callable[[str], None]
@@ -149,6 +149,7 @@ def run_zero_shot(
     described = {"seed": seed, **chosen.described(), **dataclasses.asdict(settings)}
     if chosen.model:
         described["imagining"] = imagining.described(chosen.kind, chosen.env, seed)
+        described["candidates"] = SYNTHESIS.candidates
     return cell(
         out / "raw" / f"{chosen.name}-seed{seed}.json",
         described,
@@ -182,7 +183,7 @@ class _Seed:
                 self._run,
                 self._own,
                 self._cell.kind,
-                self._synthesis(trust_region=True),
+                self._synthesis(trust_region=True, judged=True),
                 imagining,
                 env=self._cell.env,
                 episodes=self._settings.episodes,
@@ -253,12 +254,13 @@ class _Seed:
             **grown,
         }
 
-    def _synthesis(self, *, trust_region: bool) -> SynthesisSettings:
+    def _synthesis(self, *, trust_region: bool, judged: bool = False) -> SynthesisSettings:
         usual = default_synthesis_settings(
             self._cell.env,
             count=self._settings.policies,
             seed=self._seed,
             trust_region=trust_region,
+            judged=judged,
         )
         steps = usual.steps if trust_region else self._settings.plain_steps
         return dataclasses.replace(usual, lr=self._cell.lr, steps=steps)

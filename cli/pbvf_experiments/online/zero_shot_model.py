@@ -103,6 +103,7 @@ def grow_imagined(
         updates=settings.model_updates,
         **source,
     ).file
+    digest = file_digest(folder / "model.safetensors")
     note("fitting a critic to imagined returns")
     critic = folder / "imagined.safetensors"
     imagined = rounds_to_file(
@@ -110,7 +111,7 @@ def grow_imagined(
         learned,
         settings.rounds_of(kind, env, seed),
         critic,
-        model_digest=file_digest(folder / "model.safetensors"),
+        model_digest=digest,
         **source,
     ).file.imagined
     if imagined is None:
@@ -129,7 +130,7 @@ def grow_imagined(
             "comparison": None if imagined.comparison is None else imagined.comparison.to_dict(),
             "rounds": [done.to_dict() for done in imagined.rounds],
         },
-        "grown": _grow(critic, learned, imagined, synthesis, env, episodes),
+        "grown": _grow(critic, learned, digest, imagined, synthesis, env, episodes),
     }
 
 
@@ -151,25 +152,29 @@ def _said_of(model: ModelFile) -> dict[str, Any]:
 def _grow(
     path: Path,
     model: ModelFile,
+    model_digest: str,
     imagined: ImaginedFit,
     synthesis: SynthesisSettings,
     env: str,
     episodes: int,
 ) -> dict[str, Any]:
     from pbvf_experiments.growing import grow, grown_policies
-    from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.policies.files import load_policies
-    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, best_of_the_data
+    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
-    grown = grow(path, synthesis, env, episodes=episodes, every=max(1, synthesis.steps))
     evaluator = ModelEvaluator.of(model, imagined.horizon)
+    grown = grow(
+        path,
+        synthesis,
+        env,
+        episodes=episodes,
+        every=max(1, synthesis.steps),
+        evaluator=evaluator,
+        model_digest=model_digest,
+    )
     returns = evaluator.evaluate(load_policies(grown_policies(path, synthesis)).policies)
     interval = returns.interval
-    best = best_of_the_data(load_critic(path), evaluator)
     return grown | {
         "imagined": returns.mean.tolist(),
-        "cautious": returns.cautious.tolist(),
         "interval": None if interval is None else [end.tolist() for end in interval],
-        "above_data": (returns.cautious > best[0]).tolist(),
-        "data_cautious": best.tolist(),
     }
