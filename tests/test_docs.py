@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ def test_modules_that_the_architecture_names_exist() -> None:
     }
     missing = {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)}
     assert not missing
+
+
+def test_no_folder_has_more_modules_than_contributing_says() -> None:
+    most = int(re.findall(r"at most (\d+) modules", (ROOT / "CONTRIBUTING.md").read_text())[0])
+    folders: Counter[Path] = Counter()
+    for top in ("pbvf_offline", "datasets", "cli", "benchmarks", "scripts", "tests"):
+        modules = (path for path in (ROOT / top).rglob("*.py") if path.name != "__init__.py")
+        folders.update(path.parent.relative_to(ROOT) for path in modules)
+    assert {folder: n for folder, n in folders.items() if n > most} == {}
 
 
 def test_options_that_pages_name_exist(monkeypatch: pytest.MonkeyPatch) -> None:

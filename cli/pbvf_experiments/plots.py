@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pbvf_runs.figures import (
+from pbvf_runs.compare.figures import (
     BLUE,
     GREEN,
     ORANGE,

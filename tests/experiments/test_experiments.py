@@ -13,7 +13,7 @@ import pytest
 
 from cli_tools import pbvf
 from pbvf_cli.__main__ import main
-from pbvf_cli.commands import fit_imagined
+from pbvf_cli.commands.parts import fit_imagined
 from pbvf_datasets.read.dataset import load_dataset
 from pbvf_experiments.cells import cell
 from pbvf_experiments.metrics import estimate_metrics

@@ -316,7 +316,7 @@ def test_figures(ran: Ran, tmp_path: Path) -> None:
 def test_colours_follow_the_root_and_tell_the_impossible() -> None:
     # Private: which colour a value gets cannot be read off the PNG.
     from pbvf_experiments.lqr.plots import _draw_map
-    from pbvf_runs.figures import new_figure
+    from pbvf_runs.compare.figures import new_figure
 
     axes = new_figure(2, 2).subplots()
     truth = np.linspace(-1601.0, -1.0, 25).reshape(5, 5)

@@ -48,7 +48,7 @@ from pbvf_experiments.plots import draw_band
 from pbvf_offline.errors import ConflictError, UsageError
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.settings import ModelRequest
-from pbvf_runs.figures import legend_below, new_figure
+from pbvf_runs.compare.figures import legend_below, new_figure
 
 PNG = b"\x89PNG"
 RESULTS = Path(__file__).parents[2] / "docs/results/fig-zero-shot/raw"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pbvf_runs.statistics import (
+from pbvf_runs.compare.statistics import (
     Interval,
     estimate,
     interquartile_mean,

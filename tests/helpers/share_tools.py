@@ -19,7 +19,7 @@ from pbvf_datasets.share.privacy import Machine
 from pbvf_datasets.share.remotes import web
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.policies.files import PoliciesFile
-from pbvf_runs import sharing
+from pbvf_runs.share import bundles
 from pbvf_runs.train import train_run
 from run_tools import run_config
 
@@ -47,7 +47,7 @@ def loose(folder: Path) -> list[Path]:
 def bundled(folder: Path) -> Path:
     """Return the folder of a bundle of them that may be sent; it is called as the dataset is."""
     target = folder / NAME
-    sharing.push(
+    bundles.push(
         [str(path) for path in loose(folder / "loose")],
         str(target),
         license="CC-BY-4.0",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_runs.figures import draw_learning_curves, figure_image
-from pbvf_runs.learning_curves import Curve, Panel, panels
-from pbvf_runs.statistics import estimate, interquartile_mean
+from pbvf_runs.compare.figures import draw_learning_curves, figure_image
+from pbvf_runs.compare.learning_curves import Curve, Panel, panels
+from pbvf_runs.compare.statistics import estimate, interquartile_mean
 
 
 def curve(seed: int = 0, *, place: str = "A-v0", steps=(10, 20, 30), **settings: Any) -> Curve:

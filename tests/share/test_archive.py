@@ -32,7 +32,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_runs import sharing
+from pbvf_runs.share import bundles
 from share_tools import NAME, largest, licensed, names
 from watching import watching
 
@@ -40,11 +40,11 @@ DATA = "data/main_data.hdf5"
 
 
 def pack(folder, file, **options):
-    return sharing.pack([folder], file, **options)
+    return bundles.pack([folder], file, **options)
 
 
 def unpack(file, name=NAME, **options):
-    return sharing.unpack(file, name, **options)
+    return bundles.unpack(file, name, **options)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_there_and_back(thing, root, tmp_path):
 
 
 def test_without_a_name_it_is_called_as_it_calls_itself(made, packed, root):
-    arrived = sharing.unpack(packed)
+    arrived = bundles.unpack(packed)
     assert arrived.dataset in (NAME, "toy-v0")
     assert root / arrived.path == root / arrived.dataset
     assert archive.unpack(packed).path == root / NAME if arrived.dataset == NAME else True

@@ -31,8 +31,8 @@ from pbvf_offline.errors import (
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.policies.files import PoliciesFile
-from pbvf_runs import sharing
-from pbvf_runs.lineage import Thing, lineage
+from pbvf_runs.share import bundles
+from pbvf_runs.share.lineage import Thing, lineage
 from pbvf_runs.train import train_run
 from run_tools import Stop, run_config, stop_at
 from share_tools import NAME, bundled, licensed, loose, names
@@ -77,7 +77,7 @@ def test_every_file_is_in_it_as_it_was(made_bundle: Path, files: list[Path]) -> 
     run = {name: data for name, data in content(files[2]).items() if "tensorboard" not in name}
     assert {k.removeprefix("run/"): v for k, v in there.items() if k.startswith("run/")} == run
     assert {k for k in there if not k.startswith("run/")} == {"README.md", "manifest.json"}
-    assert sharing.verify_bundle(made_bundle).status == "intact"
+    assert bundles.verify_bundle(made_bundle).status == "intact"
 
 
 def test_equal_input_equal_bytes_wherever_it_lies(
@@ -88,7 +88,7 @@ def test_equal_input_equal_bytes_wherever_it_lies(
     (tmp_path / "run/tensorboard/events.of.another.host").write_bytes(b"x")
     moved = [tmp_path / file.name for file in files]
     about = {"license": "CC-BY-4.0", "authors": ["A. Nobody"]}
-    sharing.push(moved, str(tmp_path / "again"), **about)
+    bundles.push(moved, str(tmp_path / "again"), **about)
     assert content(tmp_path / "again") == content(made_bundle)
 
 
@@ -97,8 +97,8 @@ def test_a_stopped_run_goes_on_elsewhere_to_the_same_bytes(tmp_path: Path) -> No
     train_run(config, tmp_path / "whole", 60)
     with pytest.raises(Stop):
         train_run(config, tmp_path / "run", 60, tick=stop_at(30))
-    sharing.push([tmp_path / "run"], str(tmp_path / "there"), license="MIT")
-    assert sharing.verify_bundle(tmp_path / "there").status == "intact"
+    bundles.push([tmp_path / "run"], str(tmp_path / "there"), license="MIT")
+    assert bundles.verify_bundle(tmp_path / "there").status == "intact"
     train_run(config, tmp_path / "there/run", 60)
     logs = ("tensorboard",)
     kept = {k: v for k, v in content(tmp_path / "whole").items() if not k.startswith(logs)}
@@ -114,7 +114,7 @@ def test_a_stopped_run_goes_on_elsewhere_to_the_same_bytes(tmp_path: Path) -> No
 
 def test_a_run_that_goes_on_is_refused(files: list[Path], tmp_path: Path) -> None:
     with locked(files[2]), pytest.raises(ConflictError, match="another process") as error:
-        sharing.pack([files[2]], tmp_path / "x.tar")
+        bundles.pack([files[2]], tmp_path / "x.tar")
     assert error.value.exit_code == 7
     assert names(tmp_path) == []
 
@@ -124,14 +124,14 @@ def test_what_cannot_be_in_a_bundle(
 ) -> None:
     def refused(*paths: Path, words: str, **options: object) -> None:
         with pytest.raises(UsageError, match=words) as error:
-            sharing.pack(paths, tmp_path / "x.tar", **options)
+            bundles.pack(paths, tmp_path / "x.tar", **options)
         assert error.value.exit_code == 2
 
     (tmp_path / "notes").write_text("mine")
     (tmp_path / "other").mkdir()
     shutil.copy(files[0], tmp_path / "other" / files[0].name)
     shutil.copy(files[0], tmp_path / "other/manifest.json")
-    sharing.pack([files[0]], tmp_path / "good.tar")
+    bundles.pack([files[0]], tmp_path / "good.tar")
     refused(tmp_path / "notes", words="none of this project's files")
     refused(files[2] / "checkpoint.safetensors", words="folder of its run")
     refused(tmp_path / "good.tar", words="unpack it first")
@@ -157,8 +157,8 @@ def test_a_damaged_file_is_named_where_it_is_and_nothing_goes_out(
     (run / "policy.safetensors").unlink()
     for path, where in ((spoiled, spoiled), (run, run / "policy.safetensors")):
         for send in (
-            lambda p=path: sharing.pack([p], tmp_path / "x.tar"),
-            lambda p=path: sharing.push([p], str(tmp_path / "out"), license="MIT"),
+            lambda p=path: bundles.pack([p], tmp_path / "x.tar"),
+            lambda p=path: bundles.push([p], str(tmp_path / "out"), license="MIT"),
         ):
             with pytest.raises(DamagedError) as error:
                 send()
@@ -170,22 +170,22 @@ def test_it_needs_a_licence_and_must_not_give_the_machine_away(
     files: list[Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=r"licence.*--license"):
-        sharing.push(files[:1], str(tmp_path / "out"))
+        bundles.push(files[:1], str(tmp_path / "out"))
     private = tmp_path / "private"
     told = {"settings": {"file": "/home/alice/secret"}, "host": "box7"}
     PoliciesFile(make_policies(BOX_SPEC, 1), None, told).save(private)
     with pytest.raises(UsageError, match=r"'box7' .*path '/home/alice/secret'"):
-        sharing.push([private], str(tmp_path / "out"), license="MIT")
+        bundles.push([private], str(tmp_path / "out"), license="MIT")
     with pytest.raises(UsageError, match="user name 'alice'"):
-        sharing.push(files[:1], str(tmp_path / "out"), license="MIT", authors=["alice"])
+        bundles.push(files[:1], str(tmp_path / "out"), license="MIT", authors=["alice"])
     run = Path(shutil.copytree(files[2], tmp_path / "run"))
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"kind": "note", "step": 60, "text": "on box7"}\n')
     with pytest.raises(UsageError, match=r"host name 'box7' \(run/metrics.jsonl\)"):
-        sharing.push([run], str(tmp_path / "out"), license="MIT")
+        bundles.push([run], str(tmp_path / "out"), license="MIT")
     assert not (tmp_path / "out").exists()
     allow = ["/home/alice/secret", "alice", "box7"]
-    sharing.push([private], str(tmp_path / "out"), license="MIT", allow=allow)
+    bundles.push([private], str(tmp_path / "out"), license="MIT", allow=allow)
 
 
 # ------------------------------------------------------------------------------ the card
@@ -224,12 +224,12 @@ def test_the_card_names_datasets_by_their_ids_if_they_are_the_ones(
     image, tensors = decode("critic", files[0].read_bytes(), "x")
     critic = tmp_path / "critic"
     critic.write_bytes(encode("critic", {**image, "dataset": digest}, tensors))
-    sharing.push([critic], str(tmp_path / "out"), license="MIT", datasets=[folder])
+    bundles.push([critic], str(tmp_path / "out"), license="MIT", datasets=[folder])
     card = (tmp_path / "out/README.md").read_text()
     assert yaml.safe_load(card.split("---\n", 2)[1])["datasets"] == [NAME]
     assert f"| fitted to | `{digest}` | `{NAME}` |" in card
     with pytest.raises(IncompatibleError, match="nothing that is to be shared was made from"):
-        sharing.push(files[:1], str(tmp_path / "no"), license="MIT", datasets=[folder])
+        bundles.push(files[:1], str(tmp_path / "no"), license="MIT", datasets=[folder])
 
 
 HOSTILE = "x`|\n\n# Big\n\n<script>alert(1)</script>[a](javascript:b)\x1b[31m---\u202e"
@@ -238,7 +238,7 @@ HOSTILE = "x`|\n\n# Big\n\n<script>alert(1)</script>[a](javascript:b)\x1b[31m---
 def test_the_card_leaves_the_module_to_its_reader(tmp_path: Path) -> None:
     file = PoliciesFile(make_policies(BOX_SPEC, 1), EnvReference("Toy-v0", "toyenv"))
     file.save(tmp_path / "p")
-    sharing.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT")
+    bundles.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT")
     card = (tmp_path / "out/README.md").read_text("utf-8")
     assert "pbvf evaluate p --env MODULE:Toy-v0 --episodes 10\n" in card
 
@@ -249,7 +249,7 @@ def test_what_a_file_says_has_no_effect_on_its_card(tmp_path: Path) -> None:
     policies = make_policies(BOX_SPEC, 1)
     result = {HOSTILE: [1.0], "huge": [10**400]}
     PoliciesFile(policies, environment, {**origin, "result": result}).save(tmp_path / "p")
-    sharing.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT", allow=["/script"])
+    bundles.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT", allow=["/script"])
     card = (tmp_path / "out/README.md").read_text("utf-8")
     assert "\x1b" not in card
     assert "\u202e" not in card
@@ -402,15 +402,15 @@ def test_a_hostile_bundle_gets_no_name(name: str, theirs: Path, tmp_path: Path) 
     spoil, kind, words = CASES[name]
     spoil(theirs)
     with pytest.raises(kind, match=words) as error:
-        sharing.pull(str(theirs), str(tmp_path / "here/bundle"))
+        bundles.pull(str(theirs), str(tmp_path / "here/bundle"))
     assert str(tmp_path / "here") not in str(error.value)
     assert names(tmp_path / "here") == []
-    found = sharing.verify_bundle(theirs)
+    found = bundles.verify_bundle(theirs)
     if "limit" not in words:  # sizes are limited where files are fetched
         assert isinstance(found.error, kind)
     assert found.status in ("unsafe", "damaged", "unverified")
     with pytest.raises(PbvfError):
-        sharing.pack([theirs], tmp_path / "x.tar")
+        bundles.pack([theirs], tmp_path / "x.tar")
     assert not (tmp_path / "x.tar").exists()
 
 
@@ -420,10 +420,10 @@ def test_links_and_devices_are_unsafe(name: str, theirs: Path, tmp_path: Path) -
     (theirs / name).symlink_to(tmp_path / "elsewhere")
     for _ in range(2):
         with pytest.raises(UnsafeError):
-            sharing.pull(str(theirs), str(tmp_path / "here/bundle"))
+            bundles.pull(str(theirs), str(tmp_path / "here/bundle"))
         assert not (tmp_path / "here/bundle").exists()
         if name != "manifest.json":  # else it does not say that it is a bundle
-            assert sharing.verify_bundle(theirs).status == "unsafe"
+            assert bundles.verify_bundle(theirs).status == "unsafe"
         (theirs / name).unlink()
         os.mkfifo(theirs / name)
         if name == "run":
@@ -439,10 +439,10 @@ def test_no_flipped_byte_of_a_bundle_goes_unnoticed(theirs: Path) -> None:
             spoiled = bytearray(data)
             spoiled[at] ^= 1 << rng.randrange(8)
             (theirs / name).write_bytes(spoiled)
-            assert sharing.verify_bundle(theirs).status in ("damaged", "unsafe", "unverified")
+            assert bundles.verify_bundle(theirs).status in ("damaged", "unsafe", "unverified")
         (theirs / name).write_bytes(data)
     (theirs / "README.md").write_text("mine")
-    found = sharing.verify_bundle(theirs)
+    found = bundles.verify_bundle(theirs)
     assert (found.status, len(found.warnings)) == ("intact", 1)
     assert "edited" in found.warnings[0]
 
@@ -454,13 +454,13 @@ def test_a_signature_goes_along_and_can_be_asked_for(
     keys, other = make_keys(tmp_path / "lab"), make_keys(tmp_path / "other")
     sign_dataset(theirs, keys.private)
     assert check_signature(theirs, keys.public).fingerprint == keys.fingerprint
-    sharing.pack([theirs], tmp_path / "x.tar")
-    got = sharing.unpack(tmp_path / "x.tar", str(tmp_path / "here"), public_key=keys.public)
+    bundles.pack([theirs], tmp_path / "x.tar")
+    got = bundles.unpack(tmp_path / "x.tar", str(tmp_path / "here"), public_key=keys.public)
     assert got.signed_by == keys.fingerprint
     assert content(tmp_path / "here") == content(theirs)
     for source in (str(theirs), str(made_bundle)):
         with pytest.raises(UnsafeError, match="sign"):
-            sharing.pull(source, str(tmp_path / "no"), public_key=other.public)
+            bundles.pull(source, str(tmp_path / "no"), public_key=other.public)
     rewrite_manifest(theirs, lambda m: m["provenance"].update(license="MIT"))
     with pytest.raises(UnsafeError, match="another manifest"):
         check_signature(theirs, keys.public)
@@ -469,7 +469,7 @@ def test_a_signature_goes_along_and_can_be_asked_for(
 def test_several_runs_go_each_by_its_name(tmp_path: Path) -> None:
     for seed in (0, 1):
         train_run(run_config(evaluations=0, seed=seed), tmp_path / f"runs/seed-{seed}", 20)
-    sharing.push([tmp_path / "runs"], str(tmp_path / "out"), license="MIT")
+    bundles.push([tmp_path / "runs"], str(tmp_path / "out"), license="MIT")
     assert {name.partition("/")[0] for name in content(tmp_path / "out")} == {
         "README.md",
         "manifest.json",
@@ -481,5 +481,5 @@ def test_several_runs_go_each_by_its_name(tmp_path: Path) -> None:
 def test_loose_files_of_other_names_get_plain_ones(tmp_path: Path) -> None:
     critic, *_ = loose(tmp_path / "loose")
     odd = critic.rename(critic.with_name(".mon critic é.safetensors"))
-    sharing.push([odd], str(tmp_path / "out"), license="MIT")
+    bundles.push([odd], str(tmp_path / "out"), license="MIT")
     assert "mon-critic-.safetensors" in content(tmp_path / "out")

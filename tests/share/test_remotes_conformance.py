@@ -16,7 +16,7 @@ from pbvf_datasets.share.remotes import REMOTES, remote_at
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.transfer import pull
 from pbvf_offline.errors import DamagedError, NetworkError, PbvfError, UsageError
-from pbvf_runs import sharing
+from pbvf_runs.share import bundles
 from share_tools import NAME, largest
 
 SECRET = "s3cr3t"
@@ -119,16 +119,16 @@ def test_a_dataset_or_bundle_there_and_back(
     place: Place, remote: Remote, thing: Path, root: Path
 ) -> None:
     if isinstance(remote, WritableRemote | FolderRemote):
-        assert not sharing.push([thing], place.address).already_complete
-        assert sharing.push([thing], place.address).already_complete
+        assert not bundles.push([thing], place.address).already_complete
+        assert bundles.push([thing], place.address).already_complete
     else:
         with pytest.raises(UsageError, match="for pull alone"):
-            sharing.push([thing], place.address)
+            bundles.push([thing], place.address)
         for name, data in content(thing).items():
             place.put(name, data)
-    assert not sharing.pull(place.address, NAME).already_complete
+    assert not bundles.pull(place.address, NAME).already_complete
     assert content(root / NAME) == content(thing)
-    assert sharing.pull(place.address, NAME).already_complete
+    assert bundles.pull(place.address, NAME).already_complete
 
 
 def test_other_bytes_than_the_manifest_lists_never_arrive(
@@ -141,11 +141,11 @@ def test_other_bytes_than_the_manifest_lists_never_arrive(
         for name, whole in {**files, large: wrong}.items():
             place.put(name, whole)
         with pytest.raises((DamagedError, NetworkError)):
-            sharing.pull(place.address, NAME)
+            bundles.pull(place.address, NAME)
         assert not (root / NAME).exists()
         shutil.rmtree(root / "lab", ignore_errors=True)  # with what arrived
     place.put(large, data)
-    assert sharing.pull(place.address, NAME).digest
+    assert bundles.pull(place.address, NAME).digest
     assert content(root / NAME) == files
 
 
@@ -162,6 +162,6 @@ def test_an_interrupted_transfer_goes_on_where_it_was(
     (work / f"part-{hashlib.sha256(data).hexdigest()}").write_bytes(data[:half])
     with remote.open(large, half) as incoming:
         kept = incoming.start  # 0 where it cannot go on in the middle
-    arrived = sharing.pull(place.address, NAME)
+    arrived = bundles.pull(place.address, NAME)
     assert arrived.fetched == sum(map(len, files.values())) - kept
     assert content(root / NAME) == files

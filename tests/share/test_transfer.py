@@ -38,7 +38,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_runs import sharing
+from pbvf_runs.share import bundles
 from share_tools import NAME, SOMEBODY, licensed, loose, names, serving
 
 DATA = "data/main_data.hdf5"
@@ -60,7 +60,7 @@ def sizes_of(folder):
 def test_pull_over_http_is_the_same_folder_manifest_first(thing, root):
     told = []
     with serving(thing) as web:
-        arrived = sharing.pull(web.url + "/", NAME, progress=lambda *n: told.append(n))
+        arrived = bundles.pull(web.url + "/", NAME, progress=lambda *n: told.append(n))
         assert web.requests[0] == ("/manifest.json", None)
         assert content(root / NAME) == content(thing)
         assert names(root / "lab") == ["toy-v0"]
@@ -74,7 +74,7 @@ def test_pull_over_http_is_the_same_folder_manifest_first(thing, root):
         assert told[-1] == (total, total)
         assert [done for done, _ in told] == sorted(done for done, _ in told)
         before = len(web.requests)
-        again = sharing.pull(web.url, NAME)
+        again = bundles.pull(web.url, NAME)
         assert again.already_complete
         assert again.fetched == 0
         assert not any(path.startswith("/data") for path, _ in web.requests[before:])
@@ -335,16 +335,16 @@ def test_push_to_a_folder_and_pull_from_it_without_a_socket(thing, root, tmp_pat
 
     monkeypatch.setattr("socket.socket", no_network)
     target = tmp_path / "stick/deep/toy"
-    pushed = sharing.push([thing], str(target))
+    pushed = bundles.push([thing], str(target))
     assert content(target) == content(thing)
     assert names(target.parent) == ["toy"]
     assert pushed.remote == str(target)
     assert pushed.files == sizes_of(thing)
     assert pushed.sent == sum(sizes_of(thing).values())
-    assert sharing.push([thing], f"file://{target}").already_complete
-    sharing.pull(f"file://{target}/", NAME)
+    assert bundles.push([thing], f"file://{target}").already_complete
+    bundles.pull(f"file://{target}/", NAME)
     assert content(root / NAME) == content(thing)
-    assert sharing.push([NAME], str(target)).already_complete
+    assert bundles.push([NAME], str(target)).already_complete
 
 
 def test_push_to_a_folder_that_is_something_else(made, tmp_path):
@@ -696,22 +696,22 @@ def test_the_manifest_goes_last_and_an_interrupted_push_goes_on(thing, root, mem
     flaky = Flaky(monkeypatch, at=2)
     told = []
     with pytest.raises(NetworkError, match="cable") as error:
-        sharing.push([thing], "memory://lab/toy", progress=lambda *n: told.append(n))
+        bundles.push([thing], "memory://lab/toy", progress=lambda *n: told.append(n))
     assert error.value.exit_code == 10
     first = flaky.sent
     assert "manifest.json" not in stored(memory, "/lab/toy")
     with pytest.raises(UsageError, match="nothing that was pushed"):
-        sharing.pull("memory://lab/toy", NAME)
+        bundles.pull("memory://lab/toy", NAME)
     flaky.sent, flaky.at = [], None
-    pushed = sharing.push([thing], "memory://lab/toy")
+    pushed = bundles.push([thing], "memory://lab/toy")
     assert sorted(first + flaky.sent) == sorted(content(thing))
     assert flaky.sent[-1] == "manifest.json"
     assert pushed.sent == sum(sizes_of(thing)[name] for name in flaky.sent)
     assert stored(memory, "/lab/toy") == content(thing)
     flaky.sent = []
-    assert sharing.push([thing], "memory://lab/toy").already_complete
+    assert bundles.push([thing], "memory://lab/toy").already_complete
     assert flaky.sent == []
-    sharing.pull("memory://lab/toy", NAME)
+    bundles.pull("memory://lab/toy", NAME)
     assert content(root / NAME) == content(thing)
     assert told[-1][1] == sum(n for name, n in sizes_of(thing).items() if name != "manifest.json")
 
@@ -726,7 +726,7 @@ def test_places_without_whole_files_get_a_rename(thing, memory, monkeypatch):
         return put(self, source, target, **kwargs)
 
     monkeypatch.setattr(type(memory), "put_file", put_file)
-    sharing.push([thing], "memory://lab/toy")
+    bundles.push([thing], "memory://lab/toy")
     assert all(target.rpartition("/")[2].startswith(".part-") for target in targets)
     assert stored(memory, "/lab/toy") == content(thing)
 
@@ -754,10 +754,10 @@ def test_pushing_onto_another_dataset(made, memory, tmp_path, monkeypatch):
 
 def test_a_bundle_that_replaces_another_leaves_none_of_its_files(memory, tmp_path):
     files = loose(tmp_path / "loose")
-    sharing.push(files, "memory://toy", license="MIT")
+    bundles.push(files, "memory://toy", license="MIT")
     with pytest.raises(ConflictError, match="another bundle"):
-        sharing.push(files[:1], "memory://toy", license="MIT")
-    sharing.push(files[:1], "memory://toy", license="MIT", overwrite=True)
+        bundles.push(files[:1], "memory://toy", license="MIT")
+    bundles.push(files[:1], "memory://toy", license="MIT", overwrite=True)
     assert set(stored(memory, "/toy")) == {"README.md", "manifest.json", "toy-v0.safetensors"}
 
 

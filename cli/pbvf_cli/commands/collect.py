@@ -59,8 +59,12 @@ def collect(
     _check_combination(given, policy, base=base, policies=policies)
     place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
 
-    from pbvf_cli.shared.card_commands import collect_command
-    from pbvf_cli.shared.environments import named_environment, silence_gymnasium, warn_if_other
+    from pbvf_cli.shared.inputs.environments import (
+        named_environment,
+        silence_gymnasium,
+        warn_if_other,
+    )
+    from pbvf_cli.shared.outputs.card_commands import collect_command
     from pbvf_offline.policies.files import load_policies, single_policy
     from pbvf_offline.presets.offline import policy_defaults
     from pbvf_runs.collection import collect as collect_dataset
@@ -175,7 +179,7 @@ def _undecided(
 
 
 def _print(sink: Sink, result: CollectResult, config: EnvConfig) -> None:
-    from pbvf_cli.shared.environments import environment_payload
+    from pbvf_cli.shared.inputs.environments import environment_payload
 
     payload = {
         **as_payload(result, "returns"),

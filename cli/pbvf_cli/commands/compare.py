@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.commands.evaluate import Measurement
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
+from pbvf_cli.shared.inputs.policies import Source, open_policies
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.policies import Source, open_policies
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, estimate_text, number
@@ -19,7 +19,7 @@ from pbvf_offline.records import Defaults
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvConfig
-    from pbvf_runs.comparison import Comparison, Side
+    from pbvf_runs.compare.policies import Comparison, Side
 
 
 @command(
@@ -51,9 +51,9 @@ def compare(
 
     Architectures may differ. Intervals are over policies, so they need five on a side.
     """
-    from pbvf_cli.shared import environments
-    from pbvf_runs.comparison import compare_policies
-    from pbvf_runs.figures import check_format, draw_comparison, keep_figure
+    from pbvf_cli.shared.inputs import environments
+    from pbvf_runs.compare.figures import check_format, draw_comparison, keep_figure
+    from pbvf_runs.compare.policies import compare_policies
 
     environments.silence_gymnasium()
     if out is not None:
@@ -116,7 +116,7 @@ def _print(
     *,
     already_complete: bool,
 ) -> None:
-    from pbvf_cli.shared.environments import environment_payload
+    from pbvf_cli.shared.inputs.environments import environment_payload
 
     sides = tuple(zip(paths, (found.first, found.second), strict=True))
     payload = {

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.critics import refuse_unread
+from pbvf_cli.shared.inputs.critics import refuse_unread
+from pbvf_cli.shared.inputs.policies import Index, Source, Top, choose_policies, open_policies
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.policies import Index, Source, Top, choose_policies, open_policies
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
@@ -85,12 +85,12 @@ def evaluate(
     Of a dataset or run that is each distinct policy that acted in it, however short it did.
     With --critic the rank correlation is between its predictions and the mean discounted returns.
     """
-    from pbvf_cli.shared import environments
+    from pbvf_cli.shared.inputs import environments
     from pbvf_offline.rollout.evaluation import evaluate_policies
 
     environments.silence_gymnasium()
     if video is not None:
-        from pbvf_cli.shared.video import check_video
+        from pbvf_cli.shared.outputs.video import check_video
 
         values.output_file(video)
         check_video(video, overwrite=overwrite)
@@ -123,7 +123,7 @@ def evaluate(
 
     frames = None
     if video is not None:
-        from pbvf_cli.shared.video import record_video
+        from pbvf_cli.shared.outputs.video import record_video
 
         with Bar("filming", "frames", sink=sink) as bar:
             frames = record_video(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pbvf_cli.commands import fit_imagined as imagined
+from pbvf_cli.commands.parts import fit_imagined as imagined
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.curves import Curve
-from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.inputs.data import Data, open_data
 from pbvf_cli.shared.options import DeviceName, option
+from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import Critic, CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.curves import Curve
-from pbvf_cli.shared.data import Data, open_data
 from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.inputs.data import Data, open_data
 from pbvf_cli.shared.options import DeviceName, option
+from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken

@@ -33,10 +33,10 @@ def info(
     What it is, its content tells. Nothing in it is run. 'pbvf verify' checks it. Of several, and
     of a bundle, it shows what was made from which, by their digests.
     """
-    from pbvf_cli.shared import lineage as shared
     from pbvf_cli.shared.kinds import show
-    from pbvf_runs.kinds import kind_of
-    from pbvf_runs.lineage import lineage, things
+    from pbvf_cli.shared.outputs import lineage as shared
+    from pbvf_runs.share.kinds import kind_of
+    from pbvf_runs.share.lineage import lineage, things
 
     found = [kind_of(path) for path in paths]
     one = len(found) == 1

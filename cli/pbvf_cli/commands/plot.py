@@ -14,7 +14,7 @@ from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_runs.learning_curves import Curve, Group, Panel
+    from pbvf_runs.compare.learning_curves import Curve, Group, Panel
 
 
 class Statistic(StrEnum):
@@ -76,8 +76,8 @@ def plot(
 
     With five seeds or more a line has its 95 % bootstrap interval, with fewer each seed is drawn.
     """
-    from pbvf_runs.figures import check_format, draw_learning_curves, keep_figure
-    from pbvf_runs.learning_curves import curve_folders, natural_metric, panels, read_curve
+    from pbvf_runs.compare.figures import check_format, draw_learning_curves, keep_figure
+    from pbvf_runs.compare.learning_curves import curve_folders, natural_metric, panels, read_curve
 
     check_format(values.output_file(out))
     folders = curve_folders(runs)

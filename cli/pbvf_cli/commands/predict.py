@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.critics import load_evaluator, load_judge
+from pbvf_cli.shared.inputs.critics import load_evaluator, load_judge
+from pbvf_cli.shared.inputs.policies import Choice, Source, open_policies
 from pbvf_cli.shared.options import DeviceName, argument, option
-from pbvf_cli.shared.policies import Choice, Source, open_policies
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN

@@ -67,7 +67,7 @@ def report(
     What something is, its content tells. Nothing in it is run, and none of its texts becomes
     markup or script of the page.
     """
-    from pbvf_cli.shared.report_extras import climbed_again, filmed
+    from pbvf_cli.commands.parts.report_extras import climbed_again, filmed
     from pbvf_report.page import plotly_script, render, write_page
     from pbvf_report.sections import sections
 
@@ -121,7 +121,7 @@ def _sources(name: str, require_manifest: bool) -> Iterator[Source]:
     """
     from pbvf_cli.shared.kinds import KINDS
     from pbvf_report.sources import Source
-    from pbvf_runs.lineage import sources_of, things
+    from pbvf_runs.share.lineage import sources_of, things
 
     for thing in things(name):
         kind, path = thing.kind, thing.path
@@ -174,7 +174,7 @@ def _content(kind: str, path: Path, require_manifest: bool) -> dict[str, Any]:
 
 def _data(path: Path, require_manifest: bool) -> Trajectories | None:
     """Return the episodes of a dataset or run; None of a run that has none that can be named."""
-    from pbvf_cli.shared.data import open_data
+    from pbvf_cli.shared.inputs.data import open_data
     from pbvf_cli.shared.settings import SettingsTable
     from pbvf_runs.data import is_run
 

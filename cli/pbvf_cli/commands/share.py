@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import options, transfers, values
+from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
+from pbvf_cli.shared.outputs import transfers
 from pbvf_cli.shared.terminal.output import Sink
 
 Things = Annotated[
@@ -65,12 +66,12 @@ def push(
     files, a card and a manifest. It needs a licence, and its texts must not hold absolute paths,
     user or host names. All of it is verified first. The same command continues.
     """
-    from pbvf_runs import sharing
+    from pbvf_runs.share import bundles
 
     transfers.send(
         sink,
         remote,
-        lambda verifying, sending: sharing.push(
+        lambda verifying, sending: bundles.push(
             paths,
             remote,
             license=license_id,
@@ -103,12 +104,12 @@ def pull(
     The manifest comes first, and says whether it is a dataset or a bundle. It gets its name when
     every byte matches the manifest and every file was found to be what it says, and safe.
     """
-    from pbvf_runs import sharing
+    from pbvf_runs.share import bundles
 
     values.check_place(Path(name))
     transfers.fetch(
         sink,
-        lambda fetching: sharing.pull(
+        lambda fetching: bundles.pull(
             remote, name, overwrite=overwrite, public_key=public_key, progress=fetching
         ),
     )
@@ -133,12 +134,12 @@ def pack(
     A dataset goes as with 'pbvf dataset pack', everything else as a bundle, which is verified
     first (3, 4, 5).
     """
-    from pbvf_runs import sharing
+    from pbvf_runs.share import bundles
 
     values.output_file(file)
     transfers.write_archive(
         sink,
-        lambda verifying, packing: sharing.pack(
+        lambda verifying, packing: bundles.pack(
             paths,
             file,
             license=license_id,
@@ -169,13 +170,13 @@ def unpack(
     sink: Sink,
 ) -> None:
     """Take what is in a tar file made by pack, after a check of every byte."""
-    from pbvf_runs import sharing
+    from pbvf_runs.share import bundles
 
     if out is not None:
         values.check_place(Path(out))
     transfers.read_archive(
         sink,
-        lambda unpacking: sharing.unpack(
+        lambda unpacking: bundles.unpack(
             file, out, overwrite=overwrite, public_key=public_key, progress=unpacking
         ),
     )
@@ -183,6 +184,6 @@ def unpack(
 
 def _what(paths: list[str]) -> str:
     """Return what the result is a name of."""
-    from pbvf_runs.kinds import kind_of
+    from pbvf_runs.share.kinds import kind_of
 
     return "dataset" if len(paths) == 1 and kind_of(paths[0])[0] == "dataset" else "bundle"

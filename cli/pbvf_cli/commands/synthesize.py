@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.critics import load_evaluator, refuse_unread, warn_if_other_than
-from pbvf_cli.shared.curves import Curve
+from pbvf_cli.shared.inputs.critics import load_evaluator, refuse_unread, warn_if_other_than
 from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import CurveLoggers, Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, as_payload, number
@@ -99,7 +99,7 @@ def synthesize(
 
     torch_device = devices.torch_device(device)
 
-    from pbvf_cli.shared import environments
+    from pbvf_cli.shared.inputs import environments
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
     from pbvf_offline.synthesis.settings import evaluation_defaults
@@ -249,7 +249,7 @@ def _states(dataset: str, critic: CriticFile, *, require_manifest: bool) -> tupl
     Raises:
         IncompatibleError: It is of another environment than the critic.
     """
-    from pbvf_cli.shared.environments import refuse_other_family
+    from pbvf_cli.shared.inputs.environments import refuse_other_family
     from pbvf_datasets import load_dataset
 
     data = load_dataset(dataset, require_manifest=require_manifest)

@@ -131,8 +131,8 @@ def train_online(
     rights = Rights(license=license_id, authors=tuple(author or ()))
     _refuse_export(export_dataset, rights, seeds=seeds, run=run)
 
-    from pbvf_cli.shared.environments import silence_gymnasium
-    from pbvf_cli.shared.run_report import print_run, print_seeds
+    from pbvf_cli.commands.parts.run_report import print_run, print_seeds
+    from pbvf_cli.shared.inputs.environments import silence_gymnasium
     from pbvf_offline.presets.paper import paper_steps, steps_source
     from pbvf_runs.folder import stored_run_seed
     from pbvf_runs.loggers import DEFAULT
@@ -212,7 +212,7 @@ def _environment(
     table: SettingsTable, place: values.EnvOptions, file: Path | None, base: PoliciesFile | None
 ) -> EnvConfig:
     """Return the environment; what was not given of it is as in the file of ``--base``."""
-    from pbvf_cli.shared.environments import named_environment, warn_if_other
+    from pbvf_cli.shared.inputs.environments import named_environment, warn_if_other
 
     references = [] if base is None or file is None else [(base.environment, file)]
     config = named_environment(place, references)
@@ -360,7 +360,7 @@ def _exported(
     if dataset is None:
         return result
 
-    from pbvf_cli.shared.card_commands import train_online_command
+    from pbvf_cli.shared.outputs.card_commands import train_online_command
     from pbvf_runs.export import export_dataset
 
     command = train_online_command(result, dataset, rights["license"], rights["authors"], base=base)

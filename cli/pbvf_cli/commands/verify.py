@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pbvf_cli.shared import lineage as shared
 from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
+from pbvf_cli.shared.outputs import lineage as shared
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import IncompatibleError, PbvfError, UnsafeError
 
 if TYPE_CHECKING:
     from pbvf_datasets.inspect.findings import Verification
-    from pbvf_runs.lineage import Tie
+    from pbvf_runs.share.lineage import Tie
 
 _SEVERITY: Final = ("intact", "unverified", "damaged", "unsafe")
 
@@ -50,7 +50,7 @@ def verify(
     unverified, 3 damaged, 4 unsafe, 5 of a form that cannot be checked, or made from other data
     or files than those given with it.
     """
-    from pbvf_runs.kinds import kind_of
+    from pbvf_runs.share.kinds import kind_of
 
     kinds = [kind_of(path) for path in paths]
     found = [_verified(kind, place, sink) for kind, place in kinds]
@@ -86,7 +86,7 @@ def _verified(kind: str, place: Path, sink: Sink) -> Verification:
 
 
 def _ties(paths: list[str]) -> list[Tie]:
-    from pbvf_runs.lineage import lineage, things
+    from pbvf_runs.share.lineage import lineage, things
 
     return lineage([thing for path in paths for thing in things(path)])
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_experiments.lqr.figure import EXTENT, from_lines
-from pbvf_runs.figures import BLUE, RED, new_figure, save_figure, shared_legend
+from pbvf_runs.compare.figures import BLUE, RED, new_figure, save_figure, shared_legend
 
 LOWEST = 0.1
 """Quantile of the true returns below which colours stop."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_experiments.offline.settings import EVALUATION, IMAGINED, OFFLINE_RL, SEARCH
-from pbvf_runs.figures import BLUE, ORANGE, RED, new_figure, save_figure
+from pbvf_runs.compare.figures import BLUE, ORANGE, RED, new_figure, save_figure
 
 _NAMES = {
     "default": "PSVF of the data",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pbvf_experiments.online.cells import OnlineCell, leaves_bonus_out, stored_runs
 from pbvf_experiments.plots import SHADING, draw_band, seeds_in_words
-from pbvf_runs.figures import (
+from pbvf_runs.compare.figures import (
     BLUE,
     GREEN,
     ORANGE,

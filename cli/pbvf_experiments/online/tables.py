@@ -13,7 +13,7 @@ from pbvf_experiments.online.cells import (
     stored_runs,
 )
 from pbvf_experiments.paper_results import agrees, paper_result
-from pbvf_runs.statistics import interval
+from pbvf_runs.compare.statistics import interval
 
 Row = dict[str, float | str | None]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import options, transfers, values
+from pbvf_cli.shared import options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
+from pbvf_cli.shared.outputs import transfers
 from pbvf_cli.shared.terminal.output import Sink
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.critics import load_judge
+from pbvf_cli.shared.inputs.critics import load_judge
+from pbvf_cli.shared.inputs.policies import Index, Source, Top, choose_policies, open_policies
 from pbvf_cli.shared.options import DeviceName, option
-from pbvf_cli.shared.policies import Index, Source, Top, choose_policies, open_policies
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_cli.shared.policies import Choice
+    from pbvf_cli.shared.inputs.policies import Choice
     from pbvf_offline.policies.spec import PolicySpec
 
 Format = Literal["policies", "torch", "onnx"]

@@ -116,7 +116,7 @@ def import_policies(
     place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
     config = place.config()
 
-    from pbvf_cli.shared.environments import silence_gymnasium
+    from pbvf_cli.shared.inputs.environments import silence_gymnasium
     from pbvf_offline.exchange.importer import import_weights
     from pbvf_offline.exchange.interpret import ImportSettings
     from pbvf_offline.exchange.weight_files import numbers_or_name

@@ -1,7 +1,7 @@
 """The kinds of things that this project writes: how each is told, checked and shown.
 
-:func:`pbvf_runs.kinds.kind_of` tells what a path holds. A new kind is an entry of :data:`KINDS`,
-and where no tensor file's header tells it a line there.
+:func:`pbvf_runs.share.kinds.kind_of` tells what a path holds. A new kind is an entry of
+:data:`KINDS`, and where no tensor file's header tells it a line there.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ KINDS: Final = {
     "dataset": Kind(f"{_HERE}.dataset:show", "pbvf_datasets.inspect.verify_dataset:verify_dataset"),
     "run": Kind(f"{_HERE}.runs:show", "pbvf_runs.verify:verify_run"),
     "runs": Kind(f"{_HERE}.runs:show_several", "pbvf_runs.verify:verify_runs"),
-    "bundle": Kind(f"{_HERE}.sharing:show_bundle", "pbvf_runs.sharing:verify_bundle"),
-    "archive": Kind(f"{_HERE}.sharing:show_archive", "pbvf_runs.sharing:verify_archive"),
+    "bundle": Kind(f"{_HERE}.sharing:show_bundle", "pbvf_runs.share.bundles:verify_bundle"),
+    "archive": Kind(f"{_HERE}.sharing:show_archive", "pbvf_runs.share.bundles:verify_archive"),
     "signature": Kind(f"{_HERE}.sharing:show_signature", f"{_HERE}.sharing:verify_signature"),
     "critic": Kind(f"{_HERE}.learned:show_critic", _FILE),
     "model": Kind(f"{_HERE}.learned:show_model", _FILE),
@@ -79,7 +79,7 @@ def show(kind: str, path: Path) -> Shown:
     Raises:
         PbvfError: It cannot be read.
     """
-    from pbvf_runs.lineage import sources_of
+    from pbvf_runs.share.lineage import sources_of
 
     shown = KINDS[kind].show(path)
     sources = sources_of(kind, shown.payload)

@@ -78,7 +78,7 @@ def show(policies: Path) -> Shown:
 
 def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:
     """Return where policies came from, without what is long."""
-    from pbvf_runs.lineage import ORIGINS
+    from pbvf_runs.share.lineage import ORIGINS
 
     rows = []
     for name, value in loaded.origin.items():

@@ -23,7 +23,7 @@ def show_archive(path: Path) -> Shown:
     Raises:
         PbvfError: It is no archive that pack made.
     """
-    from pbvf_runs.sharing import look_inside
+    from pbvf_runs.share.bundles import look_inside
 
     inside = look_inside(path)
     size = path.stat().st_size
@@ -114,7 +114,7 @@ def show_signature(path: Path) -> Shown:
     from pbvf_datasets.format.manifest import read_plain
     from pbvf_datasets.format.schema import MANIFEST_FILE
     from pbvf_datasets.share.forms import form_of
-    from pbvf_runs.sharing import forms
+    from pbvf_runs.share.bundles import forms
 
     manifest = path.parent / MANIFEST_FILE
     data = read_plain(manifest)

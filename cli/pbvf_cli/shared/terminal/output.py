@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pbvf_cli.shared.settings import Setting
-    from pbvf_runs.statistics import Estimate
+    from pbvf_runs.compare.statistics import Estimate
 
 _PREFIXES = ("B", "kB", "MB", "GB", "TB")
 _live: list[Console] = []  # of the progress bar on screen, which redraws below what it prints

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pbvf_cli.shared.terminal.output import Sink, number
 
 if TYPE_CHECKING:
+    from pbvf_runs.compare.statistics import Interval
     from pbvf_runs.records import Evaluation, RunConfig, RunResult
-    from pbvf_runs.statistics import Interval
 
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of a run, for the table that people read
 _RETURNS = {
@@ -52,7 +52,7 @@ def _payload(result: RunResult, source: str) -> dict[str, Any]:
 
 
 def _setup(config: RunConfig, source: str) -> dict[str, Any]:
-    from pbvf_cli.shared.environments import environment_payload
+    from pbvf_cli.shared.inputs.environments import environment_payload
 
     settings = config.settings.to_dict()
     del settings["seed"]
@@ -165,7 +165,7 @@ def print_seeds(
 
 def _over(values: Sequence[float | None]) -> Interval | None:
     """Return the statistics over seeds; None where one of them has no value."""
-    from pbvf_runs.statistics import interval
+    from pbvf_runs.compare.statistics import interval
 
     numbers = [value for value in values if value is not None]
     return interval(numbers) if len(numbers) == len(values) else None

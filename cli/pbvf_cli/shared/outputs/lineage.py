@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pbvf_runs.lineage import Tie
+    from pbvf_runs.share.lineage import Tie
 
 HEADER = ("what", "how", "made from", "which is")
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, shorten
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_runs.compare.statistics import STATISTICS, Estimate, estimate
 from pbvf_runs.data import is_run, run_config, run_progress, runs_in
 from pbvf_runs.loggers import METRICS_FILE, SETTINGS
 from pbvf_runs.records import Evaluation, StoredConfig
-from pbvf_runs.statistics import STATISTICS, Estimate, estimate
 
 _EPISODES: Final = 10  # of the perturbed policies, over which a point is the mean
 _POINTS: Final = 100  # of a line through them
@@ -290,7 +290,7 @@ def panels(curves: Sequence[Curve], metric: str, statistic: str) -> list[Panel]:
     Args:
         curves: Curves of one metric.
         metric: A name of :data:`METRICS`.
-        statistic: A name of :data:`pbvf_runs.statistics.STATISTICS`.
+        statistic: A name of :data:`pbvf_runs.compare.statistics.STATISTICS`.
 
     Raises:
         UsageError: The same seed is in a group twice, which would make it look surer than it is.

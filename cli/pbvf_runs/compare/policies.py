@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
-from pbvf_runs.statistics import (
+from pbvf_runs.compare.statistics import (
     Estimate,
     estimate,
     interquartile_mean,

@@ -10,7 +10,7 @@ from pbvf_offline.errors import IncompatibleError
 if TYPE_CHECKING:
     import torch
 
-    from pbvf_cli.shared.policies import GivenPolicies
+    from pbvf_cli.shared.inputs.policies import GivenPolicies
     from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
@@ -52,7 +52,7 @@ def warn_if_other_than(
     critic: CriticFile, environment: EnvReference | None, where: Path | str
 ) -> None:
     """Warn where policies of a file ``where`` come from another environment than a critic."""
-    from pbvf_cli.shared.environments import warn_if_other
+    from pbvf_cli.shared.inputs.environments import warn_if_other
 
     if critic.context.environment is not None:
         warn_if_other(critic.context.environment, [(environment, Path(where))])

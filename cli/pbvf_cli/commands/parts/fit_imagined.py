@@ -17,8 +17,8 @@ from pbvf_offline.fit.rounds import RoundSettings, round_defaults
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
-    from pbvf_cli.shared.curves import Curve
-    from pbvf_cli.shared.data import Data
+    from pbvf_cli.shared.inputs.data import Data
+    from pbvf_cli.shared.outputs.curves import Curve
     from pbvf_offline.fit.loop import Fit
     from pbvf_offline.fit.rounds import Round
     from pbvf_offline.fit.settings import FitSettings

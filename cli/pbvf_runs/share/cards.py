@@ -21,7 +21,7 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import PbvfError
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Defaults
-from pbvf_runs.lineage import Source, Thing, lineage
+from pbvf_runs.share.lineage import Source, Thing, lineage
 
 _MOST: Final = 400  # characters of a value
 _SHOWN: Final = 20  # numbers of a list

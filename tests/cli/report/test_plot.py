@@ -11,9 +11,9 @@ import pytest
 
 from cli_tools import make, pbvf
 from pbvf_cli.commands.plot import MetricName, Statistic
-from pbvf_runs.learning_curves import METRICS
+from pbvf_runs.compare.learning_curves import METRICS
+from pbvf_runs.compare.statistics import STATISTICS, estimate, interquartile_mean
 from pbvf_runs.loggers import METRICS_FILE
-from pbvf_runs.statistics import STATISTICS, estimate, interquartile_mean
 from pbvf_runs.train import train_run
 from run_tools import Stop, StopSoon, given_policy, run_config
 

@@ -35,10 +35,10 @@ from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError, printa
 from pbvf_offline.io.durable import make_folders, resource_error, resource_errors
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.reading import open_regular
-from pbvf_runs.cards import bundle_card
 from pbvf_runs.folder import PORTABLE, portable_files
-from pbvf_runs.kinds import kind_of
-from pbvf_runs.lineage import Thing, lineage, things
+from pbvf_runs.share.cards import bundle_card
+from pbvf_runs.share.kinds import kind_of
+from pbvf_runs.share.lineage import Thing, lineage, things
 from pbvf_runs.verify import verify_run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import spec_for_env
-from pbvf_runs.statistics import estimate, interquartile_mean
+from pbvf_runs.compare.statistics import estimate, interquartile_mean
 
 VARIED = "toyenv:ToyVaried-v0"  # the length of an episode depends on its seed
 

@@ -336,8 +336,8 @@ def test_films_go_into_the_page(at: Path, tmp_path: Path, monkeypatch: pytest.Mo
         played.append(len(policies))
         path.write_bytes(config.name.encode())
 
-    monkeypatch.setattr("pbvf_cli.shared.video.check_video", lambda *_, **__: None)
-    monkeypatch.setattr("pbvf_cli.shared.video.record_video", film)
+    monkeypatch.setattr("pbvf_cli.shared.outputs.video.check_video", lambda *_, **__: None)
+    monkeypatch.setattr("pbvf_cli.shared.outputs.video.record_video", film)
     pbvf("report", "grown", "--video", "--env", "toyenv:ToyDrift-v0", "--out", out, "-q").ok()
     (address,) = (a["src"] for t, a in Page(out).tags if t == "video")
     assert (played, base64.b64decode(str(address).split(",")[1])) == ([1], b"toyenv:ToyDrift-v0")

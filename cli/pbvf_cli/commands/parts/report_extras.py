@@ -108,9 +108,9 @@ def filmed(source: Source, env: str | None, sink: Sink) -> Source:
         UnsafeError: The environment that the file names is not registered here.
         ResourceError: The machine cannot render.
     """
-    from pbvf_cli.shared import environments
+    from pbvf_cli.shared.inputs import environments
+    from pbvf_cli.shared.outputs.video import check_video, record_video
     from pbvf_cli.shared.values import EnvOptions
-    from pbvf_cli.shared.video import check_video, record_video
 
     file = source.policies
     if file is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pbvf_cli.shared.data import open_data
+from pbvf_cli.shared.inputs.data import open_data
 from pbvf_cli.shared.options import argument, counting, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import IncompatibleError, UsageError

@@ -13,12 +13,12 @@ import numpy as np
 from pbvf_offline.errors import UsageError, shorten
 from pbvf_offline.exchange.output import already_written
 from pbvf_offline.io.durable import write_file
-from pbvf_runs.learning_curves import METRICS
-from pbvf_runs.statistics import FEWEST, STATISTICS
+from pbvf_runs.compare.learning_curves import METRICS
+from pbvf_runs.compare.statistics import FEWEST, STATISTICS
 
 if TYPE_CHECKING:
-    from pbvf_runs.comparison import Comparison
-    from pbvf_runs.learning_curves import Group, Panel
+    from pbvf_runs.compare.learning_curves import Group, Panel
+    from pbvf_runs.compare.policies import Comparison
 
 BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -142,8 +142,8 @@ def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -
 
     Args:
         panels: What to draw.
-        metric: A name of :data:`pbvf_runs.learning_curves.METRICS`.
-        statistic: A name of :data:`pbvf_runs.statistics.STATISTICS`.
+        metric: A name of :data:`pbvf_runs.compare.learning_curves.METRICS`.
+        statistic: A name of :data:`pbvf_runs.compare.statistics.STATISTICS`.
     """
     shown = METRICS[metric]
     columns = min(_MOST_COLUMNS, len(panels))

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pbvf_offline.errors import PbvfError
 from pbvf_offline.io.reading import file_digest
-from pbvf_runs.kinds import kind_of
 from pbvf_runs.records import POLICY_FILE, StoredConfig, StoredResult
+from pbvf_runs.share.kinds import kind_of
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _DATA: Final = ("dataset", "run")

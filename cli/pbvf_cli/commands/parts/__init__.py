@@ -1,0 +1,1 @@
+"""Parts of single commands that are too long for the command's own module."""

@@ -1,0 +1,1 @@
+"""What commands take: data to learn from, policies, critics, environments."""

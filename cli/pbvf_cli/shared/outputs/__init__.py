@@ -1,0 +1,1 @@
+"""What commands make beside their result: films, curves, transfers, lineage, lines of cards."""

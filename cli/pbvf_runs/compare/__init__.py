@@ -1,0 +1,1 @@
+"""Statistics over seeds and policies, learning curves, and the figures of both."""
