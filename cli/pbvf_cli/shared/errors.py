@@ -179,7 +179,7 @@ def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
             if debug or code == BUG:
                 say("".join(traceback.format_exception(error)).rstrip())
             stopped = isinstance(error, Stopped | KeyboardInterrupt | typer.Abort)
-            say(one_line(text) if stopped else f"error: {one_line(text)}")
+            note_line(one_line(text) if stopped else f"error: {one_line(text)}")
         return code
 
 

@@ -157,6 +157,7 @@ def split(
         raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
 
     from pbvf_datasets.format.identity import stored_settings
+    from pbvf_datasets.format.schema import datasets_root
     from pbvf_datasets.write.edit import split as split_dataset
 
     usual = SplitSettings(fractions, given.get("names", ()))
@@ -192,19 +193,18 @@ def split(
         "seconds": sum(result.seconds for result in results),
         "already_complete": all(result.already_complete for result in results),
     }
-    header = ("part", "episodes", "steps", "policies", "return", "path")
+    header = ("part", "episodes", "steps", "policies", "return")
     lines = [
         (
             result.dataset,
             *(f"{count:,}" for count in (result.episodes, result.steps, result.policies)),
             return_range(result.returns),
-            str(result.path),
         )
         for result in results
     ]
     sink.result(
         payload,
-        [("seed", str(settings.seed)), ("by", settings.by)],
+        [("datasets in", str(datasets_root())), ("seed", str(settings.seed)), ("by", settings.by)],
         table=(header, lines),
         place=", ".join(result.dataset for result in results),
     )

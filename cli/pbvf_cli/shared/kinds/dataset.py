@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pbvf_cli.shared.terminal.layout import CommandText
 from pbvf_cli.shared.terminal.output import Shown, number, pairs, size_text
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
             ("seed", "not known" if seed is None else str(seed)),
             ("warm-up steps", f"{provenance['warmup_steps']:,}, not stored"),
             ("settings", _settings(provenance["settings"])),
-            ("command", provenance.get("command") or "-"),
+            ("command", CommandText(provenance.get("command") or "-")),
         ]
         sources = [f"{s['id']} ({s['episodes']:,} episodes)" for s in provenance.get("sources", ())]
         if sources:

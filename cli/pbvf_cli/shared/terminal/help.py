@@ -9,7 +9,13 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pbvf_cli.shared.terminal.layout import LEAST_WIDTH, USUAL_WIDTH, definitions, wrap
+from pbvf_cli.shared.terminal.layout import (
+    LEAST_WIDTH,
+    USUAL_WIDTH,
+    CommandText,
+    definitions,
+    wrap,
+)
 
 _WIDEST: Final = 100
 _TERM: Final = 30
@@ -62,5 +68,6 @@ def _write(command: Any, ctx: Any, commands: Mapping[str, str]) -> None:
     for title, rows in panels.items():
         lines += [*wrap(f"{title}:", width), *definitions(rows, width, term=_TERM), ""]
     if command.epilog:
-        lines += command.epilog.split("\n\n")  # examples, which are to be copied
+        title, *examples = command.epilog.split("\n\n")
+        lines += [title, *(line for text in examples for line in wrap(CommandText(text), width))]
     typer.echo("\n".join(lines))  # at once, as typer's own form does: then it is no error's text

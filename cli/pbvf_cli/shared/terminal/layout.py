@@ -1,12 +1,14 @@
 """Tables and paragraphs as lines of text, for any width.
 
 Words are never broken: an id, a path or a digest that is longer than its column stands on a line
-of its own, so that a terminal gives it back in one piece. Without a width nothing is folded.
+of its own, further left if it has to, so that a terminal gives it back in one piece. Without a
+width nothing is folded. A command that is folded can still be pasted into a shell.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final, TextIO
@@ -17,7 +19,15 @@ LEAST_WIDTH: Final = 20
 
 _SHORT: Final = 12  # a cell of so few characters is not folded: a number and its unit, say
 _GAPS: Final = (3, 2)  # between columns; the narrow one where the wide one does not fit
+_GOES_ON: Final = " \\"  # ends a line of a command that goes on below
+_INDENT: Final = "  "
 _SHARES: Final = (2, 3, 4, 5)  # parts of the width that a word may need before it is too long
+
+
+class CommandText(str):
+    """A command line for a shell; where it is folded, its lines end with a backslash."""
+
+    __slots__ = ()
 
 
 def given_width() -> int | None:
@@ -42,8 +52,30 @@ def wrap(text: str, width: int | None) -> list[str]:
     """Return the lines of a paragraph, one at least; words are never broken."""
     if width is None:
         return [text]
+    if isinstance(text, CommandText):
+        return _command_lines(text, width)
     lines = textwrap.wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
     return lines or [""]
+
+
+def _command_lines(text: CommandText, width: int) -> list[str]:
+    try:
+        words = [shlex.quote(word) for word in shlex.split(text)]
+    except ValueError:  # a file told it, and it is no command line
+        return wrap(str(text), width)
+    room = width - len(_GOES_ON)
+    lines = [""]
+    for number, word in enumerate(words):
+        value = words[number + 1 : number + 2] if word.startswith("--") else []
+        # An option and its value stay together where they fit.
+        both = word if not value or value[0].startswith("--") else f"{word} {value[0]}"
+        wanted = both if len(both) + len(_INDENT) <= room else word
+        if lines[-1].strip() and len(lines[-1]) + 1 + len(wanted) > room:
+            lines[-1] += _GOES_ON
+            lines.append(_INDENT + word)
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
 
 
 def table(
@@ -67,11 +99,12 @@ def table(
     gap = next(fitting, gaps[-1])
     widths = _widths(cells, room, gap)
     if widths is None:
+        assert width is not None  # else there is room for all columns
         return [], list(_blocks(header, rows, width))
-    lines = [line for row in rows for line in _row(row, widths, gap)]
+    lines = [line for row in rows for line in _row(row, widths, gap, room)]
     if header is None:
         return [], lines
-    top = _row(header, widths, gap)
+    top = _row(header, widths, gap, room)
     rule = "─" * (sum(widths) + gap * (len(widths) - 1))
     return [" " * margin + line for line in [*top, rule]], [" " * margin + line for line in lines]
 
@@ -107,35 +140,43 @@ def _least(cell: str, longest: int) -> int:
     return max((len(word) for word in cell.split() if len(word) <= longest), default=_SHORT)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], gap: int) -> list[str]:
-    """Return the lines of a row; cells after a word that is too long begin below it."""
+def _row(cells: Sequence[str], widths: Sequence[int], gap: int, room: int | None) -> list[str]:
+    """Return the lines of a row.
+
+    A word that is longer than its column begins further left where it would not fit into ``room``
+    otherwise. Cells after such a word begin below it.
+    """
     lines: list[str] = []
     top = at = 0
     for cell, width in zip(cells, widths, strict=False):
-        parts = wrap(cell, width)
-        for number, part in enumerate(parts, start=top):
+        number = top
+        for part in wrap(cell, width):
+            start = at if room is None else max(min(at, room - len(part)), 0)
+            if start < at:
+                while any(len(line) + gap > start for line in lines[number : number + 1] if line):
+                    number += 1
             lines += [""] * (number + 1 - len(lines))
             if part:
-                lines[number] = lines[number].ljust(at) + part
-        top += max((k + 1 for k, part in enumerate(parts) if len(part) > width), default=0)
+                lines[number] = lines[number].ljust(start) + part
+            number += 1
+            if len(part) > width:
+                top = number
         at += width + gap
     return lines or [""]
 
 
 def _blocks(
-    header: Sequence[str] | None, rows: Sequence[Sequence[str]], width: int | None
+    header: Sequence[str] | None, rows: Sequence[Sequence[str]], room: int
 ) -> Iterator[str]:
     for number, row in enumerate(rows):
         if header is None:
             yield row[0]
             for cell in row[1:]:
-                yield from (
-                    "  " + line for line in wrap(cell, None if width is None else width - 2)
-                )
+                yield from _row(("", cell), (0, room - 2), 2, room)
             continue
         if number:
             yield ""
-        yield from table(None, list(zip(header, row, strict=False)), width)[1]
+        yield from table(None, list(zip(header, row, strict=False)), room)[1]
 
 
 def definitions(rows: Sequence[tuple[str, str]], width: int, *, term: int) -> list[str]:
@@ -148,4 +189,5 @@ def definitions(rows: Sequence[tuple[str, str]], width: int, *, term: int) -> li
     """
     widest = max((len(name) for name, _ in rows if len(name) <= term), default=0)
     widths = (widest, max(width - widest - 4, LEAST_WIDTH))
-    return ["  " + line if line else "" for row in rows for line in _row(row, widths, 2)]
+    lines = (line for row in rows for line in _row(row, widths, 2, width - 2))
+    return ["  " + line if line else "" for line in lines]

@@ -40,12 +40,20 @@ def say(text: str) -> None:
 
 
 def note_line(text: str) -> None:
-    """Write one line to stderr, above a progress bar if one is on screen."""
+    """Write one line to stderr, above a progress bar if one is on screen.
+
+    On a terminal it is folded between words.
+    """
     if _live:
         with contextlib.suppress(OSError):
-            _live[-1].print(text, markup=False, highlight=False, soft_wrap=True)
+            _live[-1].print(_folded(text), markup=False, highlight=False, soft_wrap=True)
     else:
-        say(text)
+        say(_folded(text))
+
+
+def _folded(text: str) -> str:
+    width = layout.terminal_width(sys.stderr) if is_terminal(sys.stderr) else None
+    return "\n".join(layout.wrap(text, width))
 
 
 def take_live(console: Console) -> None:
@@ -196,7 +204,7 @@ class Sink:
         if self._held is None:
             note_line(one_line(text))
         else:
-            self._held += "\n" + one_line(text)
+            self._held += "\n" + _folded(one_line(text))
 
     def settings(self, title: str, settings: Sequence[Setting]) -> None:
         """Show the settings, and where each comes from, when work begins."""
@@ -259,7 +267,7 @@ def _table(
     stream: TextIO,
 ) -> str:
     """Return a table for a stream: as wide as it needs to be where nobody looks."""
-    cells = [tuple(one_line(cell) for cell in row) for row in rows]
+    cells = [tuple(_cell(cell) for cell in row) for row in rows]
     terminal = is_terminal(stream)
     top, lines = layout.table(header, cells, layout.terminal_width(stream) if terminal else None)
     if title is not None:
@@ -267,6 +275,11 @@ def _table(
     if terminal and os.environ.get("TERM") not in (None, "", "dumb", "unknown"):
         top = [line if set(line) <= {" ", "─"} else f"\x1b[1m{line}\x1b[0m" for line in top]
     return "\n".join(line.rstrip() for line in [*top, *lines])
+
+
+def _cell(text: str) -> str:
+    line = one_line(text)
+    return layout.CommandText(line) if isinstance(text, layout.CommandText) else line
 
 
 def is_terminal(stream: TextIO) -> bool:
