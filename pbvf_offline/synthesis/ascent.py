@@ -10,6 +10,7 @@ A critic that reads fingerprints is climbed by policies of any architecture.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pbvf_offline.critics.trust_region import TrustRegion, shrink
 from pbvf_offline.critics.views import ThetaView
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.seeding import Stream, generator
@@ -104,9 +106,9 @@ def synthesize(
     starts climb for each policy on fewer states; from halfway on only the one with the
     highest objective goes on, with a fresh optimiser, and the step is chosen among those
     that follow. With candidates, that is done for as many equal parts of the starts, and the
-    candidate that the judge likes best is kept. There the learning rate is for policies of
-    the dataset's architecture; for others it goes with the fourth root of the number of
-    parameters, inversely.
+    candidate that the judge likes best is kept. Where the critic reads what policies do,
+    the learning rate is for linear policies; for others it goes with the fourth root of the
+    number of parameters, inversely.
 
     Args:
         file: The critic.
@@ -364,7 +366,8 @@ class _Climb:
             return _ConfinedAdam(start, settings.lr, file.context.region, settings.radius)
         spec = self._critic.config.spec
         # Many parameters turn the same output with smaller steps each.
-        lr = settings.lr * (file.spec.size / spec.size) ** 0.25
+        linear = dataclasses.replace(spec, hidden=(), family=DEFAULT_FAMILY)
+        lr = settings.lr * (linear.size / spec.size) ** 0.25
         return _DrawnBackAdam(start, lr, lambda theta: file.distance(theta, spec), settings.radius)
 
     def keep(self, rows: torch.Tensor) -> None:

@@ -61,7 +61,8 @@ class SynthesisSettings(Record):
     lr: Annotated[
         float,
         setting(
-            "Learning rate of the policies' parameters.",
+            "Learning rate of the policies' parameters. Where the critic reads actions, that of "
+            "linear policies; others have less, the more parameters they have.",
             paper="appendix: 0.02 in the main Swimmer figures, 0.05 in the additional ones",
             gt=0,
             metavar="LR",

@@ -373,6 +373,21 @@ def test_no_step_of_an_ascent_by_actions_leaves_the_region() -> None:
     assert held.distance.max() > 0.45  # the critic pulls to the edge
 
 
+@pytest.mark.parametrize("data", [(), (5, 4)])
+@pytest.mark.parametrize("hidden", [(), (5, 4)])
+def test_the_step_by_actions_goes_by_the_number_of_parameters(
+    data: tuple[int, ...], hidden: tuple[int, ...]
+) -> None:
+    made = make_data(box_spec(hidden=data), policies=40, length=2)
+    file = make_file("pssvf", 30, made, fingerprint=6)
+    grown = grow(file, steps=1, hidden=hidden, lr=0.05, radius=100.0, waypoint_every=1)
+    first, last = (point.theta for point in grown.path)
+    # Adam's first step with one size a policy: the root mean square of its change is the rate.
+    linear, deep = 2 + 1, 5 * 2 + 5 + 4 * 5 + 4 + 4 + 1
+    rate = 0.05 if hidden == () else 0.05 * (linear / deep) ** 0.25
+    assert np.sqrt(np.mean((last - first) ** 2, axis=1)) == pytest.approx(rate, rel=1e-3)
+
+
 def test_starts_that_act_too_unlike_the_data_are_drawn_in_or_refused() -> None:
     file = by_actions()
     far = file.policies(30 * start_of(file, 0, 3))
