@@ -54,19 +54,19 @@ use() { # EXTRA: one thing that a user installs it for, in an empty folder
 own_tests() { # EXTRA
   local check=(python -m pytest -q -p no:cacheprovider)
   case "$1" in
-  video) "${check[@]}" tests/cli/test_policies.py -k "video or filming" ;;
+  video) "${check[@]}" tests/cli/policies/test_policies.py -k "video or filming" ;;
   baselines) "${check[@]}" tests/exchange/test_stable_baselines.py tests/experiments/test_baselines.py ;;
   d3rlpy) "${check[@]}" tests/experiments/test_offline_rl.py ;;
   s3) "${check[@]}" tests/share/test_remotes_conformance.py tests/share/test_transfer.py -k s3 ;;
   gcs | hub) "${check[@]}" tests/share/test_transfer.py -k "fsspec or gcs" ;;
   sign) "${check[@]}" tests/share/test_signing.py ;;
-  onnx) "${check[@]}" tests/exchange/test_exporter.py tests/cli/test_kinds.py ;;
+  onnx) "${check[@]}" tests/exchange/test_exporter.py ;;
   wandb) "${check[@]}" tests/runs/test_loggers.py ;;
   robotics) "${check[@]}" tests/cli/test_wrappers.py -k robotics ;;
   dm-control) "${check[@]}" tests/cli/test_wrappers.py -k dm_control ;;
   minigrid) "${check[@]}" tests/cli/test_wrappers.py -k minigrid ;;
   docs) "${check[@]}" tests/test_site.py ;;
-  report) "${check[@]}" tests/cli/test_report.py ;;
+  report) "${check[@]}" tests/cli/report/test_report.py ;;
   test) "${check[@]}" tests/test_dependencies.py tests/test_registry.py ;;
   esac
 }

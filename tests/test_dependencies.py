@@ -50,3 +50,14 @@ def test_modules_load_in_a_plain_installation() -> None:
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {path: names for path, names in stray.items() if names} == {}
+
+
+def test_the_script_of_extras_knows_each_of_them_and_its_tests() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "scripts/extras.sh").read_text()
+    use, tests = (
+        {name for line in re.findall(r"^  ([\w |-]+)\) ", part, re.M) for name in line.split(" | ")}
+        for part in text.split("own_tests() {")[:2]
+    )
+    assert use == tests == set(project["optional-dependencies"])
+    assert all((ROOT / path).is_file() for path in re.findall(r"tests/\S+\.py", text))

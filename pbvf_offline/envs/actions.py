@@ -8,16 +8,16 @@ as for every wrapper: the environment's own action follows from it by the equati
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.wrappers import TransformAction
+from gymnasium.wrappers import RescaleAction, TransformAction
 from numpy.typing import NDArray
 
-from pbvf_offline.envs.wrappers import OPTION, Wrapper
+from pbvf_offline.envs.wrappers import OPTION, Wrapper, check_whole
 from pbvf_offline.errors import UsageError, shorten
 
 Env = gym.Env[Any, Any]
@@ -51,6 +51,7 @@ class BoundAction(TransformAction[Any, Any, Any], RecordConstructorArgs):
     def __init__(self, env: Env, min_action: float, max_action: float) -> None:
         RecordConstructorArgs.__init__(self, min_action=min_action, max_action=max_action)
         box = _floats(env, "bound-action")
+        _check_range("bound-action", box, min_action, max_action)
         low, high = np.maximum(box.low, min_action), np.minimum(box.high, max_action)
         if not np.all(low < high):
             raise UsageError(
@@ -60,6 +61,29 @@ class BoundAction(TransformAction[Any, Any, Any], RecordConstructorArgs):
                 remedy="give wider bounds",
             )
         super().__init__(env, lambda action: action, Box(low, high, dtype=box.dtype.type))
+
+
+def rescale(env: Env, min_action: float, max_action: float) -> Env:
+    """Return an environment whose actions have another range, mapped to its own linearly.
+
+    Args:
+        env: An environment with bounded floating-point Box actions.
+        min_action: Lower bound of every number.
+        max_action: Upper bound of every number.
+
+    Raises:
+        UsageError: These are no bounds, or the environment has none.
+    """
+    box = _floats(env, "rescale-action")
+    _check_range("rescale-action", box, min_action, max_action)
+    if not box.is_bounded():
+        raise UsageError(
+            f"it is for bounded actions, which {shorten(box)} has not",
+            where=f"{OPTION} rescale-action",
+            remedy="use --wrapper bound-action",
+        )
+    make: Any = RescaleAction  # its annotations leave out Python's own numbers
+    return cast("Env", make(env, min_action, max_action))
 
 
 class ContinuousAction(TransformAction[Any, Any, Any], RecordConstructorArgs):
@@ -97,6 +121,7 @@ class DiscreteAction(TransformAction[Any, Any, Any], RecordConstructorArgs):
 
     def __init__(self, env: Env, limit: int = LIMIT) -> None:
         RecordConstructorArgs.__init__(self, limit=limit)
+        check_whole(f"{OPTION} discrete-action", "limit", limit)
         grid = _grid(env, "discrete-action")
         total = math.prod(grid.counts)
         if total > limit:
@@ -172,3 +197,22 @@ def _floats(env: Env, name: str) -> Box:
             where=f"{OPTION} {name}",
         )
     return space
+
+
+def _check_range(name: str, box: Box, low: object, high: object) -> None:
+    """Refuse bounds that are no numbers of a box's dtype, the lower one first."""
+    most = float(np.finfo(str(box.dtype)).max)
+    for argument, value in (("min_action", low), ("max_action", high)):
+        if type(value) not in (int, float) or not abs(value) <= most:  # type: ignore[arg-type]
+            raise UsageError(
+                f"{argument} is {shorten(repr(value))}",
+                where=f"{OPTION} {name}",
+                remedy=f"give a number of {box.dtype}, {most:.3g} at most",
+            )
+    ends = np.array([low, high], box.dtype)
+    if not ends[0] < ends[1]:
+        raise UsageError(
+            f"min_action {low} is not below max_action {high} in {box.dtype}",
+            where=f"{OPTION} {name}",
+            remedy="give wider bounds",
+        )

@@ -18,9 +18,10 @@ from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig, EnvReference, is_time_limit
-from pbvf_offline.envs.wrappers import WRAPPERS, wrap
+from pbvf_offline.envs.wrappers import OPTION, WRAPPERS, wrap
 from pbvf_offline.errors import (
     DamagedError,
+    IncompatibleError,
     PbvfError,
     UnsafeError,
     UsageError,
@@ -174,6 +175,8 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
 
     Raises:
         UnsafeError: Anything else; the user is asked to name the environment.
+        IncompatibleError: A wrapper refuses the file's arguments, or the environment.
+        UsageError: As :func:`make_env`.
     """
     remedy = "name the environment with --env, and its arguments with --env-kwargs and --wrapper"
     register_environments()
@@ -204,7 +207,16 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
     limit = reference.kwargs.get("max_episode_steps")
     if not is_time_limit(limit):
         raise DamagedError(f"max_episode_steps is {limit!r}", where=where)
-    return make_env(_config(reference))
+    try:
+        return make_env(_config(reference))
+    except UsageError as error:
+        if not (error.where or "").startswith(OPTION):
+            raise
+        raise IncompatibleError(
+            f"a wrapper of the environment {reference.id} is refused: {error.what}",
+            where=where,
+            remedy=remedy,
+        ) from error
 
 
 def trusted_config(reference: EnvReference, where: str) -> EnvConfig:

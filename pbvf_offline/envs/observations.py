@@ -23,9 +23,10 @@ from gymnasium.wrappers import (
     FilterObservation,
     FlattenObservation,
     FrameStackObservation,
+    TimeAwareObservation,
 )
 
-from pbvf_offline.envs.wrappers import OPTION, Wrapper
+from pbvf_offline.envs.wrappers import OPTION, Wrapper, check_whole
 from pbvf_offline.errors import UsageError, shorten
 
 Env = gym.Env[Any, Any]
@@ -63,14 +64,7 @@ def flatten(env: Env, limit: int = LIMIT) -> Env:
             where=OPTION,
             remedy=observation_help(space),
         )
-    if size > limit:
-        raise UsageError(
-            f"the observation would be one vector of {size:,} numbers, more than {limit:,}, and a "
-            "policy has parameters for each of them",
-            where=OPTION,
-            remedy=f"take parts of it with select-observation; of an image, {_MODULE} {_SMALLER}; "
-            f'or insist with "limit": {size}',
-        )
+    _check_size(size, limit)
     flat: Env = FlattenObservation(env)
     dtype = np.dtype(flat.observation_space.dtype)
     if not _is_storable(dtype):
@@ -84,24 +78,74 @@ def select(env: Env, keys: Sequence[str | int], limit: int = LIMIT) -> Env:
 
     Args:
         env: An environment with ``Dict`` or ``Tuple`` observations.
-        keys: Keys of the ``Dict``, or numbers of the parts of the ``Tuple``.
+        keys: Keys of the ``Dict``, or numbers of the parts of the ``Tuple`` from 0, each once.
         limit: Largest number of numbers.
+
+    Raises:
+        UsageError: The observation has no such parts; as :func:`flatten`.
     """
     space = env.observation_space
     order = {key: place for place, key in enumerate(_parts(space))}
-    parts: list[Any] = sorted(keys, key=lambda key: order.get(key, -1))
+    where = f"{OPTION} select-observation"
+    if not order:
+        raise UsageError(
+            f"it is for Dict and Tuple observations, which {shorten(space)} is not", where=where
+        )
+    if not isinstance(keys, list | tuple) or not keys:
+        raise UsageError(
+            f"keys is {shorten(repr(keys))}", where=where, remedy="give a list of parts"
+        )
+    whole = int if isinstance(space, Tuple) else str
+    for place, key in enumerate(keys):
+        if type(key) is not whole or key not in order or key in keys[:place]:
+            twice = " twice" if key in keys[:place] else ""
+            raise UsageError(
+                f"keys has {shorten(repr(key))}{twice}",
+                where=where,
+                remedy=f"give some of {shorten(list(order))}, each once",
+            )
+    parts: list[Any] = sorted(keys, key=lambda key: order[key])
     chosen: Env = FilterObservation(env, parts)
     if isinstance(space, Dict):  # which the wrapper sorts by key again
         chosen.observation_space = Dict([(key, space[key]) for key in parts])
     return flatten(chosen, limit)
 
 
-def stack(env: Env, stack_size: int) -> Env:
+def stack(env: Env, stack_size: int, limit: int = LIMIT) -> Env:
     """Return an environment whose observation (stack_size * obs_dim,) ends with the present one.
 
     At a reset the first observation stands in all places.
+
+    Raises:
+        UsageError: The number is none; as :func:`flatten`.
     """
-    return flatten(FrameStackObservation(env, stack_size))
+    check_whole(f"{OPTION} frame-stack", "stack_size", stack_size)
+    _check_size(stack_size * (_size(env.observation_space) or 0), limit)
+    return flatten(FrameStackObservation(env, stack_size), limit)
+
+
+def time_feature(env: Env, normalize_time: bool = False) -> Env:
+    """Return an environment whose observation has the steps taken so far at its end.
+
+    Args:
+        env: An environment with a time limit.
+        normalize_time: Whether they are divided by the limit.
+
+    Raises:
+        UsageError: There is no limit.
+    """
+    where = f"{OPTION} time-feature"
+    if type(normalize_time) is not bool:
+        raise UsageError(
+            f"normalize_time is {shorten(repr(normalize_time))}",
+            where=where,
+            remedy="give true or false",
+        )
+    if env.spec is None or env.spec.max_episode_steps is None:
+        raise UsageError(
+            "the environment has no time limit", where=where, remedy="give --max-episode-steps"
+        )
+    return TimeAwareObservation(env, normalize_time=normalize_time)
 
 
 def observation_help(space: gym.Space[Any]) -> str:
@@ -123,6 +167,18 @@ def observation_help(space: gym.Space[Any]) -> str:
         option = Wrapper("select-observation", {"keys": keys}).option
         return f"add {option} for one vector of {total:,} numbers, without {left_out}"
     return f"{_MODULE} gymnasium.wrappers.TransformObservation, with a 1-D Box"
+
+
+def _check_size(size: int, limit: int) -> None:
+    check_whole(OPTION, "limit", limit)
+    if size > limit:
+        raise UsageError(
+            f"the observation would be one vector of {size:,} numbers, more than {limit:,}, and a "
+            "policy has parameters for each of them",
+            where=OPTION,
+            remedy=f"take parts of it with select-observation; of an image, {_MODULE} {_SMALLER}; "
+            f'or insist with "limit": {size}',
+        )
 
 
 def _size(space: gym.Space[Any]) -> int | None:

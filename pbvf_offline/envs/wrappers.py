@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pbvf_offline.envs.portable import is_portable
-from pbvf_offline.errors import PbvfError, exception_text
+from pbvf_offline.errors import PbvfError, UsageError, exception_text, shorten
 from pbvf_offline.foreign import failure
 from pbvf_offline.records import Record
 from pbvf_offline.registry import Member, Registry
@@ -43,11 +43,11 @@ WRAPPERS: Registry[Callable[..., Env]] = Registry(
             "the last stack_size observations side by side",
         ),
         "time-feature": Member(
-            "gymnasium.wrappers:TimeAwareObservation",
+            "pbvf_offline.envs.observations:time_feature",
             "the steps taken so far beside the observation; needs a time limit",
         ),
         "rescale-action": Member(
-            "gymnasium.wrappers:RescaleAction",
+            "pbvf_offline.envs.actions:rescale",
             "actions from min_action to max_action in place of the environment's own range",
         ),
         "flatten-action": Member(
@@ -119,3 +119,17 @@ def wrap(env: Env, wrappers: Iterable[Wrapper]) -> Env:
                 remedy="check its arguments, and that it goes with the environment",
             ) from error
     return env
+
+
+def check_whole(where: str, name: str, value: object) -> None:
+    """Refuse an argument that is no whole number from 1.
+
+    Raises:
+        UsageError: It is something else; booleans are.
+    """
+    if type(value) is not int or value < 1:
+        raise UsageError(
+            f"{name} is {shorten(repr(value))}",
+            where=where,
+            remedy="give a whole number from 1",
+        )

@@ -18,7 +18,7 @@ from pbvf_datasets.format.schema import check_spaces
 from pbvf_offline.envs.make import make_env, make_trusted_env, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.envs.wrappers import WRAPPERS, Wrapper
-from pbvf_offline.errors import UnsafeError, UsageError
+from pbvf_offline.errors import IncompatibleError, UnsafeError, UsageError
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.rollout.loop import run_episode
 from pbvf_offline.rollout.repetition import episode_digest
@@ -296,9 +296,11 @@ def test_where_no_wrapper_helps(obs: Any, action: Any, words: str) -> None:
     [
         (Wrapper("absent"), "choose one of flatten-observation"),
         (Wrapper("frame-stack"), "frame-stack refused.*stack_size"),
-        (Wrapper("frame-stack", {"stack_size": 0}), "frame-stack refused"),
+        (Wrapper("frame-stack", {"stack_size": 0}), "whole number from 1"),
+        (Wrapper("frame-stack", {"stack_size": 20_000}), "of 20,000 numbers, more than"),
         (Wrapper("time-feature", {"more": 1}), "time-feature refused"),
-        (Wrapper("select-observation", {"keys": ["a"]}), "select-observation refused"),
+        (Wrapper("time-feature", {"normalize_time": "x"}), "true or false"),
+        (Wrapper("select-observation", {"keys": ["a"]}), "it is for Dict and Tuple"),
         (Wrapper("bound-action", {"min_action": 9, "max_action": 9}), "give wider bounds"),
         (Wrapper("continuous-action"), "continuous-action: it is for MultiDiscrete"),
         (Wrapper("discrete-action"), "discrete-action: it is for MultiDiscrete"),
@@ -324,7 +326,6 @@ def test_refusals(wrapper: Wrapper, words: str) -> None:
             'of 100,800 numbers, more than 10,000.* "limit": 100800',
         ),
         (Wrapper("flatten-observation", {"limit": 4}), {"obs": PARTS}, "of 5 numbers"),
-        (Wrapper("select-observation", {"keys": ["c"]}), {"obs": PARTS}, "Missing keys: .'c'"),
         (Wrapper("flatten-action"), {"action": CODES}, "it is for floating-point Box"),
         (Wrapper("bound-action", BOUNDS), {"action": Discrete(2)}, "it is for floating-point Box"),
         (Wrapper("continuous-action"), {"action": Discrete(2)}, "it is for MultiDiscrete"),
@@ -337,6 +338,55 @@ def test_spaces_that_a_wrapper_is_not_for(
 ) -> None:
     with pytest.raises(UsageError, match=f"^--wrapper.*{words}"):
         any_env(wrapper, **spaces)
+
+
+PAIR = spaces.Tuple((Box(-1, 1, (2,)), Box(-1, 1, (1,))))
+
+
+@pytest.mark.parametrize("keys", ["ab", ["a", "a"], [], ["c"], [0], [["a"]], None, {"a": 1}])
+def test_parts_of_a_dict_that_cannot_be_selected(keys: Any) -> None:
+    space = spaces.Dict({"a": Box(-1, 1, (1,)), "b": Box(-1, 1, (1,))})
+    with pytest.raises(UsageError, match=r"^--wrapper select-observation: keys (is|has) .*; give "):
+        any_env(Wrapper("select-observation", {"keys": keys}), obs=space)
+
+
+@pytest.mark.parametrize("keys", [[-1], [True], [1, 1], [2], [0.0], ["0"], 0])
+def test_parts_of_a_tuple_that_cannot_be_selected(keys: Any) -> None:
+    with pytest.raises(UsageError, match=r"^--wrapper select-observation: keys (is|has) .*; give "):
+        any_env(Wrapper("select-observation", {"keys": keys}), obs=PAIR)
+
+
+@pytest.mark.parametrize("limit", [0, True, 6.0, "6", None, float("inf")])
+@pytest.mark.parametrize("name", ["flatten-observation", "discrete-action"])
+def test_limits_are_whole_numbers(name: str, limit: Any) -> None:
+    with pytest.raises(UsageError, match=r"^--wrapper.*: limit is .*; give a whole number from 1"):
+        any_env(Wrapper(name, {"limit": limit}), obs=PARTS, action=CODES)
+
+
+@pytest.mark.parametrize("bound", [1e300, 10**400, True, "1", None, [1.0], float("nan")])
+@pytest.mark.parametrize("name", ["bound-action", "rescale-action"])
+def test_bounds_are_numbers_of_the_actions_dtype(name: str, bound: Any) -> None:
+    kwargs = {"min_action": -1.0, "max_action": bound}
+    with pytest.raises(UsageError, match=f"^--wrapper {name}: max_action is .* of float32, 3.4e"):
+        any_env(Wrapper(name, kwargs))
+
+
+def test_where_there_is_nothing_to_rescale_or_to_count() -> None:
+    with pytest.raises(UsageError, match=r"rescale-action: it is for bounded.*use .* bound-action"):
+        any_env(Wrapper("rescale-action", BOUNDS), action=Box(-np.inf, np.inf, (1,)))
+    with pytest.raises(UsageError, match=r"has no time limit; give --max-episode-steps"):
+        make_env(EnvConfig("Any-v0", wrappers=(Wrapper("time-feature"),)))
+
+
+def test_more_frames_are_had_on_request() -> None:
+    env = lqr(Wrapper("frame-stack", {"stack_size": 10_001, "limit": 10_001}))
+    assert env.observation_space.shape == (10_001,)
+
+
+def test_a_file_whose_wrapper_is_refused_is_named() -> None:
+    wrapper = Wrapper("frame-stack", {"stack_size": "2"})
+    with pytest.raises(IncompatibleError, match=r"^file: .*stack_size is '2'; name .* --env"):
+        make_trusted_env(EnvReference("LQR-v0", wrappers=(wrapper,)), "file")
 
 
 @pytest.mark.parametrize(
