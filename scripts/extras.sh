@@ -67,7 +67,7 @@ own_tests() { # EXTRA
   minigrid) "${check[@]}" tests/cli/test_wrappers.py -k minigrid ;;
   docs) "${check[@]}" tests/test_site.py ;;
   report) "${check[@]}" tests/cli/report/test_report.py ;;
-  test) "${check[@]}" tests/test_dependencies.py tests/test_registry.py ;;
+  test) "${check[@]}" tests/test_dependencies.py tests/library/test_registry.py ;;
   esac
 }
 
