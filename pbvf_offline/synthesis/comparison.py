@@ -1,10 +1,10 @@
 """The better of two critics stands: that of imagined episodes, or that of the default recipe.
 
 Both are climbed by fresh policies, and the learned environment plays where they arrive, from
-starts spread over the data's and with action noise that no search has seen. The critic
-whose policies have the higher mean cautious return stands. The estimate favours imagined episodes,
-which were sought in that very environment: where it prefers the default recipe all the same,
-nothing speaks for them.
+starts spread over the data's and with action noise that no round has seen. It keeps the best
+candidate of each policy, as ``pbvf synthesize --model`` does. The critic whose policies have the
+higher mean cautious return stands. The estimate favours imagined episodes, which were sought in
+that very environment: where it prefers the default recipe all the same, nothing speaks for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.reference import EnvReference
@@ -23,6 +25,7 @@ from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
 from pbvf_offline.fit.rounds import Comparison, RoundSettings
 from pbvf_offline.fit.settings import FitSettings, fit_defaults
 from pbvf_offline.models.members import cautious_values
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import monte_carlo_returns
 from pbvf_offline.synthesis.ascent import synthesize
@@ -68,14 +71,16 @@ def better_critic(
     fit = start_fit(data, default_recipe(data, settings, env_id), device)
     context = make_context(data, fit, environment=environment, dataset=dataset)
     climb = dataclasses.replace(
-        default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed),
+        default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed, judged=True),
         hidden=settings.policy,
         states=_STATES,
     )
 
+    def cautious(policies: Policies) -> NDArray[np.float64]:
+        return cautious_values(evaluator.evaluate(policies).members, settings.caution)
+
     def worth(critic: CriticFile) -> float:
-        members = evaluator.evaluate(synthesize(critic, climb).policies).members
-        return float(cautious_values(members, settings.caution).mean())
+        return float(cautious(synthesize(critic, climb, judge=cautious).policies).mean())
 
     value = worth(imagined)
     try:

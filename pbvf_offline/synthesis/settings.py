@@ -109,7 +109,7 @@ class SynthesisSettings(Record):
             ge=1,
             le=_MOST_STARTS,
             metavar="N",
-            default="4 with --model; else 1",
+            default="8 with --model; else 1",
             since=2,
         ),
     ] = 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import pbvf_offline.synthesis.comparison as comparison_module
 from libtools import make_file
@@ -19,6 +20,7 @@ from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.models.choice import train
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.training import start_training
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.comparison import better_critic, default_recipe
@@ -100,14 +102,18 @@ def test_what_is_compared_is_what_policies_of_both_come_to(tmp_path: Path) -> No
     alone = fitted(tmp_path / "alone", dataclasses.replace(settings, compare=0))
     said = story(found).comparison
     assert said is not None
-    climb = default_synthesis_settings(None, count=5, seed=0)
+    climb = default_synthesis_settings(None, count=5, seed=0, judged=True)
+    evaluator = ModelEvaluator.of(model(), TARGET_HORIZON)
+
+    def judge(policies: Policies) -> NDArray[np.float64]:
+        members = evaluator.evaluate(policies).members
+        return members.mean(axis=1) - 1.5 * members.std(axis=1)
+
     recipe = found if not said.imagined_stands else None
     for critic, value in ((alone, said.imagined), (recipe, said.recipe)):
         if critic is not None:
-            grown = synthesize(critic, dataclasses.replace(climb, states=256)).policies
-            members = ModelEvaluator.of(model(), TARGET_HORIZON).evaluate(grown).members
-            expected = (members.mean(axis=1) - 1.5 * members.std(axis=1)).mean()
-            assert value == pytest.approx(float(expected), rel=1e-6)
+            grown = synthesize(critic, dataclasses.replace(climb, states=256), judge=judge).policies
+            assert value == pytest.approx(float(judge(grown).mean()), rel=1e-6)
 
 
 def test_the_recipe_is_the_critics_own_kind_where_the_data_can_serve_it() -> None:
