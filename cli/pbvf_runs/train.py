@@ -24,9 +24,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from pbvf_offline.envs.make import close_env, make_env, time_limit
 from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError
@@ -36,7 +34,6 @@ from pbvf_offline.io.tensor_file import read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs.episodes import KeptEpisodes, RunEpisodes
 from pbvf_runs.folder import (
     claim,
@@ -47,7 +44,8 @@ from pbvf_runs.folder import (
     refuse_foreign,
     sweep,
 )
-from pbvf_runs.loggers import ANEW, DEFAULT, SETTINGS, RunLog
+from pbvf_runs.loggers import DEFAULT
+from pbvf_runs.measurements import Measurements
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -55,7 +53,6 @@ from pbvf_runs.records import (
     POLICY_FILE,
     RESULT_FILE,
     TAIL_FILE,
-    Evaluation,
     RunConfig,
     RunResult,
     snapshot_files,
@@ -197,12 +194,9 @@ class _Runner:
             self.evaluate_at = (0, *self.evaluate_at)  # what there is to improve on
         # Per-step statistics cannot be told from the stored episodes, so none are stored.
         self.keep = config.settings.normalization != "per-step"
-        self.evaluations: dict[int, Evaluation] = {}
-        self.returns: list[tuple[int, float]] = []
+        self.measured = Measurements(config, folder)
         self.kept = RunEpisodes(folder)
         self.last: bytes | None = None
-        self.log: RunLog | None = None
-        self.last_return: float | None = None
         self.next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
 
     def _checked_limit(self) -> int:
@@ -225,8 +219,7 @@ class _Runner:
         return limit
 
     def close(self) -> None:
-        if self.log is not None:
-            self.log.close()
+        self.measured.close()
         close_env(self.env)
 
     # ------------------------------------------------------------------------ continuing
@@ -242,9 +235,9 @@ class _Runner:
             remove_tree(self.folder / CHECKPOINT_FILE)
             training = self._fresh()
         self._remove_stale()
-        self.log = self._opened_log(training.steps)
+        self.measured.open_log(training.steps, self.loggers)
         if training.steps == 0 and 0 in self.evaluate_at:
-            self.evaluations[0] = self._evaluate(training, 0)
+            self.measured.evaluate(training.policy, 0)
         hooks = Hooks(
             watch=self._watch,
             at=(*self.evaluate_at, *self.snapshots),
@@ -256,22 +249,11 @@ class _Runner:
         seconds = time.perf_counter() - started
         return self._complete(training, tail, seconds)
 
-    def _opened_log(self, steps: int) -> RunLog:
-        log = RunLog(self.folder, steps or ANEW, self.loggers)
-        if steps == 0:
-            settings = self.config.settings.to_dict()
-            named = {
-                "environment": self.config.env.name,
-                "critic": settings.pop("kind"),  # an event has a kind of its own
-                "policy": self.config.spec.arch,
-            }
-            log.add(SETTINGS, 0, named | settings)
-        return log
-
     def _fresh(self) -> Training:
         from pbvf_offline.online.training import start_training
 
-        self.evaluations, self.returns, self.last = {}, [], None
+        self.measured.clear()
+        self.last = None
         self.kept = RunEpisodes(self.folder)
         return start_training(
             self.config.spec,
@@ -299,10 +281,10 @@ class _Runner:
         )
         if training.steps > self.steps:
             raise longer(self.folder, training.steps, self.steps)
-        self.evaluations = {e["step"]: Evaluation.from_dict(e, path) for e in extra["evaluations"]}
+        self.measured.resume(extra, path)
         passed = [step for step in self.evaluate_at if step <= training.steps]
         taken = [step for step in self.snapshots if step <= training.steps]
-        missing = [step for step in passed if step not in self.evaluations] + [
+        missing = [step for step in passed if step not in self.measured.evaluations] + [
             step
             for step in taken
             if not all(path.exists() for path in snapshot_files(self.folder, step))
@@ -314,7 +296,6 @@ class _Runner:
                     "from step 0"
                 )
             return None
-        self.returns = [(int(s), float(r)) for s, r in extra["training_returns"]]
         kept = KeptEpisodes.of(extra, path)
         self.kept.resume(kept.shards, kept.pending)
         self.last = image
@@ -330,61 +311,19 @@ class _Runner:
 
     def _tick(self, step: int) -> None:
         if self.tick is not None:
-            self.tick(step, self.last_return)
+            self.tick(step, self.measured.last_return)
 
     def _watch(self, training: Training) -> None:
         step = training.steps
         if step in self.evaluate_at:
-            self.evaluations[step] = self._evaluate(training, step)
-            self.last_return = float(np.mean(self.evaluations[step].returns))
+            self.measured.evaluate(training.policy, step)
         if step in self.snapshots:
             critic, policy = snapshot_files(self.folder, step)
             write_durably(critic, self._critic_image(training))
             write_durably(policy, self._policy_image(training))
 
-    def _evaluate(self, training: Training, step: int) -> Evaluation:
-        from pbvf_offline.online.loop import evaluation_seed
-
-        returns, without = evaluate_policies(
-            self.config.env,
-            training.policy,
-            episodes=self.config.evaluation_episodes,
-            seed=evaluation_seed(self.config.settings.seed, step),
-            without_survival=True,
-            check=self.last_return is None,  # once in a process
-        )
-        # The two are added up in different ways: only more than rounding is a bonus.
-        bonus = not np.allclose(returns, without, rtol=1e-9, atol=1e-9)
-        result = Evaluation(
-            step,
-            tuple(returns[0].tolist()),
-            tuple(without[0].tolist()) if bonus else None,
-        )
-        if self.log is not None:
-            values: dict[str, Any] = {"mean_return": float(returns.mean()), **result.to_dict()}
-            if bonus:
-                values["mean_return_without_survival"] = float(without.mean())
-            del values["step"]
-            self.log.add("evaluation", step, values)
-            self.log.flush()
-        return result
-
     def _episode(self, training: Training, record: EpisodeRecord, episode: Episode | None) -> None:
-        self.returns.append((record.end, record.total))
-        if self.log is not None:
-            self.log.add(
-                "episode",
-                record.end,
-                {
-                    "episode": record.index,
-                    "length": record.steps,
-                    "return": record.total,
-                    "return_learned_from": record.learned,
-                    "critic_loss": record.loss,
-                    "actor_objective": record.objective,
-                    "effective_sample_fraction": record.effective_samples,
-                },
-            )
+        self.measured.episode(record)
         if episode is not None:
             self.kept.waiting.append(episode)
         if training.steps // SHARD_STEPS > (training.steps - record.steps) // SHARD_STEPS:
@@ -423,16 +362,14 @@ class _Runner:
         self.last = self._checkpoint_image(training)
         self.kept.write_checkpoint(self.last)
         self._schedule_checkpoint(time.monotonic() - started)
-        if self.log is not None:
-            self.log.flush()
+        self.measured.flush()
 
     def _checkpoint_image(self, training: Training) -> bytes:
         from pbvf_offline.online.checkpoint import encode_checkpoint
 
         done = [s for s in self.evaluate_at if s <= training.steps]
         extra = {
-            "evaluations": [self.evaluations[step].to_dict() for step in done],
-            "training_returns": [[step, total] for step, total in self.returns],
+            **self.measured.stored(done),
             "shards": self.kept.shards,
             "pending": self.kept.pending_digest,
         }
@@ -451,12 +388,10 @@ class _Runner:
         }
         for name, image in images.items():
             write_durably(self.folder / name, image)
-        evaluations = tuple(self.evaluations[step] for step in self.evaluate_at)
         content = {
             "steps": self.steps,
             "episodes": training.episodes,
-            "evaluations": [e.to_dict() for e in evaluations],
-            "training_returns": [[step, total] for step, total in self.returns],
+            **self.measured.stored(self.evaluate_at),
             "tail": tail_digest,
             "files": {name: hashlib.sha256(i).hexdigest() for name, i in images.items()},
         }
@@ -467,8 +402,8 @@ class _Runner:
             self.config,
             self.steps,
             training.episodes,
-            evaluations,
-            tuple(self.returns),
+            tuple(self.measured.evaluations[step] for step in self.evaluate_at),
+            tuple(self.measured.returns),
             tuple(snapshot_files(self.folder, step)[0] for step in self.snapshots),
             seconds,
         )

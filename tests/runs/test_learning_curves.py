@@ -10,7 +10,8 @@ import pytest
 
 from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_runs.compare.figures import draw_learning_curves, figure_image
-from pbvf_runs.compare.learning_curves import Curve, Panel, panels
+from pbvf_runs.compare.learning_curves import Curve
+from pbvf_runs.compare.panels import Panel, panels
 from pbvf_runs.compare.statistics import estimate, interquartile_mean
 
 

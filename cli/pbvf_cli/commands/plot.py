@@ -14,7 +14,8 @@ from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_offline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pbvf_runs.compare.learning_curves import Curve, Group, Panel
+    from pbvf_runs.compare.learning_curves import Curve
+    from pbvf_runs.compare.panels import Group, Panel
 
 
 class Statistic(StrEnum):
@@ -77,7 +78,8 @@ def plot(
     With five seeds or more a line has its 95 % bootstrap interval, with fewer each seed is drawn.
     """
     from pbvf_runs.compare.figures import check_format, draw_learning_curves, keep_figure
-    from pbvf_runs.compare.learning_curves import curve_folders, natural_metric, panels, read_curve
+    from pbvf_runs.compare.learning_curves import curve_folders, natural_metric, read_curve
+    from pbvf_runs.compare.panels import panels
 
     check_format(values.output_file(out))
     folders = curve_folders(runs)

@@ -17,7 +17,7 @@ from pbvf_runs.compare.learning_curves import METRICS
 from pbvf_runs.compare.statistics import FEWEST, STATISTICS
 
 if TYPE_CHECKING:
-    from pbvf_runs.compare.learning_curves import Group, Panel
+    from pbvf_runs.compare.panels import Group, Panel
     from pbvf_runs.compare.policies import Comparison
 
 BLUE, ORANGE, GREEN, RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"

@@ -6,26 +6,18 @@ so it stands in code spans, where nothing but a backtick has an effect.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pbvf_datasets.format.card import clean, license_lines, paper, rights
 from pbvf_datasets.inspect.verify_file import GRAPH, WEIGHTS
-from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import PbvfError
-from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.records import Defaults
+from pbvf_runs.share.facts import Facts, facts_of
 from pbvf_runs.share.lineage import Source, Thing, lineage
 
 _MOST: Final = 400  # characters of a value
-_SHOWN: Final = 20  # numbers of a list
-_PLAIN: Final = re.compile("[a-z0-9_]{1,40}")
 _KINDS: Final = {
     "critic": "A parameter-based value function: it says what a policy is worth from the policy's "
     "own parameters, and is differentiable in them.",
@@ -44,23 +36,6 @@ _HEADER: Final = (
     "- offline-rl",
     "- parameter-based-value-functions",
 )
-
-
-@dataclass
-class _Facts:
-    """What is told of one thing.
-
-    Attributes:
-        rows: What it is.
-        settings: Each with its value and where that comes from.
-        checks: What checks said of it.
-        commands: How to use it.
-    """
-
-    rows: dict[str, object]
-    settings: list[tuple[str, object, str]] = field(default_factory=list)
-    checks: dict[str, object] = field(default_factory=dict)
-    commands: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def bundle_card(
@@ -99,7 +74,7 @@ def bundle_card(
     lines += [f"| authors | {named} |", ""]
     commands: list[tuple[str, ...]] = [("pbvf", "verify", ".")]
     for part in parts:
-        facts = _FACTS[part.kind](part)
+        facts = facts_of(part)
         sources = [
             (tie.source, tie.found or datasets.get(tie.source.digest))
             for tie in ties
@@ -113,7 +88,7 @@ def bundle_card(
     return "\n".join(lines) + "\n"
 
 
-def _part(part: Thing, facts: _Facts, sources: Sequence[tuple[Source, str | None]]) -> list[str]:
+def _part(part: Thing, facts: Facts, sources: Sequence[tuple[Source, str | None]]) -> list[str]:
     lines = [f"## {_code(part.name)}", "", _KINDS[part.kind], "", *_table(facts.rows)]
     if sources:
         lines += ["What it was made from:", "", "| how | digest | what |", "|---|---|---|"]
@@ -149,229 +124,3 @@ def _code(value: object) -> str:
     text = clean(text)
     text = text if len(text) <= _MOST else f"{text[:_MOST]}…"
     return f"`{text}`" if text else "-"
-
-
-# --------------------------------------------------------------------------------- facts
-
-
-def _about(environment: EnvReference | None, spec: PolicySpec) -> dict[str, object]:
-    rows: dict[str, object] = {
-        "environment": "not named" if environment is None else environment.name
-    }
-    if environment is not None and environment.arguments:
-        rows["its arguments"] = environment.arguments
-    kind = "stochastic" if spec.stochastic else "deterministic"
-    rows["policies"] = f"{kind}, {spec.arch}, {spec.size:,} parameters, family {spec.family}"
-    return rows
-
-
-def _settings(
-    values: Mapping[str, Any], defaults: Defaults[Any] | None
-) -> list[tuple[str, object, str]]:
-    """Return settings with their origins: what this program chooses itself, or what was chosen."""
-    usual = {} if defaults is None else defaults.settings.to_dict()
-    return [
-        (
-            name,
-            value,
-            defaults.source_of(name)
-            if defaults is not None and name != "seed" and usual.get(name) == value
-            else "chosen",
-        )
-        for name, value in sorted(values.items())
-    ]
-
-
-_LARGE: Final = 1e300
-_ENV_ID: Final = re.compile(r"(?:[\w.-]+/)?[\w.-]+")
-
-
-def _told(values: object) -> dict[str, object]:
-    """Return what a file says was measured: numbers, and short lists of them, by plain names."""
-    told: dict[str, object] = {}
-    for name, value in values.items() if isinstance(values, Mapping) else ():
-        if not isinstance(name, str) or _PLAIN.fullmatch(name) is None:
-            continue
-        many = value if isinstance(value, list) else [value]
-        if many and all(isinstance(one, int | float) for one in many):
-            # An integer of a file may be larger than any float.
-            shown = [f"{one:.4g}" if abs(one) < _LARGE else "…" for one in many[:_SHOWN]]
-            told[name.replace("_", " ")] = ", ".join(shown + ["…"] * (len(many) > _SHOWN))
-    return told
-
-
-def _critic(part: Thing) -> _Facts:
-    from pbvf_offline.fit.critic_file import load_critic
-    from pbvf_offline.fit.rounds import round_defaults
-    from pbvf_offline.fit.settings import fit_defaults
-
-    file = load_critic(part.path)
-    environment, imagined = file.context.environment, file.imagined
-    env_id = None if environment is None else environment.id
-    facts = _Facts(
-        {
-            "critic": file.critic.kind.name,
-            "predicts": file.unit,
-            **_about(environment, file.spec),
-            "gradient steps": file.updates,
-            "loss": file.fit.record[-1][1] if file.fit.record else None,
-        }
-    )
-    usual: Defaults[Any] | None = None
-    if imagined is None or not imagined.stands:
-        with contextlib.suppress(PbvfError):
-            usual = fit_defaults(file.critic.kind.name, env_id, file.spec)
-        facts.settings = _settings(file.fit.settings.to_dict(), usual)
-    else:
-        with contextlib.suppress(PbvfError):
-            usual = round_defaults(imagined.settings.kind, env_id)
-        facts.settings = _settings(imagined.settings.to_dict(), usual)
-        facts.checks["cautious imagined return of its round"] = imagined.kept.cautious
-    if imagined is not None and imagined.comparison is not None:
-        facts.checks["policies grown from imagined episodes"] = imagined.comparison.imagined
-        facts.checks["policies grown by the default recipe"] = imagined.comparison.recipe
-    facts.checks |= _told(file.validation)
-    name = part.name
-    facts.commands = [
-        ("pbvf", "synthesize", name, "--from-scratch", "5", "--out", "../grown.safetensors"),
-        ("pbvf", "predict", name, "../grown.safetensors"),
-    ]
-    return facts
-
-
-def _model(part: Thing) -> _Facts:
-    from pbvf_offline.models.model_file import load_model
-    from pbvf_offline.models.settings import ModelSettings
-
-    file = load_model(part.path)
-    settings = file.ensemble.settings
-    usual = Defaults(ModelSettings(seed=settings.seed), {})
-    facts = _Facts(
-        {
-            "networks": settings.members,
-            **_about(file.environment, file.ensemble.spec),
-            "gradient steps": f"{file.fit.updates:,} of {file.fit.total:,}",
-        },
-        [
-            (name, value, _model_source(name, file.asked) or origin)
-            for name, value, origin in _settings(settings.to_dict(), usual)
-        ],
-    )
-    if file.check is not None:
-        facts.checks["fit for"] = ", ".join(file.check.fit_for) or "nothing: its check failed"
-        if file.check.replayed:
-            facts.checks["checked by"] = "replaying stored actions: the data name no policies"
-        for horizon in file.check.horizons:
-            told = {"correlation": horizon.correlation, "slope": horizon.slope}
-            told |= {"error": horizon.error, "spread": horizon.spread}
-            values = ", ".join(f"{k} {v:.3g}" for k, v in told.items() if v is not None)
-            facts.checks[f"sums of {horizon.steps} held-out steps"] = values
-    more = ("--critic", "pssvf", "--model", part.name, "--out", "../critic.safetensors")
-    facts.commands = [("pbvf", "fit-critic", "DATASET", *more)]
-    return facts
-
-
-def _model_source(name: str, asked: Mapping[str, Any]) -> str | None:
-    """Return where a setting of a model comes from that has no default of its own."""
-    from pbvf_offline.models.settings import MODEL_SOURCES
-
-    if name not in MODEL_SOURCES:
-        return None
-    return MODEL_SOURCES[name] if asked.get(name) is None else "chosen"
-
-
-def _policies(part: Thing) -> _Facts:
-    from pbvf_offline.policies.files import load_policies
-
-    file = load_policies(part.path)
-    origin, spec = file.origin, file.policies.spec
-    made_by, settings = origin.get("made_by"), origin.get("settings")
-    facts = _Facts({"count": len(file.policies), **_about(file.environment, spec)})
-    if isinstance(made_by, str):
-        facts.rows["made by"] = made_by
-    if isinstance(settings, dict):
-        facts.settings = _settings(settings, _synthesis_defaults(file.environment, settings))
-    facts.checks = _told(origin.get("result"))
-    facts.commands = [_evaluate(part.name, file.environment)]
-    return facts
-
-
-def _evaluate(name: str, environment: EnvReference | None) -> tuple[str, ...]:
-    """Return the command that plays policies. Which module to import its reader has to say."""
-    place: tuple[str, ...] = ()
-    if (
-        environment is not None
-        and environment.module is not None
-        and _ENV_ID.fullmatch(environment.id)
-    ):
-        place = ("--env", f"MODULE:{environment.id}")
-    return ("pbvf", "evaluate", name, *place, "--episodes", "10")
-
-
-def _synthesis_defaults(
-    environment: EnvReference | None, settings: Mapping[str, Any]
-) -> Defaults[Any] | None:
-    from pbvf_offline.synthesis.settings import SynthesisSettings, synthesis_defaults
-
-    with contextlib.suppress(PbvfError):
-        made = SynthesisSettings.from_dict(dict(settings), "settings")
-        env_id = None if environment is None else environment.id
-        return synthesis_defaults(
-            env_id,
-            count=made.count,
-            trust_region=made.trust_region,
-            judged=made.candidates > 1,
-        )
-    return None
-
-
-def _run(part: Thing) -> _Facts:
-    from pbvf_offline.online.settings import online_defaults
-    from pbvf_runs.data import run_config, run_progress
-    from pbvf_runs.records import average_returns
-
-    config, progress = run_config(part.path), run_progress(part.path)
-    settings, usual = config.settings, None
-    with contextlib.suppress(PbvfError):
-        usual = online_defaults(
-            settings.kind, config.environment.id, config.spec, seed=0, biased=settings.biased
-        )
-    facts = _Facts(
-        {
-            "critic": settings.kind,
-            **_about(config.environment, config.spec),
-            "steps": progress.steps,
-            "whole episodes": progress.episodes,
-            "state": "finished" if progress.finished else "not finished",
-        },
-        _settings(settings.to_dict(), usual),
-        {
-            k.replace("_", " "): v
-            for k, v in average_returns(progress.evaluations, progress.steps).items()
-            if v is not None
-        },
-    )
-    if progress.finished:
-        facts.commands = [
-            _evaluate(f"{part.name}/policy.safetensors", config.environment),
-            ("pbvf", "fit-critic", part.name, "--critic", "psvf", "--out", "../critic.safetensors"),
-        ]
-    return facts
-
-
-def _exported(part: Thing) -> _Facts:
-    from pbvf_offline.exchange.exported import read_exported_graph, read_exported_weights
-
-    read = read_exported_graph if part.kind == GRAPH else read_exported_weights
-    file = read(part.path)
-    return _Facts({"format": file.file_format, "holds": file.summary})
-
-
-_FACTS: Final = {
-    "critic": _critic,
-    "model": _model,
-    "policies": _policies,
-    "run": _run,
-    WEIGHTS: _exported,
-    GRAPH: _exported,
-}
