@@ -24,7 +24,7 @@ from pbvf_datasets.read.episodes import (
     checked_episodes,
 )
 from pbvf_datasets.read.flatten import flatten
-from pbvf_datasets.read.untrusted import check_space_kinds
+from pbvf_datasets.read.metadata import check_space_kinds
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.rollout.episodes import Episode, Trajectories

@@ -35,12 +35,8 @@ from pbvf_datasets.inspect.bundle import (
 )
 from pbvf_datasets.inspect.findings import Verification
 from pbvf_datasets.inspect.verify_dataset import verify_dataset
-from pbvf_datasets.read.untrusted import (
-    MAX_CROISSANT_BYTES,
-    MAX_METADATA_BYTES,
-    open_folder,
-    parse_metadata,
-)
+from pbvf_datasets.read.metadata import MAX_METADATA_BYTES, parse_metadata
+from pbvf_datasets.read.untrusted import MAX_CROISSANT_BYTES, open_folder
 from pbvf_offline.errors import PbvfError, UnsafeError, UsageError
 from pbvf_offline.io.reading import MAX_FILE, open_regular
 from pbvf_offline.io.strict_json import canonical_json
