@@ -22,7 +22,7 @@ from cli_tools import content
 from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share import archive
-from pbvf_datasets.share.archive import BLOCK, RECORD, folder_name, header
+from pbvf_datasets.share.archive_form import BLOCK, RECORD, folder_name, header
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,

@@ -15,12 +15,13 @@ import h5py
 import pytest
 
 import hostile
+import pbvf_datasets.share.fetching as remote_module
 import pbvf_datasets.share.forms as forms_module
-import pbvf_datasets.share.transfer as remote_module
 from cli_tools import content
 from hostile import reseal, rewrite_manifest
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.share.archive import pack
+from pbvf_datasets.share.fetching import SignatureWarning
 from pbvf_datasets.share.privacy import Machine, find_private
 from pbvf_datasets.share.receiving import IncomingFolder
 from pbvf_datasets.share.remote import BrokenError
@@ -28,7 +29,7 @@ from pbvf_datasets.share.remotes import fsspec as fsspec_remote
 from pbvf_datasets.share.remotes import remote_at
 from pbvf_datasets.share.remotes import web as web_remote
 from pbvf_datasets.share.remotes.fsspec import FsspecRemote
-from pbvf_datasets.share.transfer import SignatureWarning, pull, push
+from pbvf_datasets.share.transfer import pull, push
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
