@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.identity import stored_settings
-from pbvf_datasets.format.schema import DATASET_FILES, dataset_path
+from pbvf_datasets.format.names import dataset_path
+from pbvf_datasets.format.schema import DATASET_FILES
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.make import Env, close_env, make_env
 from pbvf_offline.errors import UsageError

@@ -99,7 +99,7 @@ class CollectSettings(Record):
     command: str | None = None
 
     def __post_init__(self) -> None:
-        from pbvf_datasets.format.schema import check_dataset_id
+        from pbvf_datasets.format.names import check_dataset_id
 
         super().__post_init__()
         check_dataset_id(self.dataset)

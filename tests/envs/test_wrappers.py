@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from libtools import make_policies
-from pbvf_datasets.format.schema import check_spaces
+from pbvf_datasets.format.spaces import check_spaces
 from pbvf_offline.envs.make import make_env, make_trusted_env, trusted_config
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.envs.wrappers import WRAPPERS, Wrapper

@@ -8,7 +8,7 @@ from pbvf_datasets.format.columns import (
     pack_columns,
     unpack_columns,
 )
-from pbvf_datasets.format.schema import OBS_DTYPES
+from pbvf_datasets.format.spaces import OBS_DTYPES
 from pbvf_offline.errors import DamagedError, UsageError
 
 KINDS = {

@@ -12,6 +12,8 @@ from minari.serialization import serialize_space as minari_serialize_space
 import pbvf_datasets
 from make_episodes import BOX_SPEC, DISCRETE_SPEC, STOCHASTIC_SPEC
 from pbvf_datasets.format import schema
+from pbvf_datasets.format.names import check_dataset_id, datasets_root, resolve_dataset
+from pbvf_datasets.format.spaces import check_spaces, parse_space, serialize_space
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 
 
@@ -50,9 +52,9 @@ SPACES = [
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_spaces_round_trip_and_are_what_minari_writes(space):
-    text = schema.serialize_space(space)
+    text = serialize_space(space)
     assert text == minari_serialize_space(space)
-    assert schema.parse_space(text, "x") == space == deserialize_space(text)
+    assert parse_space(text, "x") == space == deserialize_space(text)
 
 
 BOX = {"type": "Box", "dtype": "float32", "shape": [2], "low": [0, 0], "high": [1, 1]}
@@ -81,7 +83,7 @@ BOX = {"type": "Box", "dtype": "float32", "shape": [2], "low": [0, 0], "high": [
 )
 def test_parse_space_refuses(space, error):
     with pytest.raises(error) as caught:
-        schema.parse_space(json.dumps(space), "metadata.json")
+        parse_space(json.dumps(space), "metadata.json")
     assert "metadata.json" in str(caught.value)
 
 
@@ -90,7 +92,7 @@ def test_parse_space_refuses(space, error):
 )
 def test_parse_space_refuses_what_is_no_space(text):
     with pytest.raises(DamagedError):
-        schema.parse_space(text, "x")
+        parse_space(text, "x")
 
 
 def test_unsupported_spaces_are_named_with_what_is_supported():
@@ -102,13 +104,13 @@ def test_unsupported_spaces_are_named_with_what_is_supported():
         spaces.Discrete(4),
     ):
         with pytest.raises(UsageError, match=r"one-dim.*--wrapper '?flatten-ob") as error:
-            schema.check_spaces(bad, spaces.Discrete(2))
+            check_spaces(bad, spaces.Discrete(2))
         assert error.value.exit_code == 2
     for bad in (spaces.MultiDiscrete([2, 2]), spaces.Box(0, 3, (2,), np.int64)):
         with pytest.raises(UsageError, match=r"action space.*add --wrapper continuous-action"):
-            schema.check_spaces(good, bad)
+            check_spaces(good, bad)
     with pytest.raises(UsageError, match="not supported"):
-        schema.serialize_space(spaces.MultiBinary(3))
+        serialize_space(spaces.MultiBinary(3))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_unsupported_spaces_are_named_with_what_is_supported():
     ],
 )
 def test_good_ids(name, parts):
-    assert schema.check_dataset_id(name) == parts
+    assert check_dataset_id(name) == parts
 
 
 @pytest.mark.parametrize(
@@ -134,43 +136,43 @@ def test_good_ids(name, parts):
 )  # fmt: skip
 def test_malformed_ids_are_usage_errors(name, tmp_path):
     with pytest.raises(UsageError) as error:
-        schema.check_dataset_id(name)
+        check_dataset_id(name)
     assert error.value.exit_code == 2
     with pytest.raises(UsageError):
-        schema.resolve_dataset(name, tmp_path)
+        resolve_dataset(name, tmp_path)
 
 
 def test_resolve_by_id_and_by_path(tmp_path, monkeypatch):
     folder = tmp_path / "root" / "lab" / "x-v0"
     folder.mkdir(parents=True)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    assert schema.resolve_dataset("lab/x-v0") == folder
-    assert schema.resolve_dataset(str(folder)) == folder
-    assert schema.resolve_dataset(folder) == folder
+    assert resolve_dataset("lab/x-v0") == folder
+    assert resolve_dataset(str(folder)) == folder
+    assert resolve_dataset(folder) == folder
     monkeypatch.chdir(folder.parent)
-    assert schema.resolve_dataset("./x-v0").resolve() == folder
-    assert schema.resolve_dataset("../lab/x-v0").resolve() == folder
+    assert resolve_dataset("./x-v0").resolve() == folder
+    assert resolve_dataset("../lab/x-v0").resolve() == folder
     with pytest.raises(UsageError, match="no dataset lab/y-v0"):
-        schema.resolve_dataset("lab/y-v0")
+        resolve_dataset("lab/y-v0")
     (folder / "file").write_text("x")
     with pytest.raises(UsageError, match="folder"):
-        schema.resolve_dataset(folder / "file")
+        resolve_dataset(folder / "file")
     with pytest.raises(UsageError, match="neither"):
-        schema.resolve_dataset("a\0b")
+        resolve_dataset("a\0b")
 
 
 def test_root_is_minaris(monkeypatch, tmp_path):
     from minari.storage.datasets_root_dir import get_dataset_path
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    assert schema.datasets_root() == tmp_path == get_dataset_path()
+    assert datasets_root() == tmp_path == get_dataset_path()
     # Minari would make a folder of this name; what a shell expands never gets here.
     monkeypatch.setenv("MINARI_DATASETS_PATH", "~/x")
     with pytest.raises(UsageError, match=f"only a shell expands; .* {Path.home()}/x"):
-        schema.datasets_root()
+        datasets_root()
     monkeypatch.delenv("MINARI_DATASETS_PATH")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert schema.datasets_root() == Path(get_dataset_path())
+    assert datasets_root() == Path(get_dataset_path())
 
 
 def test_package_exports_are_lazy():

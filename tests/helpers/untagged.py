@@ -12,7 +12,7 @@ import numpy as np
 
 import hostile
 from libtools import make_episode
-from pbvf_datasets.format.schema import dataset_path
+from pbvf_datasets.format.names import dataset_path
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode
 

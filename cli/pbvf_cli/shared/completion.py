@@ -34,7 +34,7 @@ def _safely(find: Callable[[str], Iterable[str]]) -> Complete:
 def datasets(incomplete: str) -> Iterator[str]:
     """Yield ids of the datasets in their folder."""
     del incomplete
-    from pbvf_datasets.format.schema import datasets_root
+    from pbvf_datasets.format.names import datasets_root
 
     root = os.fspath(datasets_root())
     folders, looked = [""], 0

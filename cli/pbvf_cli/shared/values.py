@@ -140,7 +140,7 @@ def check_dataset(dataset: str) -> None:
         UsageError: It is not a dataset id, or its place is inside another dataset or a run.
         ResourceError: A file has the place of a folder above it.
     """
-    from pbvf_datasets.format.schema import new_dataset_path
+    from pbvf_datasets.format.names import new_dataset_path
 
     check_place(new_dataset_path(dataset))
 

@@ -21,7 +21,7 @@ def kind_of(name: str) -> tuple[str, Path]:
         return _file_kind(Path(name)), Path(name)
 
     from pbvf_datasets.format.bundle import is_bundle
-    from pbvf_datasets.format.schema import resolve_dataset
+    from pbvf_datasets.format.names import resolve_dataset
     from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_runs.data import is_run, runs_in
 

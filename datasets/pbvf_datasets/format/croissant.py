@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.card import citation, clean
+from pbvf_datasets.format.names import check_dataset_id
 from pbvf_datasets.format.schema import (
     BLOB,
     DATA_FILE,
     FIELDS,
     METADATA_FILE,
-    check_dataset_id,
     dataset_version,
 )
 

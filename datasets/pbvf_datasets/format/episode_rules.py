@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pbvf_datasets.format.schema import (
     BLOB,
     FIELDS,
-    OBS_DTYPES,
     field_dtype,
     field_shape,
 )
+from pbvf_datasets.format.spaces import OBS_DTYPES
 from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, PbvfError, shorten
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
-from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, dataset_path, dataset_version
+from pbvf_datasets.format.names import dataset_path
+from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, dataset_version
 from pbvf_offline.errors import DamagedError, PbvfError
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import parse_json

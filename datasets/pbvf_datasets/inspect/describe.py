@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.schema import is_not_repeatable, resolve_dataset
+from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.format.schema import is_not_repeatable
 from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.read.dataset import folder_environment
 from pbvf_datasets.read.folder_episodes import folder_episodes

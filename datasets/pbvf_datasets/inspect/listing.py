@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from pbvf_datasets.format.identity import parse_plan
 from pbvf_datasets.format.manifest import mismatch, parse_manifest, read_plain
-from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE, datasets_root
+from pbvf_datasets.format.names import datasets_root
+from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
 from pbvf_datasets.inspect.describe import environment_name
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.metadata import MAX_METADATA_BYTES, parse_metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pbvf_datasets.format.schema import resolve_dataset
+from pbvf_datasets.format.names import resolve_dataset
 from pbvf_datasets.inspect.findings import Verification
 from pbvf_datasets.inspect.verify_dataset import Progress, verify_dataset
 from pbvf_datasets.inspect.verify_file import verify_file

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_datasets.format.schema import OBS_DTYPES
+from pbvf_datasets.format.spaces import OBS_DTYPES
 from pbvf_offline.errors import PbvfError
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 from pbvf_offline.policies.policy import Policies

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pbvf_datasets.format.manifest import known_as
-from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset
+from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.format.schema import METADATA_FILE
 from pbvf_datasets.read.cache import load_cache, store_cache
 from pbvf_datasets.read.flatten import flatten
 from pbvf_datasets.read.folder_episodes import folder_episodes, is_tagged

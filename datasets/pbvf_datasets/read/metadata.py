@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pbvf_datasets.format.schema import SUPPORTED_SPACES, check_spaces
+from pbvf_datasets.format.spaces import SUPPORTED_SPACES, check_spaces
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,

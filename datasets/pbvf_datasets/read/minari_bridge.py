@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pbvf_datasets.format.schema import BLOB, FIELDS, parse_space, serialize_space
+from pbvf_datasets.format.schema import BLOB, FIELDS
+from pbvf_datasets.format.spaces import parse_space, serialize_space
 from pbvf_datasets.read.dataset import Dataset, environment_of
 from pbvf_datasets.read.episodes import (
     ArraySource,

@@ -35,8 +35,8 @@ from pbvf_datasets.format.schema import (
     DATA_FILE,
     MANIFEST_FILE,
     METADATA_FILE,
-    parse_space,
 )
+from pbvf_datasets.format.spaces import parse_space
 from pbvf_datasets.read.metadata import MAX_METADATA_BYTES, check_space_kinds, parse_metadata
 from pbvf_datasets.read.untrusted_hdf5 import GuardedFile, identity_of
 from pbvf_offline.errors import (

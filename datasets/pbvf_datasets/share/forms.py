@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from pbvf_datasets.format import bundle
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, stated_format
+from pbvf_datasets.format.names import check_dataset_id, new_dataset_path
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -22,8 +23,6 @@ from pbvf_datasets.format.schema import (
     DATASET_FILES,
     MANIFEST_FILE,
     METADATA_FILE,
-    check_dataset_id,
-    new_dataset_path,
 )
 from pbvf_datasets.format.schema import FORMAT as DATASET
 from pbvf_datasets.inspect.bundle import (

@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
-from pbvf_datasets.format.schema import (
-    CARD_FILE,
-    MANIFEST_FILE,
-    SIGNATURE_FILE,
-    resolve_dataset,
-)
+from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.format.schema import CARD_FILE, MANIFEST_FILE, SIGNATURE_FILE
 from pbvf_datasets.inspect.findings import Verification
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES

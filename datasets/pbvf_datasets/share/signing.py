@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pbvf_datasets.format.bundle import is_bundle
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
-from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE, resolve_dataset
+from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE
 from pbvf_datasets.inspect.bundle import open_bundle
 from pbvf_datasets.read.untrusted import open_folder
 from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UnsafeError, UsageError

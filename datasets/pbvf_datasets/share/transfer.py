@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
+from pbvf_datasets.format.names import new_dataset_path
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
     MANIFEST_FILE,
     SIGNATURE_FILE,
-    new_dataset_path,
 )
 from pbvf_datasets.share.fetching import FetchedFolder, part_of, retry
 from pbvf_datasets.share.forms import Forms, Progress, form_of, only_datasets

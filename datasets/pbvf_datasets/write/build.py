@@ -23,8 +23,8 @@ from pbvf_datasets.format.schema import (
     FIELDS,
     MANIFEST_FILE,
     METADATA_FILE,
-    serialize_space,
 )
+from pbvf_datasets.format.spaces import serialize_space
 from pbvf_datasets.format.statistics import Tally, total_reward
 from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.strict_json import canonical_json

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from pbvf_datasets.format.identity import dataset_work
-from pbvf_datasets.format.schema import DATASET_FILES, dataset_path, resolve_dataset
+from pbvf_datasets.format.names import dataset_path, resolve_dataset
+from pbvf_datasets.format.schema import DATASET_FILES
 from pbvf_datasets.read.untrusted import is_dataset
 from pbvf_offline.errors import UnsafeError, UsageError
 from pbvf_offline.io.durable import path_exists, resource_errors, sync_folder

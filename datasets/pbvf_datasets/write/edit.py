@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
-from pbvf_datasets.format.schema import dataset_path
+from pbvf_datasets.format.names import dataset_path
 from pbvf_datasets.write.duplicates import repeats
 from pbvf_datasets.write.edit_inputs import (
     Source,

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.format.environment import safe_env_spec, safe_environment
 from pbvf_datasets.format.episode_rules import OPTIONAL, DatasetForm, spec_fits_spaces
-from pbvf_datasets.format.schema import METADATA_FILE, resolve_dataset, serialize_space
+from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.format.schema import METADATA_FILE
+from pbvf_datasets.format.spaces import serialize_space
 from pbvf_datasets.format.statistics import total_reward
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.episodes import CheckedEpisode

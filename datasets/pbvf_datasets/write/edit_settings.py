@@ -182,7 +182,7 @@ class SplitSettings(Record):
         Raises:
             UsageError: The id is malformed, or a name does not fit into one.
         """
-        from pbvf_datasets.format.schema import check_dataset_id
+        from pbvf_datasets.format.names import check_dataset_id
 
         namespace, name, version = check_dataset_id(dataset_id)
         ids = tuple(

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.format.episode_rules import spec_fits_spaces
-from pbvf_datasets.format.schema import BLOB, FIELDS, OBS_DTYPES, episode_blob, field_dtype
+from pbvf_datasets.format.schema import (
+    BLOB,
+    FIELDS,
+    episode_blob,
+    field_dtype,
+)
+from pbvf_datasets.format.spaces import OBS_DTYPES
 from pbvf_datasets.read.episodes import (
     IN_ARGUMENTS,
     ArraySource,

@@ -25,6 +25,7 @@ from pbvf_datasets.format.manifest import (
     manifest_bytes,
     what_was,
 )
+from pbvf_datasets.format.names import resolve_dataset
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -33,7 +34,6 @@ from pbvf_datasets.format.schema import (
     MANIFEST_FILE,
     METADATA_FILE,
     SIGNATURE_FILE,
-    resolve_dataset,
 )
 from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.read.folder_episodes import folder_episodes

@@ -34,13 +34,9 @@ from pbvf_datasets.format.identity import (
     plan_of,
 )
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
-from pbvf_datasets.format.schema import (
-    DATASET_FILES,
-    FIELDS,
-    MANIFEST_FILE,
-    check_spaces,
-    new_dataset_path,
-)
+from pbvf_datasets.format.names import new_dataset_path
+from pbvf_datasets.format.schema import DATASET_FILES, FIELDS, MANIFEST_FILE
+from pbvf_datasets.format.spaces import check_spaces
 from pbvf_datasets.format.statistics import total_reward
 from pbvf_datasets.write.build import DatasetFacts, lay_out
 from pbvf_datasets.write.incoming import IncomingEpisodes

@@ -157,7 +157,7 @@ def split(
         raise UsageError("is missing", where="--fractions", remedy="give shares such as 0.8,0.2")
 
     from pbvf_datasets.format.identity import stored_settings
-    from pbvf_datasets.format.schema import datasets_root
+    from pbvf_datasets.format.names import datasets_root
     from pbvf_datasets.write.edit import split as split_dataset
 
     usual = SplitSettings(fractions, given.get("names", ()))

@@ -14,7 +14,7 @@ def list_all(*, sink: Sink) -> None:
     Those of other programs are marked foreign, those begun and not finished unfinished. Only
     small files are read; 'pbvf dataset verify' checks a dataset.
     """
-    from pbvf_datasets.format.schema import datasets_root
+    from pbvf_datasets.format.names import datasets_root
     from pbvf_datasets.inspect.listing import list_datasets
 
     root = datasets_root()

@@ -75,7 +75,7 @@ def open_data(
         PbvfError: As ``load_dataset`` and ``load_run`` do.
     """
     from pbvf_datasets import load_dataset
-    from pbvf_datasets.format.schema import resolve_dataset
+    from pbvf_datasets.format.names import resolve_dataset
     from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_runs.data import episodes_digest, is_run, runs_in, runs_text

@@ -1,0 +1,123 @@
+"""Ids of datasets, and the folders where they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pbvf_offline.errors import UsageError
+
+# Minari's own pattern for ids, but with a version, and each component by itself.
+_COMPONENT = re.compile(r"[-_\w]+")
+_NAME = re.compile(r"(?P<name>[-_\w]+?)-v(?P<version>0|[1-9][0-9]{0,8})")
+_ID_REMEDY = "give an id such as 'lab/swimmer-fragments-v0'"
+
+
+def datasets_root() -> Path:
+    """Return the folder of local datasets: ``MINARI_DATASETS_PATH`` or Minari's default.
+
+    Raises:
+        UsageError: It begins with ``~``, which Minari takes for the name of a folder.
+    """
+    given = os.environ.get("MINARI_DATASETS_PATH")
+    if given and given.startswith("~"):
+        raise UsageError(
+            f"{given!r} begins with ~, which only a shell expands",
+            where="MINARI_DATASETS_PATH",
+            remedy=f"give the whole path, such as {Path(given).expanduser()}",
+        )
+    return Path(given) if given else Path.home() / ".minari" / "datasets"
+
+
+def check_dataset_id(dataset_id: str) -> tuple[str, str, int]:
+    """Split ``namespace/name-vN`` into namespace (may be empty), name and version.
+
+    Raises:
+        UsageError: It is not such an id, or one that Minari's listing would trip over.
+    """
+    *namespace, last = dataset_id.split("/")
+    match = _NAME.fullmatch(last)
+    if match is None or any(_COMPONENT.fullmatch(part) is None for part in namespace):
+        raise UsageError(f"{dataset_id!r} is not a dataset id", remedy=_ID_REMEDY)
+    if namespace and len("/".join(namespace)) < 2:
+        raise UsageError(
+            f"the namespace of {dataset_id!r} is shorter than the two letters Minari wants",
+            remedy=_ID_REMEDY,
+        )
+    if "data" in namespace:
+        # Minari takes every folder with a 'data' inside for a dataset.
+        raise UsageError(
+            f"the namespace of {dataset_id!r} contains 'data', which hides its neighbours "
+            "from Minari",
+            remedy="choose another namespace",
+        )
+    if any(len(os.fsencode(part)) > 200 for part in (*namespace, last)):
+        raise UsageError(f"{dataset_id[:60]!r}… is too long", remedy=_ID_REMEDY)
+    return "/".join(namespace), match["name"], int(match["version"])
+
+
+def dataset_path(dataset_id: str, root: Path | None = None) -> Path:
+    """Return where a dataset of this id lives, whether it exists or not.
+
+    Raises:
+        UsageError: It is not an id.
+    """
+    check_dataset_id(dataset_id)
+    return (datasets_root() if root is None else root).joinpath(*dataset_id.split("/"))
+
+
+def new_dataset_path(dataset_id: str, root: Path | None = None) -> Path:
+    """Return where a dataset of this id will be written.
+
+    Raises:
+        UsageError: It is not an id, or the folder is inside another dataset.
+    """
+    root = datasets_root() if root is None else root
+    path = dataset_path(dataset_id, root)
+    for above in path.relative_to(root).parents[:-1]:
+        if (root / above / "data").exists():
+            raise UsageError(
+                f"{dataset_id} would lie inside the dataset {root / above}",
+                remedy="choose another namespace",
+            )
+    return path
+
+
+def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = None) -> Path:
+    """Return the folder of a dataset given by id (under ``root``) or by path.
+
+    Args:
+        name_or_path: ``namespace/name-v0``, or the path of a folder.
+        root: Folder of local datasets; default :func:`datasets_root`.
+
+    Raises:
+        UsageError: There is no such dataset, or the name is malformed.
+    """
+    text = os.fspath(name_or_path)
+    root = datasets_root() if root is None else root
+    is_id = False
+    malformed: UsageError | None = None
+    if isinstance(name_or_path, str):
+        try:
+            path = dataset_path(text, root)
+            is_id = True
+        except UsageError as error:
+            malformed = error
+        if is_id and path.is_dir():
+            return path
+    if "\0" in text or not text:
+        raise UsageError(f"{text!r} is neither a dataset id nor a folder", remedy=_ID_REMEDY)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    if is_id:
+        raise UsageError(
+            f"there is no dataset {text} under {root}",
+            remedy="check the name, or set MINARI_DATASETS_PATH",
+        )
+    if path.exists():
+        raise UsageError("this is a file; a dataset is a folder", where=path)
+    raise UsageError(
+        f"{text!r} is neither a dataset id nor an existing folder", remedy=_ID_REMEDY
+    ) from malformed
