@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Install each extra alone into an environment of its own, use it once, and run its own tests.
 # Usage: scripts/extras.sh [EXTRA…]     (without a name: all extras of pyproject.toml)
-# Slow and large: torch is installed anew for each, with CUDA unless PIP_CONSTRAINT or another
-# setting of pip's says otherwise.
+# What a plain installation brings is installed once and lies under each of these environments, so
+# pip decides for each extra alone what else it needs and which versions it replaces. torch comes
+# with CUDA unless PIP_CONSTRAINT or another setting of pip's says otherwise.
 # Each environment is deleted at its end. Exit 1 when something failed; the last lines say what.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +13,10 @@ nobody=http://127.0.0.1:9 # where nobody answers: a package that is there ends w
 
 extras() {
   "$python" -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print(*p["project"]["optional-dependencies"])'
+}
+
+pbvf() { # of the environment on PATH
+  python -m pbvf_cli "$@"
 }
 
 ends_with() { # CODE COMMAND…
@@ -72,28 +77,30 @@ own_tests() { # EXTRA
 }
 
 try() { # EXTRA
-  local tools=(pytest) here="$place/here"
+  local tools=(pytest) here="$place/$1/here"
   if [ "$1" = s3 ]; then tools+=("moto[server]"); fi # the other end of these tests
-  mkdir "$here"
-  python -m pip install --quiet --disable-pip-version-check ".[$1]" || return 1
+  "$python" -m venv "$place/$1" && mkdir "$here" || return 1
+  PATH="$place/$1/bin:$PATH"
+  (cd "$place/$1"/lib/python3*/site-packages && ls -d "$place"/plain/lib/python3*/site-packages >plain.pth)
+  "${install[@]}" ".[$1]" || return 1
   if [ "$1" = d3rlpy ]; then # see pyproject.toml
-    python -m pip install --quiet --disable-pip-version-check --no-deps 'd3rlpy>=2.8' || return 1
+    "${install[@]}" --no-deps 'd3rlpy>=2.8' || return 1
   fi
+  [ "$1" = d3rlpy ] || python -m pip check || return 1
   (cd "$here" && MINARI_DATASETS_PATH="$here/datasets" use "$1" >/dev/null) || return 1
-  python -m pip install --quiet --disable-pip-version-check "${tools[@]}" && own_tests "$1"
+  "${install[@]}" "${tools[@]}" && own_tests "$1"
 }
 
-plain_path="$PATH" results=()
+results=() install=(python -m pip install --quiet --disable-pip-version-check)
 if [ $# = 0 ]; then mapfile -d " " -t chosen < <(extras | tr -d "\n"); else chosen=("$@"); fi
-place=
+place="$(mktemp -d)"
 trap 'rm -rf "$place"' EXIT
+"$python" -m venv "$place/plain"
+(PATH="$place/plain/bin:$PATH" && "${install[@]}" .) || exit 1
 for extra in "${chosen[@]}"; do
   echo "== $extra" >&2
-  place="$(mktemp -d)"
-  "$python" -m venv "$place/venv"
-  PATH="$place/venv/bin:$plain_path"
-  if try "$extra"; then results+=("$extra: works alone"); else results+=("$extra: FAILED"); fi
-  rm -rf "$place"
+  if (try "$extra"); then results+=("$extra: works alone"); else results+=("$extra: FAILED"); fi
+  rm -rf "${place:?}/$extra"
 done
 printf '%s\n' "${results[@]}"
 [[ "${results[*]}" != *FAILED* ]]

@@ -15,7 +15,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import registry
 
 from pbvf_offline.envs.handlers import handlers_kept
-from pbvf_offline.envs.portable import is_portable
+from pbvf_offline.envs.portable import PACKAGES, is_portable
 from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig, EnvReference, is_time_limit
 from pbvf_offline.envs.wrappers import OPTION, WRAPPERS, wrap
@@ -41,7 +41,6 @@ _PACKAGES = {
     **dict.fromkeys(("Fetch", "Hand", "AdroitHand", "FrankaKitchen"), "gymnasium_robotics"),
     **dict.fromkeys(("PointMaze_", "AntMaze_"), "gymnasium_robotics"),
 }
-_EXTRAS = {"gymnasium_robotics": "robotics", "minigrid": "minigrid", "shimmy": "dm-control"}
 Env = gym.Env[Any, Any]
 
 
@@ -147,8 +146,8 @@ def _not_built(error: BaseException, config: EnvConfig, env_id: str) -> PbvfErro
 
 def _mend(error: BaseException, module: str = "") -> str:
     """Say what to do about a failure in the code of an environment, or of its module's package."""
-    if module in _EXTRAS:
-        return f"install what goes together with pip install 'pbvf-offline[{_EXTRAS[module]}]'"
+    if module in PACKAGES:
+        return f"install what goes together with pip install 'pbvf-offline[{PACKAGES[module]}]'"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name}, or mend the environment"
     return "mend the environment"
@@ -282,7 +281,7 @@ def _import_for_user(module: str, name: str) -> None:
             f"module {error.name!r} was not found" + (f", at {place}" if place else ""),
             where=name,
             remedy=_mend(error, module)
-            if module in _EXTRAS
+            if module in PACKAGES
             else "run from the folder that holds it, or install it",
         ) from error
     except (Exception, SystemExit) as error:

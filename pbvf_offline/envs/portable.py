@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Final
 
+PACKAGES: Final = {"gymnasium_robotics": "robotics", "minigrid": "minigrid", "shimmy": "dm-control"}
+"""Packages that register environments when they are imported, with the extra for each."""
 _PLAIN_TEXT = re.compile(r"[\w +-]{0,64}|\d+(\.\d+)*")
 _PATH_NAME = re.compile(r"(^|_)(file|path|folder|dir|directory|root|xml|url|uri)s?(_|$)")
 

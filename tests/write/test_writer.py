@@ -1,5 +1,6 @@
 """The crash-safe writer: what it checks, what survives, what stock Minari sees."""
 
+import functools
 import json
 import os
 import shutil
@@ -178,6 +179,46 @@ def test_a_loop_of_ones_own_needs_only_id_spec_and_env(root):
     assert dataset[0].observations.dtype == np.float32
     assert dataset[0].infos["theta"].dtype == np.float32
     with DatasetWriter("lab/mine-v0", DISCRETE_SPEC, env=env) as w:
+        assert w.complete
+
+
+class Point(gym.Env):
+    observation_space = OBS
+    action_space = ACT
+
+
+@pytest.mark.parametrize(
+    ("point", "module"),
+    [
+        ("their.place:Env", "their.place"),
+        (Point, Point.__module__),
+        (functools.partial(Point), Point.__module__),
+        ("gymnasium_robotics.envs.fetch.reach:MujocoFetchReachEnv", "gymnasium_robotics"),
+        ("gymnasium.envs.mujoco.swimmer_v5:SwimmerEnv", None),
+        ("pbvf_offline.envs.lqr:LQREnv", None),
+        ("__main__:Env", None),
+        (None, None),
+    ],
+)
+def test_the_module_that_registers_an_environment_is_that_of_its_entry_point(root, point, module):
+    env = Point()
+    env.spec = gym.envs.registration.EnvSpec("Point-v0", entry_point=point)
+    with DatasetWriter("lab/mine-v0", BOX_SPEC, env=env) as w:
+        w.add(EPISODES[0])
+        manifest = w.finish()
+    assert manifest["provenance"]["environment"]["module"] == module
+
+
+def test_a_dataset_from_before_modules_were_recorded_is_still_the_same(root):
+    env = Point()
+    env.spec = gym.envs.registration.EnvSpec("Point-v0", entry_point=Point)
+    before = {"id": "Point-v0", "kwargs": {}}
+    with DatasetWriter("lab/mine-v0", BOX_SPEC, env=env, environment=before) as w:
+        w.add(EPISODES[0])
+    with DatasetWriter("lab/mine-v0", BOX_SPEC, env=env) as w:
+        assert w.episodes_done == 1
+        w.finish()
+    with DatasetWriter("lab/mine-v0", BOX_SPEC, env=env) as w:
         assert w.complete
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pbvf_offline.envs.portable import is_portable
+from pbvf_offline.envs.portable import PACKAGES, is_portable
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.io.strict_json import parse_json
@@ -70,14 +70,31 @@ def safe_environment(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def env_reference(spec: EnvSpec) -> dict[str, Any]:
-    """Return what names the environment of this spec: its id, arguments and own time limit."""
+    """Return what names the environment of this spec: id, module, arguments and own time limit.
+
+    The module is that of the entry point: importing it imports the packages above it too, one of
+    which registers the environment as a rule. None of Gymnasium's own environments and of this
+    project's needs one, and what a script registers itself (``__main__``) has none.
+    """
     from gymnasium.envs.registration import registry
 
     kwargs = dict(spec.kwargs)
     registered = registry.get(spec.id)
     if registered is not None and registered.max_episode_steps != spec.max_episode_steps:
         kwargs["max_episode_steps"] = spec.max_episode_steps
-    return {"id": spec.id, "kwargs": kwargs}
+    return {"id": spec.id, "module": _module_of(spec), "kwargs": kwargs}
+
+
+def _module_of(spec: EnvSpec) -> str | None:
+    point: Any = spec.entry_point
+    own: Any = getattr(getattr(point, "func", point), "__module__", None)
+    module = point.partition(":")[0] if isinstance(point, str) else own
+    if not isinstance(module, str) or module in ("", "__main__"):
+        return None
+    package = module.partition(".")[0]
+    if package in PACKAGES:
+        return package
+    return None if package in ("gymnasium", "pbvf_offline") else module
 
 
 def safe_env_spec(text: str) -> str:

@@ -32,6 +32,7 @@ from pbvf_datasets.format.identity import (
     identity_of,
     parse_plan,
     plan_of,
+    stored_settings,
 )
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
 from pbvf_datasets.format.names import new_dataset_path
@@ -62,6 +63,7 @@ from pbvf_offline.rollout.episodes import Cut, Episode
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
 
 DEFAULT_SHARD_STEPS: Final = 20_000
 MAX_SHARD_BYTES: Final = 64 * 2**20
@@ -112,7 +114,9 @@ class DatasetWriter:
         env: Environment to take spaces, spec and reference from, where not given below.
         observation_space: A one-dimensional Box.
         action_space: A one-dimensional Box or Discrete.
-        environment: ``{"id", "module", "kwargs", "withheld"}``: what a reader may rebuild.
+        environment: ``{"id", "module", "kwargs", "withheld"}``: what a reader may rebuild; the
+            module, which registers it, is for people to read. Of ``env`` it is that of its entry
+            point.
             Arguments that are not scalars or look like paths are withheld.
         env_spec_json: ``EnvSpec.to_json()`` for stock Minari; stored without path-like
             arguments.
@@ -174,7 +178,8 @@ class DatasetWriter:
             if action_space is None:
                 action_space = env.action_space
             if env.spec is not None:
-                environment = environment or env_reference(env.spec)
+                if environment is None:
+                    environment = _reference(env.spec, dataset_id, root)
                 env_spec_json = env_spec_json or env_spec_text(env)
         if observation_space is None or action_space is None:
             raise UsageError("spaces are missing", remedy="give env=, or both spaces")
@@ -602,3 +607,15 @@ class DatasetWriter:
 
     def _resources(self) -> contextlib.AbstractContextManager[None]:
         return resource_errors(self._work.folder, lambda: f"free space; {self.where_safe}")
+
+
+def _reference(spec: EnvSpec, dataset_id: str, root: Path | None) -> dict[str, Any]:
+    """Return what names an environment; without its module where the same dataset has none.
+
+    Datasets that were begun or made before modules were found out go on.
+    """
+    reference = env_reference(spec)
+    there = (stored_settings(dataset_id, root) or {}).get("environment")
+    if there == safe_environment({**reference, "module": None}):
+        reference["module"] = None
+    return reference
