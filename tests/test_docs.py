@@ -344,6 +344,19 @@ def test_search_page_shows_what_a_choice_among_candidates_gives() -> None:
         assert _candidates_row(f"{one['cell']} | {one['seed']}", rows[-1]) in page
     assert _candidates_row("mean | ", np.mean(rows, axis=0)) in page
 
+    raw = folder / "raw"
+    for one in json.loads((raw / "environments.json").read_text())["results"]:
+        shown = [f"{np.mean(grown['true']):.1f}" for grown in one["by_candidates"].values()]
+        if one["search"] == "rounds":
+            assert f"| {one['env']} | {' | '.join(shown)} |" in page
+        else:
+            assert f"were no better: {shown[2]} with eight" in page
+    for one in json.loads((raw / "deep-rates.json").read_text())["results"]:
+        said = [np.mean(one["true"]), np.mean(one["cautious"]), one["kept"]["cautious"]]
+        rates = f"{one['lr_rounds']:g} | {one['lr_synthesis']:g}"
+        row = f"| {one['seed']} | {one['candidates']} | {rates} | "
+        assert row + " | ".join(f"{x:.0f}" for x in said) in page
+
 
 def _candidates_row(name: str, values: Sequence[float]) -> str:
     texts = [f"{x:.0f}" for x in values[:-2]] + [f"{x:.2f}" for x in values[-2:]]
