@@ -62,6 +62,7 @@ class Synthesis:
         distance: (K,) distance from the dataset's policies at the chosen step, in units of
             their 95 % quantile.
         path: Waypoints along the ascent, the first at step 0.
+        liked: (K,) the judge's values, by which they were kept; None without candidates.
     """
 
     policies: Policies
@@ -70,6 +71,7 @@ class Synthesis:
     objective: NDArray[np.float64]
     distance: NDArray[np.float64]
     path: tuple[Waypoint, ...]
+    liked: NDArray[np.float64] | None = None
 
 
 def synthesis_states(
@@ -155,10 +157,13 @@ def synthesize(
         climb.keep(torch.arange(climbs) * each + values.argmax(dim=1))
         theta = climb.kept
     climb.run(theta, states, first, settings.steps, last=True)
+    liked = None
     if judge is not None and settings.candidates > 1:
-        liked = judge(file.policies(climb.kept.cpu().numpy(), spec))
-        best = liked.reshape(settings.count, settings.candidates).argmax(axis=1)
-        climb.keep(torch.from_numpy(np.arange(settings.count) * settings.candidates + best))
+        found = judge(file.policies(climb.kept.cpu().numpy(), spec))
+        best = found.reshape(settings.count, settings.candidates).argmax(axis=1)
+        rows = np.arange(settings.count) * settings.candidates + best
+        climb.keep(torch.from_numpy(rows))
+        liked = found[rows]
     final = climb.kept.cpu().numpy()
     return Synthesis(
         policies=file.policies(final, spec),
@@ -167,6 +172,7 @@ def synthesize(
         objective=climb.best.numpy(),
         distance=file.distance(climb.kept, spec).numpy(),
         path=tuple(climb.path),
+        liked=liked,
     )
 
 

@@ -273,7 +273,9 @@ def _imagine(
     progress: Callable[[str, int, int], None] | None,
 ) -> dict[str, Any]:
     """Hold the policies and the dataset's against each other in the learned environment."""
-    cautious = evaluator.evaluate(grown.policies).cautious
+    cautious = grown.liked  # by which they were chosen among candidates
+    if cautious is None:
+        cautious = evaluator.evaluate(grown.policies).cautious
     best = best_of_the_data(
         critic,
         evaluator,

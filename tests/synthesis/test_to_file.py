@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from libtools import make_file
 from pbvf_offline.envs.make import make_env
@@ -86,14 +87,18 @@ def test_candidates_chosen_in_another_model_are_a_conflict(
         horizon = 6
 
         def evaluate(self, policies: Policies, **_: Any) -> ImaginedReturns:
+            played.append(policies.theta)
             values = -policies.theta[:, :1].astype(np.float64)
             return ImaginedReturns(values, np.full(len(values), 6.0), np.zeros((1, 1)))
 
     settings = dataclasses.replace(SETTINGS, restarts=4, candidates=4)
     evaluator: Any = Likes()
+    played: list[NDArray[np.float32]] = []
     out = tmp_path / "p.safetensors"
     first = run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="a" * 64)
     assert first.cautious == (-first.file.policies.theta[:, 0].astype(np.float64)).tolist()
+    assert len(played[0]) == 8  # among which those kept were, and they are not played again
+    assert not any(np.isin(first.file.policies.theta, theta).any() for theta in played[1:])
     assert first.file.origin["chosen_in"] == ["a" * 64, 6]
     again = run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="a" * 64)
     assert again.already_complete
