@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 MOST_POINTS: Final = 10_000
 """Of one series in one chart; what is more is thinned, and the chart says so."""
 
+TOGETHER: Final = -1
+"""In place of a source's number: a series of several sources, which is always shown."""
+
+_MOST_TOGETHER = 30_000  # points of a chart of many series
+_FEWEST = 50  # points of a series that are kept however many series there are
 _DIGITS = 6
 Style = Literal["points", "stars", "line", "band", "histogram"]
 
@@ -34,12 +39,13 @@ class Series:
 
     Attributes:
         name: What a legend calls it; the source's name is added.
-        source: Number of the source on the page.
+        source: Number of the source on the page; :data:`TOGETHER` where it is of several.
         x: (n,).
         y: (n,); of a histogram it is not looked at.
         style: How it is drawn. A band is drawn from ``more["low"]`` to ``more["high"]`` around
             its line.
         value: (n,) return by which the page filters, and colours where the chart has a scale.
+        quantity: What that is, with its unit; the page has a filter for each.
         index: (n,) number of the policy or episode.
         more: (n,) arrays by what they are called, which a reader sees beside a point.
     """
@@ -50,19 +56,19 @@ class Series:
     y: NDArray[Any]
     style: Style = "points"
     value: NDArray[np.float64] | None = None
+    quantity: str | None = None
     index: NDArray[np.int64] | None = None
     more: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
-    @property
-    def kept(self) -> NDArray[np.int64]:
-        """Rows that the page holds: of lines evenly along them, of points evenly by value."""
+    def kept(self, most: int) -> NDArray[np.int64]:
+        """Return the rows that the page holds: of lines evenly along them, else by value."""
         if self.style in ("line", "band"):
-            return spread(np.arange(len(self.x)), MOST_POINTS)
-        return spread(self.x if self.value is None else self.value, MOST_POINTS)
+            return spread(np.arange(len(self.x)), most)
+        return spread(self.x if self.value is None else self.value, most)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, most: int) -> dict[str, Any]:
         """Return the JSON form of the rows kept."""
-        rows = self.kept
+        rows = self.kept(most)
 
         def numbers(values: NDArray[Any] | None) -> list[float | None] | None:
             return None if values is None else [_number(v) for v in values[rows].tolist()]
@@ -74,6 +80,7 @@ class Series:
             "x": numbers(self.x),
             "y": None if self.style == "histogram" else numbers(self.y),
             "value": numbers(self.value),
+            "quantity": self.quantity,
             "index": numbers(self.index),
             "more": {name: numbers(values) for name, values in self.more.items()},
         }
@@ -121,22 +128,31 @@ class Chart:
     ticks: Sequence[str] = ()
 
     @property
+    def most(self) -> int:
+        """Points of each series that the page holds."""
+        share = _MOST_TOGETHER // max(1, len(self.series))
+        return max(_FEWEST, min(MOST_POINTS, share))
+
+    @property
     def notes(self) -> list[str]:
         """What the dashed lines are, and what was left out."""
         known = [f"{g.text} {g.at:g}" if g.axis == "y" else g.text for g in self.guides]
         lines = [f"Dashed: {', '.join(known)}."] if known else []
+        thinned: dict[str, list[int]] = {}
+        for series in self.series:
+            if len(series.x) > self.most:
+                thinned.setdefault(series.name, []).append(len(series.x))
         return lines + [
-            f"{len(s.kept):,} of {len(s.x):,} are shown ({s.name}): the extremes and evenly "
-            "between; filters act on what is shown."
-            for s in self.series
-            if len(s.kept) < len(s.x)
+            f"{len(counts) * self.most:,} of {sum(counts):,} are shown ({name}): the extremes and "
+            "evenly between; filters act on what is shown."
+            for name, counts in thinned.items()
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {
             **{name: getattr(self, name) for name in ("title", "x", "y", "colour", "unit", "log")},
-            "series": [series.to_dict() for series in self.series],
+            "series": [series.to_dict(self.most) for series in self.series],
             "guides": [vars(guide) for guide in self.guides],
             "ticks": list(self.ticks),
         }

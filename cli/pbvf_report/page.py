@@ -62,11 +62,12 @@ def render(sources: Sequence[Source], sections: Sequence[Section], plotly: str) 
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     charts = [chart.to_dict() for section in sections for chart in section.charts]
+    quantities = (s["quantity"] for chart in charts for s in chart["series"])
     text = environment.get_template("page.html").render(
         sources=sources,
         sections=sections,
         data={"sources": [source.name for source in sources], "charts": charts},
-        has_values=any(s["value"] is not None for chart in charts for s in chart["series"]),
+        quantities=list(dict.fromkeys(filter(None, quantities))),
         style=style,
         scripts=(plotly, own),
         digests=[_digest(script) for script in (plotly, own)],

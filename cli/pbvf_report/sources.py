@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.files import PoliciesFile
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.rollout.episodes import Trajectories
+    from pbvf_runs.compare.learning_curves import Curve
     from pbvf_runs.data import RunProgress
 
 
@@ -25,6 +27,7 @@ class Source:
     Attributes:
         name: What the page calls it.
         kind: ``dataset``, ``run``, ``critic``, ``model`` or ``policies``.
+        env: Its environment as a user would type it; "" where it names none.
         facts: Name and value, as ``pbvf info`` prints them.
         settings: What it was made with.
         digests: By which others name it; the first is its own.
@@ -34,13 +37,17 @@ class Source:
         model: A learned environment.
         policies: A policies file.
         progress: What a run has come to.
+        curve: Its learned policies' mean returns over its steps.
+        learned: Its learned policy.
         ascent: Gradient step to the policies on their way there.
         no_ascent: Why there is none, though one was asked for.
-        film: Of its best policy: which one that is, and an MP4 file.
+        film: Of one policy: which one that is, and an MP4 file.
+        no_film: Why there is none, though one was asked for.
     """
 
     name: str
     kind: str
+    env: str = ""
     facts: Sequence[tuple[str, str]] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     digests: Sequence[str] = ()
@@ -50,9 +57,12 @@ class Source:
     model: ModelFile | None = None
     policies: PoliciesFile | None = None
     progress: RunProgress | None = None
+    curve: Curve | None = None
+    learned: PoliciesFile | None = None
     ascent: Mapping[int, Policies] = field(default_factory=dict)
     no_ascent: str = ""
-    film: tuple[int, bytes] | None = None
+    film: tuple[str, bytes] | None = None
+    no_film: str = ""
 
     @property
     def result(self) -> Mapping[str, Any]:
@@ -67,6 +77,28 @@ class Source:
         if self.policies is None or values is None or len(values) != len(self.policies.policies):
             return None
         return values
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a SHA-256."""
+    return re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def place_of(source: Source, sources: Sequence[Source]) -> str:
+    """Return words for the environment of a source where the page is about several; else ""."""
+    several = len({s.env for s in sources if s.env}) > 1
+    return f" in {source.env}" if source.env and several else ""
+
+
+def in_data(source: Source, sources: Sequence[Source]) -> str:
+    """Return what the return of a policy is over the steps that it acted in data, with its unit."""
+    bonus = "" if source.critic is None else source.critic.less_bonus
+    return f"mean return in the data{place_of(source, sources)} (sum of rewards{bonus})"
+
+
+def measured(source: Source, sources: Sequence[Source]) -> str:
+    """Return what the return of a policy is that was evaluated, with its unit."""
+    return f"measured mean return{place_of(source, sources)} (sum of rewards)"
 
 
 def numbers(value: object) -> NDArray[np.float64] | None:

@@ -53,7 +53,12 @@ def report(
         ),
     ] = False,
     video: Annotated[
-        bool, option("--video", "Film the best policy of each policies file in its environment.")
+        bool,
+        option(
+            "--video",
+            "Film the best policy of each policies file, and the learned one of each run, in its "
+            "environment.",
+        ),
     ] = False,
     env: Annotated[
         str | None, option("--env", "Where to film; the policies' own by default.", "ENV")
@@ -67,19 +72,23 @@ def report(
     What something is, its content tells. Nothing in it is run, and none of its texts becomes
     markup or script of the page.
     """
-    from pbvf_cli.commands.parts.report_extras import climbed_again, filmed
+    from pbvf_cli.commands.parts.report_extras import all_filmed, climbed_again
     from pbvf_report.page import plotly_script, render, write_page
     from pbvf_report.sections import sections
 
     values.output_file(out, *paths)
     if env is not None and not video:
         raise UsageError("says where to film", where="--env", remedy="add --video")
+    if video:
+        from pbvf_cli.shared.outputs.video import check_video
+
+        check_video(Path("film.mp4"), overwrite=True)  # before what takes time
     plotly = plotly_script()
     sources = _named([s for path in paths for s in _sources(path, require_manifest)])
     if ascent:
         sources = [climbed_again(source, sources, sink) for source in sources]
     if video:
-        sources = [filmed(source, env, sink) for source in sources]
+        sources = all_filmed(sources, env, sink)
     found = sections(sources)
     page = render(sources, found, plotly)
     there = write_page(out, page, overwrite=overwrite)
@@ -100,21 +109,30 @@ def report(
     sink.result(payload, rows, place=out)
 
 
-def _named(sources: list[Source]) -> list[Source]:
-    """Return sources with names that differ: a second one of a name is numbered."""
-    import dataclasses
+def _named(found: list[tuple[Source, Path]]) -> list[Source]:
+    """Return sources with names that differ.
 
-    counts: dict[str, int] = {}
+    Those of one name have the name of their folder before it; what is still alike is numbered.
+    """
+    import dataclasses
+    from collections import Counter
+
+    alike = Counter(source.name for source, _ in found)
+    names = [
+        f"{_name(path.parent)}/{source.name}" if alike[source.name] > 1 else source.name
+        for source, path in found
+    ]
+    counts: Counter[str] = Counter()
     result = []
-    for source in sources:
-        counts[source.name] = count = counts.get(source.name, 0) + 1
-        name = source.name if count == 1 else f"{source.name} ({count})"
-        result.append(dataclasses.replace(source, name=name))
+    for (source, _), name in zip(found, map(one_line, names), strict=True):
+        counts[name] += 1
+        own = name if counts[name] == 1 else f"{name} ({counts[name]})"
+        result.append(dataclasses.replace(source, name=own))
     return result
 
 
-def _sources(name: str, require_manifest: bool) -> Iterator[Source]:
-    """Yield what an id or a path names, or the parts of it, read and checked.
+def _sources(name: str, require_manifest: bool) -> Iterator[tuple[Source, Path]]:
+    """Yield what an id or a path names, or the parts of it, read and checked, and where it is.
 
     Raises:
         PbvfError: It is damaged, unsafe or nothing that a page shows.
@@ -123,26 +141,38 @@ def _sources(name: str, require_manifest: bool) -> Iterator[Source]:
     from pbvf_report.sources import Source
     from pbvf_runs.share.lineage import sources_of, things
 
-    for thing in things(name):
+    given = things(name)
+    for thing in given:
         kind, path = thing.kind, thing.path
         if kind not in (*_SHOWN, "file"):
             raise UsageError(
                 f"a report shows no {kind}", where=path, remedy=_ELSEWHERE.get(kind, _OTHERS)
             )
-        shown = KINDS[kind].show(path)
+        try:
+            shown = KINDS[kind].show(path)
+        except IncompatibleError:
+            if kind != "dataset" or (untagged := _untagged(path, require_manifest)) is None:
+                raise
+            yield untagged, path
+            continue
         own = shown.payload.get("digest") or shown.payload["sha256"]
         settings = shown.payload["origin" if kind == "policies" else "settings"]
         if kind == "policies":
             settings = settings.get("settings")
-        yield Source(
-            name=one_line(shown.payload["dataset"] if kind == "dataset" else _name(path)),
+        called = shown.payload["dataset"] if kind == "dataset" else _name(path)
+        if kind == "run" and len(given) > 1:  # whose folders are called seed-0, …
+            called = f"{_name(path.parent)}/{called}"
+        source = Source(
+            name=one_line(called),
             kind=kind,
+            env=one_line(shown.payload["env"] or ""),
             facts=[(label, one_line(text)) for label, text in shown.rows if label not in _PLACES],
             settings=settings if isinstance(settings, dict) else {},
             digests=[own, *sorted(thing.digests() - {own})],
             made_from=[(s.relation, s.digest) for s in sources_of(kind, shown.payload)],
             **_content(kind, path, require_manifest),
         )
+        yield source, path
 
 
 def _name(path: Path) -> str:
@@ -150,15 +180,60 @@ def _name(path: Path) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
+def _untagged(path: Path, require_manifest: bool) -> Source | None:
+    """Return a dataset that does not say which policies acted; None if that is not what it is.
+
+    Raises:
+        PbvfError: It cannot be read.
+    """
+    from pbvf_datasets import load_dataset
+    from pbvf_datasets.inspect.describe import environment_name
+    from pbvf_report.sources import Source
+
+    found = load_dataset(path, require_manifest=require_manifest, untagged=True)
+    data, env = found.trajectories, environment_name(found.environment) or ""
+    if data.tagged:
+        return None
+    lengths = data.lengths
+    facts = {
+        "policies": "not known: the data name none",
+        "episodes": f"{data.episodes:,} ({int(data.cut.sum()):,} cut)",
+        "steps": f"{len(data):,} ({lengths.min():,} to {lengths.max():,} an episode)",
+        "observations": str(found.observation_space),
+        "actions": str(found.action_space),
+        "env": env or "not named",
+        "written by": f"Minari {found.metadata.get('minari_version')}",
+        "digest": found.digest,
+    }
+    return Source(
+        name=one_line(found.id),
+        kind="dataset",
+        env=one_line(env),
+        facts=[(label, one_line(text)) for label, text in facts.items()],
+        digests=[found.digest],
+        data=data,
+    )
+
+
 def _content(kind: str, path: Path, require_manifest: bool) -> dict[str, Any]:
     """Return what a source has beside what ``pbvf info`` prints of it."""
+    from pbvf_offline.policies.files import load_policies
+
     match kind:
         case "dataset":
             return {"data": _data(path, require_manifest)}
         case "run":
+            from pbvf_runs.compare.learning_curves import read_curve
             from pbvf_runs.data import run_progress
+            from pbvf_runs.records import POLICY_FILE
 
-            return {"data": _data(path, require_manifest), "progress": run_progress(path)}
+            progress = run_progress(path)
+            return {
+                "data": _data(path, require_manifest),
+                "progress": progress,
+                "curve": read_curve(path, "return"),
+                "learned": load_policies(path / POLICY_FILE) if progress.finished else None,
+            }
         case "critic":
             from pbvf_offline.fit.critic_file import load_critic
 
@@ -167,8 +242,6 @@ def _content(kind: str, path: Path, require_manifest: bool) -> dict[str, Any]:
             from pbvf_offline.models.model_file import load_model
 
             return {"model": load_model(path)}
-    from pbvf_offline.policies.files import load_policies
-
     return {"policies": load_policies(path)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pbvf_offline.errors import IncompatibleError
 from pbvf_report.content import Chart, Guide, Section, Series, Style
-from pbvf_report.sources import Source
+from pbvf_report.sources import Source, in_data, measured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,24 +45,26 @@ def section(sources: Sequence[Source]) -> Section:
                 continue
             returns = grown.of_each_policy("returns")
             if returns is not None:
-                series.append(_series("policies", other, found, returns, "stars"))
+                quantity = measured(grown, sources)
+                series.append(_series("policies", other, found, returns, quantity, "stars"))
             else:
                 notes.append(
                     f"{grown.name} has no measured returns; its distances by {source.name} are "
                     f"{found.min():.3g} to {found.max():.3g}."
                 )
+        quantity = in_data(source, sources)
         charts.append(
             _chart(
                 f"{source.name}: distance and return in its data",
-                f"mean return in the data (sum of rewards{critic.less_bonus})",
-                [_series("policies of its data", at, known, context.returns)],
+                quantity,
+                [_series("policies of its data", at, known, context.returns, quantity)],
             )
         )
         if series:
             charts.append(
                 _chart(
                     f"{source.name}: distance and measured return",
-                    "measured mean return (sum of rewards)",
+                    measured(source, sources),
                     series,
                 )
             )
@@ -100,7 +102,10 @@ def _series(
     at: int,
     distances: NDArray[np.float64],
     returns: NDArray[np.float64],
+    quantity: str,
     style: Style = "points",
 ) -> Series:
     index = np.arange(len(distances))
-    return Series(name, at, distances, returns, style, value=returns, index=index)
+    return Series(
+        name, at, distances, returns, style, value=returns, quantity=quantity, index=index
+    )

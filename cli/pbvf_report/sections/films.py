@@ -11,15 +11,14 @@ from pbvf_report.sources import Source
 def section(sources: Sequence[Source]) -> Section:
     """Return the films of the sources."""
     films = [
-        Film(
-            f"{source.name}: policy {source.film[0]}, first episode of an evaluation",
-            source.film[1],
-        )
+        Film(f"{source.name}: {source.film[0]}, first episode of an evaluation", source.film[1])
         for source in sources
         if source.film is not None
     ]
     return Section(
         "Films",
-        "The best policy of each file: by what was measured, else by what was predicted.",
+        "Of each policies file the best policy, by what was measured, else by what was predicted; "
+        "of each run the policy that it learned.",
         films=films,
+        notes=[f"{source.name}: {source.no_film}." for source in sources if source.no_film],
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pbvf_report.content import Chart, Guide, Section, Series, spread
-from pbvf_report.sources import Source, numbers
+from pbvf_report.sources import Source, in_data, measured, numbers
 
 _MOST = 500  # of a critic's stored policies, since each is looked at in many states
 _TEXT = (
@@ -23,12 +23,13 @@ def section(sources: Sequence[Source]) -> Section:
     charts = []
     for at, source in enumerate(sources):
         if source.critic is not None:
-            charts += [*_of_the_data(at, source), *_held_out(at, source)]
+            charts += [*_of_the_data(at, sources), *_held_out(at, source)]
             charts += _grown(sources, source)
     return Section("Predictions", _TEXT, charts)
 
 
-def _of_the_data(at: int, source: Source) -> list[Chart]:
+def _of_the_data(at: int, sources: Sequence[Source]) -> list[Chart]:
+    source, quantity = sources[at], in_data(sources[at], sources)
     critic = source.critic
     assert critic is not None
     returns = critic.context.returns
@@ -40,9 +41,9 @@ def _of_the_data(at: int, source: Source) -> list[Chart]:
         Chart(
             f"{source.name}: policies of its data",
             f"predicted ({critic.unit})",
-            f"mean return in the data (sum of rewards{critic.less_bonus})",
-            [Series("policies of the data", at, values, returns[rows], value=returns[rows],
-                    index=rows)],
+            quantity,
+            [Series("policies of its data", at, values, returns[rows], value=returns[rows],
+                    quantity=quantity, index=rows)],
             unit="policy",
         )
     ]  # fmt: skip
@@ -68,11 +69,12 @@ def _held_out(at: int, source: Source) -> list[Chart]:
             f"{source.name}: policies held out of the fit{said}",
             f"predicted ({unit})",
             f"observed ({unit})",
-            [Series("held-out policies", at, predicted, observed, value=observed, index=index)],
+            [Series("held-out policies", at, predicted, observed, value=observed,
+                    quantity=f"observed {unit} of policies held out", index=index)],
             unit="policy",
             guides=[Guide("both", "where both are equal")],
         )
-    ]
+    ]  # fmt: skip
 
 
 def _grown(sources: Sequence[Source], of: Source) -> list[Chart]:
@@ -86,14 +88,15 @@ def _grown(sources: Sequence[Source], of: Source) -> list[Chart]:
         predicted, returns = source.of_each_policy("predicted"), source.of_each_policy("returns")
         if grown_here and predicted is not None and returns is not None:
             index = np.arange(len(returns))
-            series.append(Series("policies", at, predicted, returns, value=returns, index=index))
+            series.append(Series("policies", at, predicted, returns, value=returns,
+                                 quantity=measured(source, sources), index=index))  # fmt: skip
     if not series:
         return []
     return [
         Chart(
             f"{of.name}: policies grown through it",
             f"predicted ({critic.unit})",
-            "measured mean return (sum of rewards)",
+            measured(of, sources),
             series,
             unit="policy",
         )

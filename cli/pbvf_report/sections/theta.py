@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.rollout.targets import policy_returns
 from pbvf_report.content import Chart, Section, Series, Style, spread
-from pbvf_report.sources import Source
+from pbvf_report.sources import Source, in_data, measured, place_of
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.policies.spec import PolicySpec
 
 _MOST_FITTED = 1_000  # policies that the directions are computed of
+_NUMBERS = 2**24  # of all their parameters: 128 MB
 _TEXT = (
     "Parameters of policies of one architecture, all expressed in one normaliser, along the two "
     "directions in which those of the data differ most (principal components). A colour is the "
-    "mean return of a policy over the steps that it acted in the data. Returns in another unit "
-    "than the scale's have no colour, and are said beside a point. Stars are policies of a "
+    "return that the scale names; that in the data is over the steps that a policy acted there. "
+    "Returns of another kind have no colour, and are said beside a point. Stars are policies of a "
     "policies file, and lines the way that they climbed."
 )
-_RETURN = "mean return (sum of rewards)"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Cloud:
         source: Number of the source.
         policies: The policies.
         value: (K,) their returns, as far as they are known.
-        unit: What those are.
+        quantity: What those are, with their unit.
         of_data: Whether they acted in data; the others were made.
         steps: Gradient steps of each, where they are the way of one policy.
         policy: Which one that is.
@@ -48,23 +48,25 @@ class _Cloud:
     source: int
     policies: Policies
     value: NDArray[np.float64] | None
-    unit: str = _RETURN
+    quantity: str
     of_data: bool = True
     steps: NDArray[np.int64] | None = None
     policy: int = 0
 
 
 def section(sources: Sequence[Source]) -> Section:
-    """Return a chart for each architecture."""
-    by_spec: dict[PolicySpec, list[_Cloud]] = {}
+    """Return a chart for each architecture and environment."""
+    alike: dict[tuple[PolicySpec, str], list[_Cloud]] = {}
     for cloud in _clouds(sources):
-        by_spec.setdefault(cloud.policies.spec, []).append(cloud)
+        place = place_of(sources[cloud.source], sources)
+        alike.setdefault((cloud.policies.spec, place), []).append(cloud)
     charts, notes = [], [f"{s.name}: {s.no_ascent}." for s in sources if s.no_ascent]
-    for spec, clouds in by_spec.items():
+    for (spec, place), clouds in alike.items():
+        title = f"{_words(spec)} policies{place} of {spec.size:,} parameters"
         try:
-            chart = _chart(clouds)
+            chart = _chart(title, clouds)
         except IncompatibleError as error:
-            notes.append(f"{_words(spec)} policies of {spec.size:,} parameters: {error.what}")
+            notes.append(f"{title}: {error.what}")
             continue
         if chart is not None:
             charts.append(chart)
@@ -76,16 +78,19 @@ def _clouds(sources: Sequence[Source]) -> list[_Cloud]:
     clouds = []
     for at, source in enumerate(sources):
         if (data := source.data) is not None:
-            returns = policy_returns(data, data.rewards)
-            clouds.append(_Cloud("policies of the data", at, data.policies, returns))
+            if data.tagged:
+                returns = policy_returns(data, data.rewards)
+                quantity = in_data(source, sources)
+                clouds.append(_Cloud("policies of the data", at, data.policies, returns, quantity))
         elif (critic := source.critic) is not None and critic.context.dataset not in shown:
             context = critic.context
             known = critic.policies(context.theta)
-            unit = f"mean return (sum of rewards{critic.less_bonus})"
-            clouds.append(_Cloud("policies of its data", at, known, context.returns, unit))
+            quantity = in_data(source, sources)
+            clouds.append(_Cloud("policies of its data", at, known, context.returns, quantity))
         elif source.policies is not None:
-            measured = source.of_each_policy("returns")
-            clouds.append(_Cloud("policies", at, source.policies.policies, measured, of_data=False))
+            found, quantity = source.of_each_policy("returns"), measured(source, sources)
+            held = source.policies.policies
+            clouds.append(_Cloud("policies", at, held, found, quantity, of_data=False))
             clouds += _ways(at, source)
     return clouds
 
@@ -99,13 +104,13 @@ def _ways(at: int, source: Source) -> list[_Cloud]:
         return []
     points = [source.ascent[step] for step in steps.tolist()]
     return [
-        _Cloud("ways of policies", at, concatenate([p.select([k]) for p in points]), None,
+        _Cloud("ways of policies", at, concatenate([p.select([k]) for p in points]), None, "",
                of_data=False, steps=steps, policy=k)
         for k in range(len(points[0]))
     ]  # fmt: skip
 
 
-def _chart(clouds: Sequence[_Cloud]) -> Chart | None:
+def _chart(title: str, clouds: Sequence[_Cloud]) -> Chart | None:
     """Return the chart of one architecture; None where there is nothing to tell apart.
 
     Raises:
@@ -119,16 +124,16 @@ def _chart(clouds: Sequence[_Cloud]) -> Chart | None:
     if found is None:
         return None
     center, axes, shares = found
-    units = {cloud.unit for cloud in clouds if cloud.of_data and cloud.value is not None}
-    scale = _RETURN if _RETURN in units or not units else next(iter(units))
+    with_returns = [cloud for cloud in clouds if cloud.value is not None]
+    coloured = [cloud for cloud in with_returns if cloud.of_data] or with_returns
+    # Raw returns before those without the survival bonus, whose name is longer.
+    scale = min((cloud.quantity for cloud in coloured), key=len, default=None)
+    of_made: Style = "stars" if any(cloud.of_data for cloud in coloured) else "points"
     return Chart(
-        f"{_words(first.spec)} policies of {first.spec.size:,} parameters",
+        title,
         f"first principal component ({shares[0]:.0%} of the variance)",
         f"second principal component ({shares[1]:.0%} of the variance)",
-        [
-            _series(c, (t - center) @ axes, scale, "stars" if units else "points")
-            for c, t in zip(clouds, thetas, strict=True)
-        ],
+        [_series(c, (t - center) @ axes, of_made) for c, t in zip(clouds, thetas, strict=True)],
         colour=scale,
         unit="policy",
     )
@@ -138,18 +143,18 @@ def _words(spec: PolicySpec) -> str:
     return f"{'Stochastic' if spec.stochastic else 'Deterministic'} {spec.arch}"
 
 
-def _series(cloud: _Cloud, places: NDArray[np.float64], scale: str, of_made: Style) -> Series:
-    """Return the points of a cloud; returns in another unit than the scale's have no colour."""
+def _series(cloud: _Cloud, places: NDArray[np.float64], of_made: Style) -> Series:
+    """Return the points of a cloud; those whose returns are what the scale names have a colour."""
     x, y = places.T
     if cloud.steps is not None:
         index, more = np.full(len(x), cloud.policy), {"gradient step": cloud.steps}
         return Series(cloud.name, cloud.source, x, y, "line", index=index, more=more)
     index = np.arange(len(x))
     style: Style = "points" if cloud.of_data else of_made
-    if cloud.value is None or cloud.unit == scale:
-        return Series(cloud.name, cloud.source, x, y, style, value=cloud.value, index=index)
-    other = {cloud.unit: cloud.value}
-    return Series(cloud.name, cloud.source, x, y, style, index=index, more=other)
+    quantity = None if cloud.value is None else cloud.quantity
+    return Series(
+        cloud.name, cloud.source, x, y, style, value=cloud.value, quantity=quantity, index=index
+    )
 
 
 def _directions(
@@ -160,7 +165,8 @@ def _directions(
     None where fewer than three policies differ, or in fewer than two directions.
     """
     norms = np.linalg.norm(theta.astype(np.float64), axis=1)
-    some = theta[spread(norms, _MOST_FITTED)].astype(np.float64)
+    most = max(3, min(_MOST_FITTED, _NUMBERS // theta.shape[1]))
+    some = theta[spread(norms, most)].astype(np.float64)
     center = some.mean(axis=0)
     _, sizes, rows = np.linalg.svd(some - center, full_matrices=False)
     if len(sizes) < 2 or sizes[1] <= 1e-12 * max(1.0, float(np.abs(some).max())):

@@ -9,6 +9,8 @@
     figure,
     div: figure.querySelector(".plot"),
     chart: page.charts[figure.dataset.chart],
+    hidden: new Set(), // series that the legend switched off
+    few: {}, // axes of whole numbers that show less than ten
     at: -1,
   }));
 
@@ -19,6 +21,8 @@
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross", "x"];
   const MARKS = ["●", "◆", "■", "▲", "✚", "✖"];
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+  const STROKES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "10 3", longdashdot: "10 2 2 2" };
+  const LEGEND = 40; // entries of a legend
   const GL_FROM = 2000; // points from which the graphics card draws them
   const GL_CHARTS = 4; // a browser gives a page few places to draw there
   const ROWS = 200; // of a table of numbers
@@ -31,7 +35,7 @@
     (text.length > width ? text.replace(" (", "\n(") : text)
       .replace(new RegExp(`(.{1,${width}})( |$)`, "gm"), "$1\n").trim()
       .split(/\n+/).map(plain).join("<br>");
-  const short = (text) => (text.length > 34 ? text.slice(0, 33) + "…" : text);
+  const short = (text, letters) => (text.length > letters ? text.slice(0, letters - 1) + "…" : text);
   const shown = (value) =>
     value === null ? "–" : value.toLocaleString("en", { maximumSignificantDigits: 5 });
   const isDark = () =>
@@ -50,37 +54,65 @@
     if (plot.chart.series.every((s) => s.style === "histogram"))
       plot.figure.querySelector("details").hidden = true;
     const points = plot.chart.series.map((s) => (s.style === "points" ? s.x.length : 0));
-    plot.gl = Math.max(...points) >= GL_FROM && glLeft-- > 0;
+    plot.gl = points.reduce((a, b) => a + b, 0) >= GL_FROM && glLeft-- > 0;
+    // Between whole numbers of steps or episodes there is nothing to mark on an axis.
+    const whole = (name) => plot.chart.series.every((s) => (s[name] ?? [0]).every((v) => v === null || Number.isInteger(v)));
+    plot.whole = ["x", "y"].filter((name) => whole(name) && !(name === "x" && plot.chart.ticks.length) && !(name === "y" && plot.chart.log));
   }
 
   // ------------------------------------------------------------------------------ filters
 
   const filters = () => {
-    const bound = (id, none) => {
-      const value = find(id)?.value;
+    const bound = (range, name, none) => {
+      const value = range.querySelector(name).value;
       return value ? Number(value) : none;
     };
+    const ranges = [...form.querySelectorAll(".range")].map((range) => [
+      range.dataset.quantity,
+      { low: bound(range, ".low", -Infinity), high: bound(range, ".high", Infinity) },
+    ]);
     const sources = [...form.querySelectorAll("[name=source]:checked")];
     return {
       sources: new Set(sources.map((box) => Number(box.value))),
-      low: bound("low", -Infinity),
-      high: bound("high", Infinity),
+      ranges: new Map(ranges.filter(([, { low, high }]) => low > -Infinity || high < Infinity)),
     };
   };
 
-  /** The rows of a series that pass. */
+  /** The rows of a series that pass; a range acts on its own quantity alone. */
   const passing = (series, by) => {
-    if (!by.sources.has(series.source)) return [];
-    const value = series.value;
-    return [...series.x.keys()].filter(
-      (k) => !value || value[k] === null || (by.low <= value[k] && value[k] <= by.high),
-    );
+    if (series.source >= 0 && !by.sources.has(series.source)) return [];
+    const range = by.ranges.get(series.quantity);
+    const rows = [...series.x.keys()];
+    if (!range) return rows;
+    const inside = (value) => value !== null && range.low <= value && value <= range.high;
+    return rows.filter((k) => inside(series.value[k]));
+  };
+
+  /** How many things of a quantity there are, and pass; each counts once, on however many charts. */
+  const counted = (quantity, by) => {
+    const all = new Set(), passed = new Set();
+    for (const { chart } of plots)
+      for (const series of chart.series.filter((s) => s.quantity === quantity)) {
+        const key = (k) => `${series.source} ${chart.unit} ${series.index?.[k] ?? k}`;
+        for (const k of series.x.keys()) all.add(key(k));
+        for (const k of passing(series, by)) passed.add(key(k));
+      }
+    return `${passed.size.toLocaleString("en")} of ${all.size.toLocaleString("en")}`;
+  };
+
+  /** What filters hide, for paper, where they are not. */
+  const hiddenBy = (by) => {
+    const off = page.sources.filter((_, k) => !by.sources.has(k));
+    const parts = [...by.ranges].map(([quantity, { low, high }]) =>
+      [quantity, low > -Infinity && `from ${shown(low)}`, high < Infinity && `to ${shown(high)}`].filter(Boolean).join(" "));
+    if (off.length) parts.push(`without ${off.join(", ")}`);
+    return parts.length ? `Charts show: ${parts.join("; ")}.` : "";
   };
 
   // ------------------------------------------------------------------------------- charts
 
-  const nameOf = (series) =>
-    page.sources.length > 1 ? `${page.sources[series.source]}: ${series.name}` : series.name;
+  const nameOf = (series, letters = Infinity) =>
+    page.sources.length > 1 && series.source >= 0 ? `${short(page.sources[series.source], letters)}: ${series.name}` : series.name;
   const axis = (title) => title.split(" (")[0];
 
   /** What is said of one point, line by line. */
@@ -94,38 +126,32 @@
     }
     tell(axis(chart.y), series.y[k]);
     if (series.value && series.value[k] !== series.y[k] && series.value[k] !== series.x[k])
-      tell(axis(chart.colour || "return"), series.value[k]);
+      tell(series.quantity, series.value[k]);
     for (const [name, values] of Object.entries(series.more)) tell(name, values[k]);
     return about;
   };
 
   const traces = (plot, by) => {
-    const { chart } = plot;
+    const { chart, hidden } = plot;
     const palette = isDark() ? DARK : LIGHT;
     const seen = {};
     const all = [];
     let scaled = false;
     const alone = new Set(chart.series.map((series) => series.source)).size === 1;
-    const kept = chart.series.map((series) => passing(series, by));
+    const kept = chart.series.map((series) => (hidden.has(group(series)) ? [] : passing(series, by)));
+    const isColoured = (series) => chart.colour !== null && series.quantity === chart.colour && series.style === "points";
     const range = chart.series
-      .flatMap((s, i) => (s.value && s.style === "points" ? kept[i].map((k) => s.value[k]) : []))
+      .flatMap((s, i) => (isColoured(s) ? kept[i].map((k) => s.value[k]).filter((v) => v !== null) : []))
       .reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
     chart.series.forEach((series, number) => {
       const rows = kept[number];
       // Sources keep their colours; series of one source differ by symbols and dashes.
       const names = (seen[`${series.source} ${["line", "band"].includes(series.style)}`] ??= []);
-      const isNew = !names.includes(series.name);
-      if (isNew) names.push(series.name);
+      if (!names.includes(series.name)) names.push(series.name);
       const turn = names.indexOf(series.name);
-      const many = page.sources.length > 1;
-      const colour = palette[(series.source + (alone ? turn : 0)) % palette.length];
+      const colour = palette[(Math.max(0, series.source) + (alone ? turn : 0)) % palette.length];
       const pick = (array) => rows.map((k) => array[k]);
-      const base = {
-        name: plain(many ? `${short(page.sources[series.source])}: ${series.name}` : series.name),
-        legendgroup: `${series.source} ${series.name}`,
-        x: pick(series.x),
-        showlegend: chart.series.length > 1 && isNew,
-      };
+      const base = { series, x: pick(series.x) };
       if (series.style === "histogram") {
         all.push({ ...base, type: "histogram", nbinsx: 40, opacity: 0.75, marker: { color: colour },
           hovertemplate: `%{x}: %{y} ${chart.unit}s<extra></extra>` });
@@ -137,7 +163,7 @@
       if (series.style === "line" || series.style === "band") {
         const line = { color: colour, width: 2, dash: cycle(DASHES, turn) };
         if (series.style === "band") {
-          const edge = { ...base, mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip", showlegend: false };
+          const edge = { ...base, mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip" };
           all.push({ ...edge, y: pick(series.more.low) });
           all.push({ ...edge, y: pick(series.more.high), fill: "tonexty", fillcolor: colour + "33" });
         }
@@ -146,9 +172,9 @@
       }
       const star = series.style === "stars";
       const marker = { size: star ? 16 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
-        symbol: star ? "star" : cycle(SYMBOLS, series.source + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#ffffff" : "#000000" } };
-      if (chart.colour && series.value && !star) {
-        Object.assign(marker, { line: { width: 0.5, color: "#808890" }, color: pick(series.value), colorscale: "Viridis", cmin: range[0], cmax: range[1], showscale: !scaled,
+        symbol: star ? "star" : cycle(SYMBOLS, Math.max(0, series.source) + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#ffffff" : "#000000" } };
+      if (isColoured(series)) {
+        Object.assign(marker, { line: { width: 0.8, color: "#808890" }, color: pick(series.value), colorscale: "Viridis", cmin: range[0], cmax: range[1], showscale: !scaled,
           colorbar: { title: { text: wrapped(chart.colour, 34), side: "right" }, thickness: 14, outlinewidth: 0 } });
         scaled = true;
       }
@@ -157,10 +183,56 @@
     return all;
   };
 
-  const layout = ({ chart, div }) => {
+  const group = (series) => `${series.source} ${series.name}`;
+
+  /** What is drawn how; below the chart, where it is over no point, with a switch for each. */
+  const legend = (plot) => {
+    const named = new Map();
+    for (const trace of plot.traces)
+      if (trace.fill !== "tonexty" && !(trace.line && trace.line.width === 0)) named.set(group(trace.series), named.get(group(trace.series)) ?? trace);
+    const entries = named.size > 1 ? [...named] : [];
+    const box = plot.figure.querySelector(".legend");
+    const focused = [...box.children].indexOf(document.activeElement);
+    box.replaceChildren(...entries.slice(0, LEGEND).map(([key, trace]) => {
+      const entry = document.createElement("button");
+      entry.type = "button";
+      entry.setAttribute("aria-pressed", String(!plot.hidden.has(key)));
+      entry.append(sample(trace), nameOf(trace.series, 34));
+      entry.addEventListener("click", () => {
+        plot.hidden.delete(key) || plot.hidden.add(key);
+        draw();
+      });
+      return entry;
+    }));
+    if (entries.length > LEGEND) box.append(`and ${entries.length - LEGEND} more`);
+    box.children[focused]?.focus();
+  };
+
+  /** A small picture of how a series is drawn. */
+  const sample = ({ line, mode, marker, type }) => {
+    const make = (name, attributes) => {
+      const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+      return node;
+    };
+    const picture = make("svg", { viewBox: "0 0 32 12", "aria-hidden": "true" });
+    if (mode && mode.startsWith("lines")) {
+      picture.append(make("line", { x1: 1, x2: 31, y1: 6, y2: 6, stroke: line.color, "stroke-width": 2.5, "stroke-dasharray": STROKES[line.dash] }));
+      return picture;
+    }
+    const text = make("text", { x: 16, y: 11, "text-anchor": "middle", "font-size": 14, fill: Array.isArray(marker.color) ? "#21918c" : marker.color });
+    text.textContent = type === "histogram" ? "■" : marker.symbol === "star" ? "★" : MARKS[SYMBOLS.indexOf(marker.symbol)];
+    picture.append(text);
+    return picture;
+  };
+
+  const layout = (plot) => {
+    const { chart, div } = plot;
     const text = getComputedStyle(document.body).color;
+    const quiet = getComputedStyle(form.querySelector("[type=reset]")).borderTopColor;
     const grid = getComputedStyle(document.querySelector(".chart")).borderTopColor;
     const side = (title, width, more) => ({ title: { text: wrapped(title, width), standoff: 8 }, gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, ...more });
+    const whole = (name) => (plot.few[name] ? { tickmode: "linear", tick0: 0, dtick: 1 } : {});
     const ticks = chart.ticks.length
       ? { tickmode: "array", tickvals: [...chart.ticks.keys()], ticktext: chart.ticks.map(plain) }
       : {};
@@ -174,10 +246,21 @@
       autosize: true, ...printed, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: text, size: 12.5, family: getComputedStyle(document.body).fontFamily },
       margin: { l: 60, r: 20, t: 10, b: 50 }, hovermode: "closest", barmode: "overlay", dragmode: "zoom", shapes,
-      xaxis: side(chart.x, Math.max(20, Math.floor(div.clientWidth / 10)), ticks), yaxis: side(chart.y, Math.floor(div.clientHeight / 13), chart.log ? { type: "log", nticks: 8 } : {}),
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemsizing: "constant" },
+      xaxis: side(chart.x, Math.max(20, Math.floor(div.clientWidth / 10)), { ...ticks, ...whole("x") }),
+      yaxis: side(chart.y, Math.floor(div.clientHeight / 13), chart.log ? logarithmic(chart) : whole("y")),
+      showlegend: false, uirevision: "kept", modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: text },
       hoverlabel: { align: "left", namelength: -1 },
     };
+  };
+
+  /** An axis that writes its marks out: 1, 2 and 5 of each decade, or 1 alone of many decades. */
+  const logarithmic = (chart) => {
+    const all = chart.series.flatMap((s) => s.y).filter((v) => v !== null).map(Math.log10);
+    const [low, high] = all.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+    const decades = [];
+    for (let k = Math.floor(low); k <= Math.ceil(high); k++) decades.push(Number(`1e${k}`));
+    const tickvals = decades.flatMap((d) => (decades.length > 4 ? [d] : [d, 2 * d, 5 * d]));
+    return { type: "log", tickmode: "array", tickvals, ticktext: tickvals.map(shown) };
   };
 
   const diagonal = (chart) => {
@@ -193,19 +276,30 @@
       mark.textContent = cycle(MARKS, k);
       mark.style.color = palette[k % palette.length];
     });
-    let passed = 0, total = 0;
     for (const plot of plots) {
       plot.traces = traces(plot, by);
       plot.at = -1;
       Plotly.react(plot.div, plot.traces, layout(plot), { responsive: true, displaylogo: false,
-        modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
-      for (const series of plot.chart.series.filter((s) => s.value)) {
-        passed += passing(series, by).length;
-        total += series.x.length;
-      }
+        modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] }).then(() => wholeTicks(plot));
+      legend(plot);
       plot.figure.querySelector("details").open && numbers(plot);
     }
-    find("count").textContent = total ? `${passed.toLocaleString("en")} of ${total.toLocaleString("en")} points` : "";
+    for (const range of form.querySelectorAll(".range"))
+      range.querySelector("output").textContent = counted(range.dataset.quantity, by);
+    find("filtered").textContent = hiddenBy(by);
+  };
+
+  /** Mark whole numbers only, where so little of an axis is shown that there is room between. */
+  const wholeTicks = (plot) => {
+    const change = {};
+    for (const name of plot.whole) {
+      const [from, to] = plot.div.layout[`${name}axis`].range ?? [0, Infinity];
+      const few = Math.abs(to - from) < 10;
+      if (few !== Boolean(plot.few[name])) change[`${name}axis.tickmode`] = few ? "linear" : "auto";
+      if (few && !plot.few[name]) Object.assign(change, { [`${name}axis.tick0`]: 0, [`${name}axis.dtick`]: 1 });
+      plot.few[name] = few;
+    }
+    if (Object.keys(change).length) Plotly.relayout(plot.div, change);
   };
 
   // ---------------------------------------------------------------- numbers and keyboard
@@ -270,4 +364,5 @@
     choose();
   });
   draw();
+  for (const plot of plots) plot.div.on("plotly_relayout", () => wholeTicks(plot));
 })();

@@ -20,6 +20,7 @@ from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
 from report_tools import Page, chart, series, write_policies
+from untagged import make_untagged
 
 pytest.importorskip("plotly", reason="plotly is not installed, which draws the charts")
 
@@ -82,6 +83,33 @@ def test_episodes_and_policies_are_those_of_the_files(at: Path, tmp_path: Path) 
     assert data.digest in out.read_text()
 
 
+def test_a_dataset_that_names_no_policies_is_shown_without_them(
+    at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tagged = load_dataset(DATASET)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    make_untagged("theirs/drift-v0", list(tagged.episodes), tagged.policies)
+    out = tmp_path / "page.html"
+    given = ("theirs/drift-v0", tagged.path, "theta")
+    ran = pbvf("report", *given, "--out", out, "--json", warns=True).ok().json
+    assert [s["name"] for s in ran["sources"]] == ["theirs/drift-v0", DATASET, "theta"]
+    theirs, ours = series(out, "Episodes in the order of collection")
+    assert theirs["y"] == ours["y"]
+    assert [s["source"] for s in series(out, "parameters")] == [1]
+    assert "not known: the data name none" in out.read_text()
+
+
+def test_environments_are_shown_apart(at: Path, tmp_path: Path) -> None:
+    collect = "--steps 30 --perturb-every 5 --policy 2 --seed 0"
+    make(tmp_path, f"collect toyenv:ToySurvive-v0 --dataset lab/other-v0 {collect}")
+    out = tmp_path / "page.html"
+    other = tmp_path / "datasets" / "lab" / "other-v0"
+    pbvf("report", DATASET, other, "--out", out, "-q").ok()
+    for env, source in (("ToyDrift", 0), ("ToySurvive", 1)):
+        words = f"Episodes in toyenv:{env}-v0 in the order"
+        assert [s["source"] for s in series(out, words)] == [source]
+
+
 def test_what_was_made_from_what_is_told_by_digest(at: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     pbvf("report", "grown", "theta", "good", DATASET, "--out", out, "-q").ok()
@@ -96,7 +124,9 @@ def test_two_of_a_name_are_told_apart(at: Path, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     shutil.copy(at / "deep", tmp_path / "x" / "grown")
     ran = pbvf("report", "grown", tmp_path / "x" / "grown", "--out", tmp_path / "p", "--json").ok()
-    assert [source["name"] for source in ran.json["sources"]] == ["grown", "grown (2)"]
+    assert [source["name"] for source in ran.json["sources"]] == [f"{at.name}/grown", "x/grown"]
+    ran = pbvf("report", "grown", "grown", "--out", tmp_path / "q", "--json").ok()
+    assert [source["name"] for source in ran.json["sources"]][1] == f"{at.name}/grown (2)"
 
 
 def test_many_points_are_thinned_and_the_page_says_so(here: Path) -> None:
@@ -108,6 +138,9 @@ def test_many_points_are_thinned_and_the_page_says_so(here: Path) -> None:
     assert {min(policies["y"]), max(policies["y"])} == {0.0, 24_999.0}
     assert policies["index"] == sorted(policies["index"])
     assert "10,000 of 25,000 are shown" in (here / "page.html").read_text()
+    pbvf("report", *["many"] * 6, "--out", "six.html", "-q").ok()  # 30,000 points in a chart
+    assert [len(s["y"]) for s in series(here / "six.html", "Policies")] == [5_000] * 6
+    assert "30,000 of 150,000 are shown" in (here / "six.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -265,17 +298,15 @@ def test_returns_without_the_survival_bonus_are_called_so_and_mixed_with_no_othe
     known = load_critic(here / "less").context.returns
     parameters = chart(out, "parameters")
     raw, less, stars = parameters["series"]
-    assert parameters["colour"] == "mean return (sum of rewards)"
-    assert None not in (raw["value"], stars["value"])
-    assert less["value"] is None
-    (told,) = ((name, values) for name, values in less["more"].items() if bonus in name)
-    np.testing.assert_allclose(told[1], known, rtol=1e-5)
-    pbvf("report", "less", "grown", "--out", out, "--overwrite", "-q").ok()
-    parameters = chart(out, "parameters")
-    less, stars = parameters["series"]
-    assert bonus in parameters["colour"]
+    assert parameters["colour"] == raw["quantity"] == "mean return in the data (sum of rewards)"
+    assert bonus in less["quantity"]
+    assert stars["quantity"] == "measured mean return (sum of rewards)"
     np.testing.assert_allclose(less["value"], known, rtol=1e-5)
-    assert (stars["value"], list(stars["more"])) == (None, ["mean return (sum of rewards)"])
+    filters = [a["data-quantity"] for _, a in Page(out).tags if "data-quantity" in a]
+    named = [s["quantity"] for c in Page(out).data["charts"] for s in c["series"] if s["quantity"]]
+    assert filters == list(dict.fromkeys(named))  # one for each quantity, by its name
+    pbvf("report", "less", "grown", "--out", out, "--overwrite", "-q").ok()
+    assert chart(out, "parameters")["colour"] == less["quantity"]
 
 
 def test_a_critic_of_no_such_policies_is_left_out(at: Path, tmp_path: Path) -> None:
@@ -313,7 +344,11 @@ def test_runs_are_shown_beside_each_other(here: Path) -> None:
     train = "train-online toyenv:ToyDrift-v0 --critic pssvf --steps 200 --evaluations 2"
     make(here, f"{train} --run many --seeds 3-4")
     ran = pbvf("report", "many", "--out", "page.html", "--json", "-q").ok().json
-    assert [s["name"] for s in ran["sources"]] == ["seed-3", "seed-4"]
+    assert [s["name"] for s in ran["sources"]] == ["many/seed-3", "many/seed-4"]
+    (mean,) = series(here / "page.html", "interquartile mean over seeds")
+    runs = [pbvf("info", f"many/seed-{seed}", "--json", "-q").ok().json for seed in (3, 4)]
+    of_both = [[np.mean(e["returns"]) for e in run["evaluations"]] for run in runs]
+    np.testing.assert_allclose(mean["y"], np.mean(of_both, axis=0), rtol=1e-5)
     episodes, learned, *_ = series(here / "page.html", "Training runs")
     known = pbvf("info", "many/seed-3", "--json", "-q").ok().json
     assert learned["x"] == [e["step"] for e in known["evaluations"]]
@@ -325,6 +360,7 @@ def test_runs_are_shown_beside_each_other(here: Path) -> None:
 def test_films_go_into_the_page(at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "page.html"
     pbvf("report", "grown", "--env", "x", "--out", out, "-q").refused(2, "--env", "add --video")
+    monkeypatch.setattr("pbvf_cli.shared.outputs.video.check_video", lambda *_, **__: None)
     file = load_policies(at / "grown")
     assert file.environment is not None
     elsewhere = dataclasses.replace(file.environment, id="Elsewhere-v0", module="elsewhere")
@@ -336,8 +372,19 @@ def test_films_go_into_the_page(at: Path, tmp_path: Path, monkeypatch: pytest.Mo
         played.append(len(policies))
         path.write_bytes(config.name.encode())
 
-    monkeypatch.setattr("pbvf_cli.shared.outputs.video.check_video", lambda *_, **__: None)
     monkeypatch.setattr("pbvf_cli.shared.outputs.video.record_video", film)
     pbvf("report", "grown", "--video", "--env", "toyenv:ToyDrift-v0", "--out", out, "-q").ok()
     (address,) = (a["src"] for t, a in Page(out).tags if t == "video")
     assert (played, base64.b64decode(str(address).split(",")[1])) == ([1], b"toyenv:ToyDrift-v0")
+    train = "train-online toyenv:ToyDrift-v0 --critic pssvf --steps 60 --evaluations 1 --seed 0"
+    make(tmp_path, f"{train} --run {tmp_path}/run")
+    many = (*["grown"] * 12, tmp_path / "run")
+    filming = ("--video", "--env", "toyenv:ToyDrift-v0", "--out", out, "--overwrite", "-q")
+    pbvf("report", tmp_path / "run", *filming).ok()
+    assert "run: the learned policy, first episode" in out.read_text()
+    pbvf("report", *many, *filming).ok()
+    assert len([t for t, _ in Page(out).tags if t == "video"]) == 12
+    assert "run: no film is shown: a page has 12 at most." in out.read_text()
+    (tmp_path / "run" / "result.json").unlink()  # as of one that was stopped
+    pbvf("report", tmp_path / "run", *filming).ok()
+    assert "no film is shown: the run is not finished" in out.read_text()

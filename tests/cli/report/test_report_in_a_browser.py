@@ -65,10 +65,12 @@ class Opened:
         )
         return int(self.page.evaluate(script, chart))
 
-    def fill(self, **bounds: float) -> None:
+    def fill(self, quantity: str, **bounds: float) -> None:
+        self.page.evaluate("document.getElementById('ranges').open = true")
+        range_of_it = self.page.locator(f".range[data-quantity='{quantity}']")
         for name, value in bounds.items():
-            self.page.fill(f"#{name}", str(value))
-            self.page.press(f"#{name}", "Enter")
+            range_of_it.locator(f".{name}").fill(str(value))
+            range_of_it.locator(f".{name}").press("Enter")
 
     def colours(self) -> int:
         """Number of colours in the first chart, which a blank one has hardly any of."""
@@ -120,18 +122,63 @@ def test_a_point_tells_its_numbers_to_mouse_and_keyboard(browser: Any, page: Pat
         assert any("return" in line for line in where[2])
 
 
-def test_filters_change_what_is_shown(browser: Any, page: Path) -> None:
+def test_filters_change_what_is_shown_of_their_quantity(browser: Any, page: Path) -> None:
     with opened(browser, page) as shown:
-        before, count = shown.drawn(), shown.page.text_content("#count")
+        charts = range(shown.page.locator(".plot").count())
+        before = [shown.drawn(chart) for chart in charts]
         low = shown.page.evaluate("document.querySelector('.plot').data[0].y[0]")
-        shown.fill(low=low, high=low)
-        assert 1 <= shown.drawn() < before
-        assert shown.page.text_content("#count") != count
+        shown.fill("return of an episode (sum of rewards)", low=low, high=low)
+        assert 1 <= shown.drawn() < before[0]
+        count = shown.page.locator(".range output").first
+        assert count.text_content() == f"{shown.drawn()} of {before[0]}"
+        ours = shown.page.evaluate(
+            "[...document.querySelectorAll('.plot')].map(p => p.data.every(t => t.series.quantity"
+            " === 'return of an episode (sum of rewards)'))"
+        )
+        assert {k for k in charts if shown.drawn(k) != before[k]} == {k for k in charts if ours[k]}
+        assert "return of an episode (sum of rewards) from" in shown.page.text_content("#filtered")
         shown.page.click("[type=reset]")
-        shown.page.locator("#count", has_text=count).wait_for()
-        assert shown.drawn() == before
+        shown.page.wait_for_function("!document.getElementById('filtered').textContent")
+        assert shown.drawn() == before[0]
         shown.page.locator("[name=source]").first.uncheck()
         assert shown.drawn() == 0
+
+
+def test_axes_of_whole_numbers_have_no_other_marks(browser: Any, here: Path) -> None:
+    write_policies(here / "two", 2, {"result": {"returns": [1.5, 2.5]}})
+    pbvf("report", "two", "--out", "page.html", "-q").ok()
+    with opened(browser, here / "page.html") as shown:
+        marks = "[...document.querySelectorAll('.xtick text')].map(t => t.textContent)"
+        shown.page.wait_for_function(f"{marks}.join() === '0,1'")
+        fractions = shown.page.locator(".ytick text").all_text_contents()
+        assert any("." in text for text in fractions)
+
+
+def test_nothing_lies_over_the_points_of_a_chart(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        places = shown.page.evaluate(
+            "[...document.querySelectorAll('.chart')].map(c => ['.plot', '.modebar', '.legend']"
+            ".map(s => c.querySelector(s).getBoundingClientRect()).map(b => [b.top, b.bottom]))"
+        )
+        for plot, buttons, legend in places:
+            assert buttons[1] <= plot[0] + 1
+            assert plot[1] <= legend[0] + 1
+
+
+def test_the_legend_is_a_switch_that_the_keyboard_reaches(browser: Any, page: Path) -> None:
+    with opened(browser, page) as shown:
+        entries = shown.page.locator(".legend button")
+        entry = entries.first
+        number = entry.evaluate(
+            "e => [...document.querySelectorAll('.legend')].indexOf(e.parentNode)"
+        )
+        before = shown.drawn(number)
+        entry.focus()
+        shown.page.keyboard.press("Enter")
+        assert entries.first.get_attribute("aria-pressed") == "false"
+        assert shown.drawn(number) < before
+        shown.page.keyboard.press("Enter")  # the focus stays
+        assert shown.drawn(number) == before
 
 
 def test_light_and_dark(browser: Any, page: Path) -> None:
@@ -163,7 +210,7 @@ def test_texts_of_files_are_texts(browser: Any, here: Path) -> None:
     with opened(browser, here / "page.html") as shown:
         shown.page.locator(".plot").first.focus()
         shown.page.keyboard.press("ArrowRight")
-        shown.page.locator("summary").first.click()
+        shown.page.locator(".numbers summary").first.click()
         assert len(shown.did) == 1  # the file itself
         found = shown.page.evaluate(
             "[typeof hacked, document.scripts.length, document.querySelectorAll("
@@ -174,7 +221,7 @@ def test_texts_of_files_are_texts(browser: Any, here: Path) -> None:
         shown_text = shown.page.text_content("main")
         for text in HOSTILE[:-1]:
             assert text in shown_text
-        legend = shown.page.locator(".legendtext").all_text_contents()
+        legend = shown.page.locator(".legend button").all_text_contents()
         assert any("<img src=x onerror=hacked=1>" in text for text in legend)
 
 
@@ -185,12 +232,12 @@ def test_ten_thousand_policies_can_be_worked_with(browser: Any, here: Path) -> N
     with opened(browser, here / "page.html") as shown:
         assert shown.page.evaluate("document.querySelector('.plot').data[0].type") == "scattergl"
         assert shown.drawn() == count
-        shown.fill(low=9_000)
+        shown.fill("measured mean return (sum of rewards)", low=9_000)
         assert shown.drawn() == 1_000
         shown.page.locator(".plot").first.focus()
         shown.page.keyboard.press("ArrowLeft")
         assert "policy 9999" in shown.page.text_content("#said")
-        shown.page.locator("summary").first.click()
+        shown.page.locator(".numbers summary").first.click()
         shown.page.wait_for_selector("li:nth-child(200)")
         assert shown.page.locator("li").count() == 200
         assert shown.colours() > 5

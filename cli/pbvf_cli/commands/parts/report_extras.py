@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pbvf_report.sources import Source
 
 _POINTS = 20  # of the way of a policy
+_MOST_FILMS = 12  # on a page
 
 
 def climbed_again(source: Source, sources: Sequence[Source], sink: Sink) -> Source:
@@ -100,8 +101,32 @@ def _judge(
     raise IncompatibleError("the model that chose among its candidates is not on this page")
 
 
-def filmed(source: Source, env: str | None, sink: Sink) -> Source:
+def all_filmed(sources: Sequence[Source], env: str | None, sink: Sink) -> list[Source]:
+    """Return sources, each with the film of one of its policies or with why there is none.
+
+    Raises:
+        PbvfError: As :func:`_filmed` does.
+    """
+    left, result = _MOST_FILMS, []
+    for source in sources:
+        if source.policies is None and source.kind != "run":
+            result.append(source)
+        elif source.policies is None and source.learned is None:
+            why = "no film is shown: the run is not finished, so it has no learned policy"
+            result.append(dataclasses.replace(source, no_film=why))
+        elif not left:
+            why = f"no film is shown: a page has {_MOST_FILMS} at most"
+            result.append(dataclasses.replace(source, no_film=why))
+        else:
+            result.append(_filmed(source, env, sink))
+            left -= 1
+    return result
+
+
+def _filmed(source: Source, env: str | None, sink: Sink) -> Source:
     """Return policies with a film of the best, by what was measured or else predicted.
+
+    Of a run it is the learned policy.
 
     Raises:
         UsageError: The environment is not known, offers no images, or what films is missing.
@@ -109,12 +134,11 @@ def filmed(source: Source, env: str | None, sink: Sink) -> Source:
         ResourceError: The machine cannot render.
     """
     from pbvf_cli.shared.inputs import environments
-    from pbvf_cli.shared.outputs.video import check_video, record_video
+    from pbvf_cli.shared.outputs.video import record_video
     from pbvf_cli.shared.values import EnvOptions
 
-    file = source.policies
-    if file is None:
-        return source
+    file = source.policies or source.learned
+    assert file is not None
     environments.silence_gymnasium()
     values = source.of_each_policy("returns")
     if values is None:
@@ -126,7 +150,8 @@ def filmed(source: Source, env: str | None, sink: Sink) -> Source:
     )
     with tempfile.TemporaryDirectory() as folder, Bar("filming", "frames", sink=sink) as bar:
         film = Path(folder) / "film.mp4"
-        check_video(film, overwrite=False)
         policies = file.policies.select([best])
         record_video(config, policies, film, seed=0, episodes=1, progress=bar.update)
-        return dataclasses.replace(source, film=(best, film.read_bytes()))
+        content = film.read_bytes()
+    which = f"policy {best}" if source.learned is None else "the learned policy"
+    return dataclasses.replace(source, film=(which, content))
