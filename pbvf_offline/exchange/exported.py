@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections import Counter
@@ -13,10 +14,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError
+from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UnsafeError
 from pbvf_offline.exchange.onnx_graph import INPUT, OUTPUT, PRODUCER, onnx_package
 from pbvf_offline.exchange.weight_files import MAX_WEIGHTS, description_of, read_weights
-from pbvf_offline.io.reading import read_file
+from pbvf_offline.io.reading import open_regular, read_file
+from pbvf_offline.io.tensor_file import read_header
 
 _GRAPH: Final = re.compile(rb"\x08[\x01-\x7f]\x12" + bytes([len(PRODUCER)]) + PRODUCER.encode())
 """How an exported graph begins: protobuf puts its version and its producer first."""
@@ -63,6 +65,15 @@ def is_exported_weights(metadata: object) -> bool:
     """Return whether the metadata of a safetensors file are those of an export."""
     text = metadata.get("description") if isinstance(metadata, dict) else None
     return isinstance(text, str) and text.startswith(_SUMMARY)
+
+
+def is_exported(path: Path, file_format: str) -> bool:
+    """Return whether a file was exported here as ``torch`` or ``onnx``, be its rest damaged."""
+    with contextlib.suppress(PbvfError, OSError), open_regular(path) as file:
+        if file_format == "onnx":
+            return is_exported_graph(file.read(64))
+        return is_exported_weights(read_header(file, path).get("__metadata__"))
+    return False
 
 
 def read_exported_weights(path: Path) -> ExportedFile:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pbvf_offline.errors import UsageError
+from pbvf_offline.exchange.exported import is_exported
 from pbvf_offline.exchange.output import already_written
 from pbvf_offline.exchange.state_dict import ExportType, encode_state_dict
 from pbvf_offline.io.durable import write_file
@@ -69,11 +70,11 @@ def export_policies(
         file_format: ``torch``: a state dict as safetensors; ``onnx``: a graph.
         dtype: What the file computes in. float64 acts as policies here do; float32 is for
             runtimes that have nothing else.
-        overwrite: Replace what stands there.
+        overwrite: Replace other policies that were exported in that format.
 
     Raises:
         UsageError: There is no such row, or onnx is not installed.
-        ConflictError: A file holds something else; none is written then.
+        ConflictError: A file holds something else, which is not to be replaced; none is written.
     """
     rows = range(len(policies)) if row is None else [row]
     digits = len(str(len(policies) - 1))
@@ -90,7 +91,16 @@ def export_policies(
         encode = encode_onnx
     with locked(out, look=True) as refusal:
         images = {k: encode(_row(policies, k), dtype) for k in rows}
-        done = {k: already_written(place(k), images[k], overwrite=overwrite) for k in rows}
+        done = {
+            k: already_written(
+                place(k),
+                images[k],
+                overwrite=overwrite,
+                is_own=lambda path: is_exported(path, file_format),
+                what=f"policy that was exported to {file_format}",
+            )
+            for k in rows
+        }
         if refusal is not None and not all(done.values()):
             raise refusal
         for k in rows:

@@ -33,6 +33,7 @@ from pbvf_offline.exchange.output import already_written, refuse_own_input
 from pbvf_offline.exchange.state_dict import activation_in
 from pbvf_offline.exchange.weight_files import as_array, description_of, read_weights
 from pbvf_offline.io.lock import locked
+from pbvf_offline.io.tensor_file import tensor_kind
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.policies.files import PoliciesFile, concatenate, load_policies
 from pbvf_offline.policies.policy import Policies
@@ -196,7 +197,13 @@ def _already_written(path: Path, made: PoliciesFile, *, overwrite: bool) -> bool
         ConflictError: It holds something else; if that is a policies file, what differs.
     """
     try:
-        return already_written(path, made.encode(), overwrite=overwrite)
+        return already_written(
+            path,
+            made.encode(),
+            overwrite=overwrite,
+            is_own=lambda there: tensor_kind(there) == "policies",
+            what="policies file",
+        )
     except ConflictError:
         try:
             there = load_policies(path)

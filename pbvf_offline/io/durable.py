@@ -231,4 +231,6 @@ def resource_errors(where: Path, remedy: Callable[[], str]) -> Iterator[None]:
 
 def megabytes(count: float) -> str:
     """Return a number of bytes in words; what is left of a full disk is not "0 MB"."""
-    return "less than 1 MB" if count < 1e6 else f"{count / 1e6:,.0f} MB"
+    if count < 1e6:
+        return "less than 1 kB" if count < 1e3 else f"{count / 1e3:,.0f} kB"
+    return f"{count / 1e6:,.0f} MB"

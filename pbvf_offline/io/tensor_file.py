@@ -293,7 +293,7 @@ def refuse_other_kind(path: Path, kind: str, *, overwrite: bool) -> None:
     """
     if not path.exists():
         return
-    found = _kind_of(path)
+    found = tensor_kind(path)
     if found != kind and (found is not None or overwrite or not _begins_like_one(path)):
         raise ConflictError(
             f"exists and is no {kind} file, so it is not replaced",
@@ -309,7 +309,7 @@ def _begins_like_one(path: Path) -> bool:
     return True
 
 
-def _kind_of(path: Path) -> str | None:
+def tensor_kind(path: Path) -> str | None:
     """Return the kind that a tensor file gives itself, be the rest of it damaged; None: unknown."""
     try:
         with open_regular(path) as file:

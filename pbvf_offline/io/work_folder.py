@@ -120,13 +120,24 @@ class Layout:
         Raises:
             OSError: The folder cannot be read.
         """
-        above = {f"{parent}/" for name in self.names for parent in Path(name).parents}
-        own = re.compile("|".join(map(re.escape, sorted({*self.names, *above}))))
         marked = any(path_exists(folder / name) for name in self.marks)
-        for entry, is_own in entries(folder, own):
+        for entry, is_own in self._entries(folder):
             if not is_own or not (marked or entry.is_dir()):
                 return entry
         return None
+
+    def unlisted(self, folder: Path) -> list[str]:
+        """Return the names of files and folders there that are not of such an output.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        there = self._entries(folder)
+        return sorted(entry.relative_to(folder).as_posix() for entry, is_own in there if not is_own)
+
+    def _entries(self, folder: Path) -> Iterator[tuple[Path, bool]]:
+        above = {f"{parent}/" for name in self.names for parent in Path(name).parents}
+        return entries(folder, re.compile("|".join(map(re.escape, {*self.names, *above}))))
 
 
 def entries(folder: Path, own: re.Pattern[str]) -> Iterator[tuple[Path, bool]]:
@@ -263,16 +274,18 @@ class WorkFolder:
                 self.clear()  # it is done: nothing in there is to be continued
             remove_tree(aside)
 
-    def require_space(self, needed: int) -> None:
-        """Check that the disk has room.
+    def require_space(self, needed: int, *, spare: int = 0) -> None:
+        """Check that the disk has room for so many bytes, and so many more to spare.
 
         Raises:
             ResourceError: It has not.
         """
         free = shutil.disk_usage(self.folder).free
-        if free < needed:
+        if free < needed + spare:
+            more = f" ({megabytes(spare)} of them to spare)" if spare else ""
             raise ResourceError(
-                f"about {megabytes(needed)} are needed and {megabytes(free)} are free",
+                f"about {megabytes(needed + spare)} are needed{more} and {megabytes(free)} are "
+                "free",
                 where=self.path.parent,
                 remedy="free space or choose another disk",
             )

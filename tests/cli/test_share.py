@@ -96,14 +96,12 @@ def test_a_finished_run_is_extended_elsewhere_to_the_same_bytes(at: Path, tmp_pa
     pbvf("pack", "one", tmp_path / "one.tar", "-q").ok()
     pbvf("unpack", tmp_path / "one.tar", "--out", tmp_path / "got", "-q").ok()
     shutil.copytree(at / "one", tmp_path / "here")
-    for run in (tmp_path / "got/one", tmp_path / "here"):
-        pbvf(*TRAIN.split(), "--steps", "400", "--run", run, "-q").ok()
+    shutil.copytree(tmp_path / "got/one", tmp_path / "there")
+    for run in ("there", "here"):
+        pbvf(*TRAIN.split(), "--steps", "400", "--run", tmp_path / run, "-q").ok()
     bytes_here = {k.partition("/")[2]: v for k, v in kept(tmp_path / "here").items()}
-    bytes_there = {k.partition("/")[2]: v for k, v in kept(tmp_path / "got/one").items()}
+    bytes_there = {k.partition("/")[2]: v for k, v in kept(tmp_path / "there").items()}
     assert bytes_there == bytes_here
-    # It is not the one that was sent any more.
-    ran = pbvf("verify", tmp_path / "got", "--json", "-q")
-    assert (ran.code, ran.json["status"]) == (3, "damaged")
 
 
 def test_several_things_go_in_one_bundle(at: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from exchange_tools import (
 from libtools import box_spec, discrete_spec, make_policies
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
-from pbvf_offline.exchange.exporter import export_policies, to_module
+from pbvf_offline.exchange.exporter import ExportFormat, export_policies, to_module
 from pbvf_offline.exchange.importer import import_weights
 from pbvf_offline.exchange.interpret import ImportSettings
 from pbvf_offline.policies.policy import Policies
@@ -149,14 +149,28 @@ def test_an_export_is_the_same_bytes_each_time(tmp_path: Path, file_format: Any)
     assert [file.path.read_bytes() for file in made] == images
 
 
-def test_an_export_writes_over_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_format", ["torch", "onnx"])
+def test_an_export_writes_over_nothing_but_exports(
+    tmp_path: Path, file_format: ExportFormat
+) -> None:
     policies = wide("deep")
-    (tmp_path / "p-1").write_bytes(b"mine")
-    with pytest.raises(ConflictError, match="p-1: exists with other content"):
-        export_policies(policies, tmp_path / "p")
+    other = {"torch": "onnx", "onnx": "torch"}[file_format]
+    export_policies(policies, tmp_path / "p-1", row=0, file_format=other)
+    for mine in (b"mine", (tmp_path / "p-1").read_bytes()):
+        (tmp_path / "p-1").write_bytes(mine)
+        for overwrite in (False, True):
+            with pytest.raises(ConflictError, match="p-1: exists and is no policy that was exp"):
+                export_policies(
+                    policies, tmp_path / "p", file_format=file_format, overwrite=overwrite
+                )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p-1"]
-    export_policies(policies, tmp_path / "p", overwrite=True)
-    assert (tmp_path / "p-1").read_bytes() != b"mine"
+    (tmp_path / "p-1").unlink()
+    made = export_policies(policies, tmp_path / "p", file_format=file_format, dtype="float32")
+    with pytest.raises(ConflictError, match="p-0: exists with other content"):
+        export_policies(policies, tmp_path / "p", file_format=file_format)
+    before = made[1].path.read_bytes()
+    export_policies(policies, tmp_path / "p", file_format=file_format, overwrite=True)
+    assert made[1].path.read_bytes() != before
 
 
 def test_onnx_is_asked_for_when_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,5 +353,6 @@ def test_an_output_is_replaced_on_request_only(tmp_path: Path) -> None:
     load(tmp_path, network(3, 8, 1, seed=5).state_dict(), overwrite=True)
     assert out.read_bytes() != before
     out.write_bytes(b"notes")
-    with pytest.raises(ConflictError, match="other content"):
-        load(tmp_path, network(3, 8, 1).state_dict())
+    for overwrite in (False, True):
+        with pytest.raises(ConflictError, match="is no policies file, so it is not replaced"):
+            load(tmp_path, network(3, 8, 1).state_dict(), overwrite=overwrite)

@@ -70,6 +70,16 @@ def manifest(folder: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ datasets
 
 
+def test_what_does_not_belong_to_a_dataset_is_named(folder: Path) -> None:
+    (folder / "data/more.hdf5").touch()
+    for n in range(9):
+        (folder / f"notes-{n}").mkdir()
+    found = verify(folder)
+    assert (found.status, len(found.warnings)) == ("intact", 1)
+    assert "was not checked: data/more.hdf5, notes-0, " in found.warnings[0]
+    assert found.warnings[0].endswith("notes-6 and 2 more")
+
+
 def test_a_good_dataset_is_intact(folder: Path) -> None:
     told: list[tuple[int, int]] = []
     found = verify(folder, progress=lambda done, total: told.append((done, total)))

@@ -430,6 +430,19 @@ def test_links_and_devices_are_unsafe(name: str, theirs: Path, tmp_path: Path) -
             return  # a folder is no device
 
 
+def test_what_does_not_belong_there_is_named_and_a_link_is_unsafe(theirs: Path) -> None:
+    (theirs / "notes.txt").write_text("mine")
+    (theirs / "drafts").mkdir()
+    found = bundles.verify_bundle(theirs)
+    assert (found.status, len(found.warnings)) == ("intact", 1)
+    assert "does not belong there and was not checked: drafts, notes.txt" in found.warnings[0]
+    for make in (lambda path: path.symlink_to("grown"), os.mkfifo):
+        make(theirs / "more")
+        found = bundles.verify_bundle(theirs)
+        assert (found.status, str(found.error).split(":")[0]) == ("unsafe", str(theirs / "more"))
+        (theirs / "more").unlink()
+
+
 def test_no_flipped_byte_of_a_bundle_goes_unnoticed(theirs: Path) -> None:
     rng = random.Random(0)
     for name, data in content(theirs).items():

@@ -223,6 +223,16 @@ def test_huge_declared_sizes(theirs, root, monkeypatch):
     assert not (root / NAME).exists()
 
 
+def test_little_data_need_little_space(made, root, monkeypatch):
+    size = sum(sizes_of(made).values())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    with pytest.raises(ResourceError, match=r"kB are needed \(66 kB of them to spare\) and \d+ kB"):
+        pull(str(made), NAME)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size + 10**5))
+    pull(str(made), NAME)
+    assert content(root / NAME) == content(made)
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "README.md"])
 def test_a_small_file_without_end_is_exit_4(made, root, name, monkeypatch):
     monkeypatch.setattr(remote_module, "MAX_MANIFEST_BYTES", 2**20)

@@ -52,12 +52,12 @@ def compare(
     Architectures may differ. Intervals are over policies, so they need five on a side.
     """
     from pbvf_cli.shared.inputs import environments
-    from pbvf_runs.compare.figures import check_format, draw_comparison, keep_figure
+    from pbvf_runs.compare.figures import check_figure, draw_comparison, keep_figure
     from pbvf_runs.compare.policies import compare_policies
 
     environments.silence_gymnasium()
     if out is not None:
-        check_format(values.output_file(out, first, second))
+        check_figure(values.output_file(out, first, second))
     devices.runs_on_cpu(device, sink)
     one = open_policies(first, require_manifest=require_manifest)
     other = open_policies(second, require_manifest=require_manifest)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.inputs.critics import refuse_unread
+from pbvf_cli.shared.inputs.critics import named, refuse_unread
 from pbvf_cli.shared.inputs.policies import Index, Source, Top, choose_policies, open_policies
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.registered import Wrappers
@@ -116,6 +116,8 @@ def evaluate(
         table.show("index", index)
     if top is not None:
         table.show("top", top)
+    if critic is not None and judge is not None:
+        table.show("critic", named(critic, judge))
     table.environment(config, place, "env")
     chosen = table.fill(given, _defaults(config.name, judge))
     workers = table.choose("workers", workers, 1)

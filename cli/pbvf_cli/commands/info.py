@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
@@ -51,8 +52,13 @@ def info(
         sink.result(payload, [("kind", kind), *shown.rows], table=table or shown.table)
         return
     told = [{"kind": kind, **show(kind, place).payload} for kind, place in found]
-    rows = [(path, kind) for path, (kind, _) in zip(paths, found, strict=True)]
+    rows = [(path, _what(one)) for path, one in zip(paths, told, strict=True)]
     sink.result({"things": told, "lineage": shared.payload(ties)}, rows, table=table)
+
+
+def _what(told: Mapping[str, Any]) -> str:
+    """Return the kind of a thing, and of a critic which it is: its name need not tell."""
+    return f"critic ({told['critic']})" if told["kind"] == "critic" else str(told["kind"])
 
 
 def _has_parts(found: list[tuple[str, Path]]) -> bool:

@@ -77,11 +77,11 @@ def plot(
 
     With five seeds or more a line has its 95 % bootstrap interval, with fewer each seed is drawn.
     """
-    from pbvf_runs.compare.figures import check_format, draw_learning_curves, keep_figure
+    from pbvf_runs.compare.figures import check_figure, draw_learning_curves, keep_figure
     from pbvf_runs.compare.learning_curves import curve_folders, natural_metric, read_curve
     from pbvf_runs.compare.panels import panels
 
-    check_format(values.output_file(out))
+    check_figure(values.output_file(out))
     folders = curve_folders(runs)
     table = SettingsTable()
     table.show("runs", tuple(map(str, runs)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
-from pbvf_cli.shared.inputs.critics import load_evaluator, load_judge
+from pbvf_cli.shared.inputs.critics import load_evaluator, load_judge, named
 from pbvf_cli.shared.inputs.policies import Choice, Source, open_policies
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.settings import SettingsTable
@@ -72,7 +72,7 @@ def predict(
     given = open_policies(policies, require_manifest=require_manifest)
     judge = load_judge(critic, given, policies, torch_device)
     table = SettingsTable()
-    table.show("critic", critic)
+    table.show("critic", named(critic, judge))
     table.show("policies", policies)
     evaluator = None
     if model is not None:

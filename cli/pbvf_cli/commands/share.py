@@ -172,7 +172,10 @@ def unpack(
     """Take what is in a tar file made by pack, after a check of every byte."""
     from pbvf_runs.share import bundles
 
-    if out is not None:
+    if out is None:
+        inside = bundles.look_inside(file)
+        values.check_place(inside.form.place(None, inside.named, file)[1])
+    else:
         values.check_place(Path(out))
     transfers.read_archive(
         sink,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.inputs.critics import load_evaluator, refuse_unread, warn_if_other_than
+from pbvf_cli.shared.inputs.critics import load_evaluator, named, refuse_unread, warn_if_other_than
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import CurveLoggers, Wrappers
@@ -110,7 +110,7 @@ def synthesize(
     reference = file.context.environment
     env_id = None if reference is None else reference.id
     table = SettingsTable()
-    table.show("critic", critic)
+    table.show("critic", named(critic, file))
     table.show("out", out)
     devices.use_threads(threads, table)
     started = None if start is None else _started(start, file)

@@ -137,7 +137,7 @@ def check_dataset(dataset: str) -> None:
     """Check the id of a dataset to make, and its place.
 
     Raises:
-        UsageError: It is not a dataset id, or its place is inside another dataset or a run.
+        UsageError: It is not a dataset id, or its place is inside a dataset, run or bundle.
         ResourceError: A file has the place of a folder above it.
     """
     from pbvf_datasets.format.names import new_dataset_path
@@ -149,7 +149,7 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
     """Check where a file is to be written that is made of ``inputs``.
 
     Raises:
-        UsageError: It is a folder, one of its own inputs, or inside a dataset or a run.
+        UsageError: It is a folder, one of its own inputs, or inside a dataset, run or bundle.
         ResourceError: A file has the place of a folder above it.
     """
     check_place(path)
@@ -170,24 +170,34 @@ def check_place(path: Path) -> None:
     """Check that something may be made at a path, before any work.
 
     Raises:
-        UsageError: It is inside a dataset or a run, or in links that lead in a circle.
+        UsageError: It is inside a dataset, run or bundle, or in links that lead in a circle.
         ResourceError: A file has the place of a folder above it.
     """
     from pbvf_offline.io.durable import check_above
 
     check_above(path)
-    for above in Path(os.path.realpath(path.parent), path.name).parents:
-        whole = "dataset" if _is_dataset(above) else "run" if _is_run(above) else None
+    for above in reversed(Path(os.path.realpath(path.parent), path.name).parents):
+        whole = _whole(above)
         if whole is not None:
+            goes_on = whole == "bundle" and _is_run(path)
             raise UsageError(
                 f"would lie inside the {whole} {above}, which holds nothing else",
                 where=path,
-                remedy="choose another place",
+                remedy="copy the run out of the bundle, and go on with the copy"
+                if goes_on
+                else "choose another place",
             )
 
 
-def _is_dataset(folder: Path) -> bool:
-    return (folder / "data" / "main_data.hdf5").is_file()
+def _whole(folder: Path) -> str | None:
+    """Return what a folder is, if nothing may be added to it."""
+    from pbvf_datasets.format.bundle import is_bundle
+
+    if is_bundle(folder):
+        return "bundle"
+    if (folder / "data" / "main_data.hdf5").is_file():
+        return "dataset"
+    return "run" if _is_run(folder) else None
 
 
 def _is_run(folder: Path) -> bool:
@@ -214,13 +224,14 @@ def output_folder(path: Path) -> Path:
     """Check where a folder is to be written; returns it by a name that has a folder above it.
 
     Raises:
-        UsageError: It is a file, the root of a file system, or a dataset's folder, or inside a
-            dataset or a run.
+        UsageError: It is a file, the root of a file system, or the folder of a dataset or bundle,
+            or inside a dataset, run or bundle.
         ResourceError: A file has the place of a folder above it.
     """
     check_place(path)
-    if _is_dataset(path):
-        raise UsageError("is the folder of a dataset", where=path, remedy="name another folder")
+    whole = _whole(path)
+    if whole in ("bundle", "dataset"):
+        raise UsageError(f"is the folder of a {whole}", where=path, remedy="name another folder")
     if path.exists() and not path.is_dir():
         raise UsageError("is a file", where=path, remedy="name a folder")
     if path.name not in ("", ".."):

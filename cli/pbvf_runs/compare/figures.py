@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pbvf_offline.errors import UsageError, shorten
-from pbvf_offline.exchange.output import already_written
+from pbvf_offline.errors import PbvfError, UsageError, shorten
+from pbvf_offline.exchange.output import already_written, refuse_foreign
 from pbvf_offline.io.durable import write_file
+from pbvf_offline.io.reading import read_file
 from pbvf_runs.compare.learning_curves import METRICS
 from pbvf_runs.compare.statistics import FEWEST, STATISTICS
 
@@ -28,11 +31,21 @@ COLUMN: Final = 3.4
 _STYLES: Final = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
 _MOST_COLUMNS: Final = 3
 FORMATS: Final = (".png", ".svg", ".pdf")
-_METADATA: Final[dict[str, dict[str, None]]] = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None, "Creator": None},
-    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+_MAKER: Final = "pbvf-offline"
+_METADATA: Final[dict[str, dict[str, str | None]]] = {
+    ".png": {"Software": _MAKER},
+    ".svg": {"Date": None, "Creator": _MAKER},
+    ".pdf": {"CreationDate": None, "Creator": _MAKER, "Producer": None},
 }
+_OWN: Final = re.compile(
+    rb"\x89PNG\r\n\x1a\n.{0,100}tEXtSoftware\0pbvf-offline"
+    rb"|<\?xml.*<dc:title>pbvf-offline<"
+    rb"|%PDF-.*/Creator \(pbvf-offline\)",
+    re.DOTALL,
+)
+_WHAT: Final = f"figure made by {_MAKER}"
+_LARGEST: Final = 2**28
+"""A figure has fewer bytes than this."""
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -46,11 +59,19 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def check_format(path: Path) -> None:
-    """Check that the name of a figure says its format.
+def is_figure(path: Path) -> bool:
+    """Return whether a file is a figure that was made here, as its metadata say."""
+    with contextlib.suppress(PbvfError):
+        return _OWN.match(read_file(path, _LARGEST)) is not None
+    return False
+
+
+def check_figure(path: Path) -> None:
+    """Check, before any work, that a figure can take a place, whose name says its format.
 
     Raises:
         UsageError: It does not.
+        ConflictError: Something else is there than a figure that was made here.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(
@@ -58,6 +79,7 @@ def check_format(path: Path) -> None:
             where=path,
             remedy="choose such a name",
         )
+    refuse_foreign(path, is_figure, _WHAT)
 
 
 def figure_image(figure: Any, suffix: str = ".png", *, dpi: int = 120) -> bytes:
@@ -81,8 +103,10 @@ def save_figure(figure: Any, path: Path) -> None:
     """Write a figure as PNG, whole or not at all; equal figures give equal bytes.
 
     Raises:
+        ConflictError: Something else is there than a figure that was made here.
         ResourceError: The disk or a permission refuses.
     """
+    refuse_foreign(path, is_figure, _WHAT)
     write_file(path, figure_image(figure))
 
 
@@ -94,9 +118,9 @@ def keep_figure(figure: Any, path: Path, *, overwrite: bool) -> bool:
         ConflictError: Something else is there, and it is not to be overwritten.
         ResourceError: The disk or a permission refuses.
     """
-    check_format(path)
+    check_figure(path)
     image = figure_image(figure, path.suffix.lower(), dpi=200)
-    if already_written(path, image, overwrite=overwrite):
+    if already_written(path, image, overwrite=overwrite, is_own=is_figure, what=_WHAT):
         return True
     write_file(path, image)
     return False

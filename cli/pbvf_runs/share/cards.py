@@ -76,7 +76,7 @@ def bundle_card(
     for part in parts:
         facts = facts_of(part)
         sources = [
-            (tie.source, tie.found or datasets.get(tie.source.digest))
+            (tie.source, tie.found_shown or datasets.get(tie.source.digest))
             for tie in ties
             if tie.name == part.name
         ]

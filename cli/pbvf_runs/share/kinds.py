@@ -49,21 +49,15 @@ def kind_of(name: str) -> tuple[str, Path]:
 
 
 def _file_kind(path: Path) -> str:
-    from pbvf_datasets.format.bundle import is_bundle
     from pbvf_datasets.inspect.findings import FOUND
     from pbvf_datasets.inspect.verify_file import FILE_KINDS, file_kind, is_tar, start_of
-    from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_datasets.share.signing import SIGNATURE_BYTES
-    from pbvf_runs.data import is_run
 
     start = start_of(path)
     if is_tar(start):
         return "archive"
     folder = path.parent.parent if path.parent.name == "data" else path.parent
-    if is_bundle(folder):
-        whole: str | None = "bundle"
-    else:
-        whole = "dataset" if is_dataset(folder) else "run" if is_run(folder) else None
+    whole = _whole(folder, path)
     if whole in ("dataset", "bundle") and len(start) == SIGNATURE_BYTES:
         return "signature"
     try:
@@ -77,3 +71,19 @@ def _file_kind(path: Path) -> str:
             ) from None
         return "file"  # what is wrong with it, its check says
     return kind if kind in FILE_KINDS else "file"
+
+
+def _whole(folder: Path, path: Path) -> str | None:
+    """Return what a file is a part of; None where it only lies in there."""
+    from pbvf_datasets.format.bundle import bundle_layout, is_bundle
+    from pbvf_datasets.format.schema import DATASET_FILES
+    from pbvf_datasets.read.untrusted import is_dataset
+    from pbvf_runs.data import is_run
+    from pbvf_runs.folder import own_entries
+
+    name = path.relative_to(folder).as_posix()
+    if is_bundle(folder):
+        return "bundle" if name in bundle_layout(folder).names else None
+    if is_dataset(folder):
+        return "dataset" if name in DATASET_FILES.names else None
+    return "run" if is_run(folder) and path in own_entries(folder) else None

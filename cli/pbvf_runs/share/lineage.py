@@ -61,20 +61,22 @@ class Thing:
         name: What to call it.
         kind: What it is.
         path: Where it is.
+        bundle: Which bundle it is a part of, or None.
     """
 
     name: str
     kind: str
     path: Path
+    bundle: str | None = None
 
-    def sources(self) -> list[Source]:
-        """Return what it was made from.
+    def record(self) -> dict[str, Any]:
+        """Return what it says of what it was made from, and of a critic its own kind.
 
         Raises:
             PbvfError: It cannot be read.
         """
         read = _RECORDS.get(self.kind)
-        return [] if read is None else sources_of(self.kind, read(self.path))
+        return {} if read is None else read(self.path)
 
     def digests(self) -> set[str]:
         """Return the digests by which others name it.
@@ -98,7 +100,10 @@ class Tie:
         kind: What it is.
         source: What it was made from.
         found: Which of the others that is, or None.
-        fits: False where others of its kind are given, and it is none of them.
+        fits: False where others of its kind are given, and it is none of them. What is shared in
+            one bundle need not be of each other.
+        shown: The thing's name for people: of a critic with its kind, which a name need not tell.
+        found_shown: The same of what was found.
     """
 
     name: str
@@ -106,6 +111,8 @@ class Tie:
     source: Source
     found: str | None
     fits: bool
+    shown: str
+    found_shown: str | None
 
 
 def things(name: str) -> list[Thing]:
@@ -123,7 +130,7 @@ def things(name: str) -> list[Thing]:
     if kind == "bundle":
         where = path / MANIFEST_FILE
         parts = parts_of(parse_bundle(read_plain(where), where))
-        return [Thing(f"{name}/{part.name}", part.kind, path / part.name) for part in parts]
+        return [Thing(f"{name}/{part.name}", part.kind, path / part.name, name) for part in parts]
     if kind == "runs":
         return [Thing(str(run), "run", run) for run in runs_in(path)]
     return [Thing(name, kind, path)]
@@ -136,18 +143,33 @@ def lineage(given: Sequence[Thing]) -> list[Tie]:
         PbvfError: One cannot be read.
     """
     known = {digest: thing.name for thing in given for digest in thing.digests()}
-    kinds = {thing.kind for thing in given}
+    records = [thing.record() for thing in given]
+    shown = {
+        thing.name: f"{thing.name} ({record['critic']})" if "critic" in record else thing.name
+        for thing, record in zip(given, records, strict=True)
+    }
     return [
         Tie(
             thing.name,
             thing.kind,
             source,
             known.get(source.digest),
-            source.digest in known or not kinds & (set(source.kinds) - {thing.kind}),
+            source.digest in known or not _others(thing, given) & set(source.kinds),
+            shown[thing.name],
+            shown.get(known.get(source.digest, "")),
         )
-        for thing in given
-        for source in thing.sources()
+        for thing, record in zip(given, records, strict=True)
+        for source in sources_of(thing.kind, record)
     ]
+
+
+def _others(thing: Thing, given: Sequence[Thing]) -> set[str]:
+    """Return of which kinds those are that one thing could be expected to be made from."""
+    return {
+        other.kind
+        for other in given
+        if other.kind != thing.kind and (other.bundle is None or other.bundle != thing.bundle)
+    }
 
 
 # ------------------------------------------------------------------------------- sources
@@ -236,7 +258,8 @@ def _critic(path: Path) -> dict[str, Any]:
 
     file = load_critic(path)
     model = None if file.imagined is None else file.imagined.model
-    return {"dataset": file.context.dataset, "model": model}
+    kind = file.critic.kind.name
+    return {"critic": kind, "dataset": file.context.dataset, "model": model}
 
 
 def _model(path: Path) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_datasets.format.bundle import Part, files_of, parse_bundle, parts_of
+from pbvf_datasets.format.bundle import Part, bundle_layout, files_of, parse_bundle, parts_of
 from pbvf_datasets.format.manifest import file_entry, read_plain, verify_files
 from pbvf_datasets.format.schema import CARD_FILE, MANIFEST_FILE
-from pbvf_datasets.inspect.findings import FOUND, Findings, Verification
+from pbvf_datasets.inspect.findings import FOUND, Findings, Verification, warn_of_unlisted
 from pbvf_datasets.inspect.verify_file import GRAPH
 from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError, UsageError
 from pbvf_offline.io.durable import path_exists, resource_error
+from pbvf_offline.io.reading import link_error
 
 Progress = Callable[[int, int], None]
 
@@ -89,7 +91,16 @@ def open_bundle(folder: Path, kinds: PartKinds | None = None) -> dict[str, Any]:
 
 
 def _refuse_unlisted(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse files inside a part that no digest vouches for: its check would read them."""
+    """Refuse links and devices, as in datasets, and in a part files that no digest vouches for.
+
+    The check of the part would read those.
+    """
+    for path in sorted(folder.iterdir()):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            raise link_error(path)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UnsafeError("this is neither a regular file nor a folder", where=path)
     for part in parts_of(manifest):
         for path in sorted((folder / part.name).rglob("*")):
             name = path.relative_to(folder).as_posix()
@@ -151,6 +162,7 @@ def verify_bundle(
             warnings.append(f"{folder / CARD_FILE}: the card is missing")
         elif file_entry(folder / CARD_FILE) != manifest["card"]:
             warnings.append(f"{folder / CARD_FILE}: the card was edited after the bundle was made")
+        warnings += warn_of_unlisted(folder, bundle_layout(folder))
     except FOUND as error:
         found.add(error)
     return Verification(

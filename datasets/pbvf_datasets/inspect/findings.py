@@ -11,11 +11,14 @@ from typing import Any, Final, Literal
 
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UnsafeError, printable
+from pbvf_offline.io.work_folder import Layout
 
 Status = Literal["intact", "damaged", "unsafe", "unverified"]
 
 MAX_PROBLEMS: Final = 1_000
 """More problems than this are not listed: a file could hold one in every byte."""
+
+_SHOWN: Final = 8
 
 FOUND: Final = (DamagedError, UnsafeError, IncompatibleError)
 """What is wrong with a file, as opposed to with the question or the machine."""
@@ -144,6 +147,20 @@ class Findings:
         if self.first(DamagedError):
             return "damaged"
         return "intact" if verified and not self.problems else "unverified"
+
+
+def warn_of_unlisted(folder: Path, layout: Layout) -> list[str]:
+    """Return a warning that names what is in a folder and belongs to nothing there, if there is.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = layout.unlisted(folder)
+    if not found:
+        return []
+    more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+    named = ", ".join(map(printable, found[:_SHOWN]))
+    return [f"{folder}: holds what does not belong there and was not checked: {named}{more}"]
 
 
 def check_environment(environment: Mapping[str, Any] | None, where: str) -> None:

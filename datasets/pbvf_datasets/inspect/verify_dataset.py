@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from pbvf_datasets.format.dataset_rules import stats_true
 from pbvf_datasets.format.recompute import action_error
-from pbvf_datasets.format.schema import MANIFEST_FILE, METADATA_FILE
+from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, METADATA_FILE
 from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.inspect.findings import (
     FOUND,
@@ -25,6 +25,7 @@ from pbvf_datasets.inspect.findings import (
     Findings,
     Verification,
     check_environment,
+    warn_of_unlisted,
 )
 from pbvf_datasets.inspect.minari_safety import not_checked, odd_attribute, safe_for_minari
 from pbvf_datasets.read.dataset import environment_of
@@ -76,6 +77,7 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
         if check.unchecked is not None:
             notes.append(f"{folder}: {check.unchecked}")
         manifest, counts, digest = opened.verified, check.counts, opened.digest
+        notes += warn_of_unlisted(folder, DATASET_FILES)
     if found.more:
         notes.append(f"{folder}: there are more than {MAX_PROBLEMS:,} problems; not all are listed")
     status = found.status(verified=manifest)

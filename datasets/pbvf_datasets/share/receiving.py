@@ -24,7 +24,7 @@ from pbvf_datasets.format.schema import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
 )
-from pbvf_datasets.read.untrusted import CardWarning
+from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, CardWarning
 from pbvf_datasets.share.forms import Form, listed_files
 from pbvf_datasets.share.signing import fingerprint, require_signature
 from pbvf_offline.errors import (
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 CHUNK: Final = 2**20
 """Bytes that are held in memory at a time."""
 
-_ROOM: Final = 16 * 2**20  # bytes left free beside a dataset
+_SPARE: Final = 2**16  # bytes for folders, and so that a disk is not filled to the last one
+_BLOCK: Final = 4096  # a file system gives files whole blocks
 _REFUSED: Final = (DamagedError, UnsafeError, IncompatibleError)
 
 _PART: Final = "part-"
@@ -147,11 +148,12 @@ class IncomingFolder(WorkFolder):
 
     # -------------------------------------------------------------------------- filling
 
-    def begin(self, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    def begin(self, files: Mapping[str, Mapping[str, Any]], more: int) -> list[str]:
         """Make ready for these files; what has arrived of others is removed.
 
         Args:
             files: Size and sha256 by name.
+            more: Bytes that are written beside them.
 
         Returns:
             The names of those that are not whole yet.
@@ -174,8 +176,9 @@ class IncomingFolder(WorkFolder):
                     remove_tree(entry)
         missing = [name for name, entry in files.items() if not self._has(name, entry)]
         if missing:
-            need = sum(files[name]["size"] - self.received(files[name]) for name in missing)
-            self.require_space(need + _ROOM)
+            left = [files[name]["size"] - self.received(files[name]) for name in missing]
+            blocks = sum(-(-size // _BLOCK) for size in (*left, more))
+            self.require_space(blocks * _BLOCK, spare=_SPARE)
         return missing
 
     def _has(self, name: str, entry: Mapping[str, Any]) -> bool:
@@ -420,10 +423,11 @@ def receive(
     with IncomingFolder(path, form).working() as incoming:
         if is_there(form, path, digest, overwrite=overwrite):  # by now, or put back by recovery
             return found(incoming)
-        fetched = source.fetch(files, incoming.begin(files), incoming)
+        small = len(source.manifest) + min(max(0, manifest["card"]["size"]), MAX_CARD_BYTES)
+        fetched = source.fetch(files, incoming.begin(files, small), incoming)
         card = source.card()
-        small = {CARD_FILE: card, SIGNATURE_FILE: source.signature, MANIFEST_FILE: source.manifest}
-        for file, data in small.items():
+        own = {CARD_FILE: card, SIGNATURE_FILE: source.signature, MANIFEST_FILE: source.manifest}
+        for file, data in own.items():
             if data is not None:
                 incoming.write(file, data)
                 fetched += len(data)

@@ -6,8 +6,10 @@ import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
+from pbvf_datasets.format.bundle import is_bundle
 from pbvf_datasets.format.identity import dataset_work
 from pbvf_datasets.format.names import dataset_path, resolve_dataset
 from pbvf_datasets.format.schema import DATASET_FILES
@@ -84,8 +86,11 @@ def plan_deletion(
     else:
         path = Path(os.path.abspath(_existing(dataset, root)))  # noqa: PTH100, keeps links
         _refuse_link(path)
-        if not is_dataset(path):
-            raise UsageError("this is not a dataset folder", where=path)
+        if not is_dataset(path) or is_bundle(path):
+            what, remedy = "this is not a dataset folder", "only datasets are deleted"
+            if is_bundle(path):
+                what, remedy = f"{what} but a bundle", f"{remedy}; use rm -r {quote(str(path))}"
+            raise UsageError(what, where=path, remedy=remedy)
         refuse_foreign(path, DATASET_FILES)
         folders = (path,)
     with resource_errors(path, lambda: "nothing was deleted"):

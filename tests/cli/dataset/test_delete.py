@@ -77,6 +77,10 @@ def test_what_is_refused_and_then_nothing_is_deleted(root: Path, here: Path) -> 
     lock.release()
     (root / "lab/link-v0").symlink_to(root / B)
     pbvf("dataset", "delete", A, "lab/link-v0", "--yes").refused(4, "link-v0", "symbolic link")
+    (here / "bundle").mkdir()
+    (here / "bundle/manifest.json").write_text('{"format":"pbvf-bundle"}')
+    words = f"not a dataset folder but a bundle; only datasets are deleted; use rm -r {here}/bundle"
+    pbvf("dataset", "delete", A, here / "bundle", "--yes").refused(2, words)
     (root / B / "README.md").unlink()
     (root / B / "README.md").symlink_to(here / "elsewhere")
     pbvf("dataset", "delete", B, "--yes").refused(4, "README.md")

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import imageio.v3
 import numpy as np
 import pytest
 
@@ -455,6 +456,19 @@ def test_video_films_the_first_episode(made, here):
     ran = pbvf("evaluate", made / "toy", "--video", "a/film.gif")
     assert ran.code == 7
     assert evaluate(made / "toy", "--video", "a/film.gif", "--overwrite")["frames"] == 6
+
+
+@pytest.mark.parametrize("name", ["film.gif", "film.mp4"])
+def test_a_video_of_others_is_never_replaced(made, here, name):
+    if name.endswith("mp4"):
+        pytest.importorskip("imageio_ffmpeg")
+    evaluate(made / "toy", "--video", name)
+    if name.endswith("gif"):
+        assert len(imageio.v3.imread(name)) == 6
+    whole = (here / name).read_bytes()
+    (here / name).write_bytes(whole[:-1])
+    pbvf("evaluate", made / "toy", "--video", name, "--overwrite").refused(7, "no video made by")
+    assert (here / name).read_bytes() == whole[:-1]
 
 
 def test_filming_tells_how_far_it_is(made, here, monkeypatch):

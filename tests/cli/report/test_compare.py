@@ -12,8 +12,10 @@ from cli_tools import pbvf, rows
 from libtools import make_policies
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.errors import ConflictError
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import spec_for_env
+from pbvf_runs.compare.figures import new_figure, save_figure
 from pbvf_runs.compare.statistics import estimate, interquartile_mean
 
 VARIED = "toyenv:ToyVaried-v0"  # the length of an episode depends on its seed
@@ -97,6 +99,23 @@ def test_a_figure_is_written_once_and_in_the_same_bytes(here, suffix):
     pbvf("compare", "one", "one", "--out", figure, "--overwrite", "--seed", 0, "-q").ok()
     assert (here / figure).read_bytes() != image
     pbvf("compare", "one", "other", "--out", figure, "--overwrite", "--seed", 0, "-q").ok()
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_figure_of_others_is_never_replaced(here, suffix):
+    figure = here / f"figure{suffix}"
+    drawn = new_figure(2, 2)
+    drawn.savefig(figure, metadata={})
+    for content in (figure.read_bytes(), b"", b"tEXtSoftware\0pbvf-offline"):
+        figure.write_bytes(content)
+        for overwrite in ((), ("--overwrite",)):
+            for argv in (("compare", "missing", "missing"), ("plot", "missing")):
+                pbvf(*argv, "--out", figure, *overwrite, "-q").refused(
+                    7, f"{figure}: exists and is no figure made by pbvf-offline"
+                )
+            with pytest.raises(ConflictError):
+                save_figure(drawn, figure)
+        assert figure.read_bytes() == content
 
 
 def test_a_name_that_says_no_format_is_refused_before_anything_is_played(here):

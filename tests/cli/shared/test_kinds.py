@@ -259,6 +259,8 @@ def test_files_of_no_kind(data: bytes, code: int, here: Path) -> None:
     (here / "file").write_bytes(data)
     words = "none of this project's files" if code == 3 else "pickle"
     pbvf("info", "file").refused(code, words)
+    (here / "manifest.json").write_text('{"format":"pbvf-bundle"}')  # which does not list it
+    pbvf("info", "file").refused(code, words)
     ran = pbvf("verify", "file", "--json")
     assert (ran.code, ran.json["kind"]) == (code, "file")
 

@@ -113,6 +113,35 @@ def test_a_chain_that_does_not_fit_is_exit_5(given: tuple[str, ...], words: str,
     assert pbvf("info", *given, "-q").code == 0  # it only tells
 
 
+def test_parts_of_one_bundle_need_not_be_of_each_other(at: Path, tmp_path: Path) -> None:
+    pbvf("pack", "theta", "one", tmp_path / "x.tar", "-q").ok()
+    pbvf("unpack", tmp_path / "x.tar", "--out", tmp_path / "both", "-q").ok()
+    shown = pbvf("info", tmp_path / "both", "-q").ok()
+    assert "not among the given" in shown.out
+    assert "it does not fit" not in shown.out
+    assert pbvf("verify", tmp_path / "both", "grown", "--json", "-q").ok().json["fits"] is True
+
+
+def test_a_critic_is_named_with_its_kind_whatever_its_file_is_called(
+    at: Path, tmp_path: Path
+) -> None:
+    shutil.copy("theta", tmp_path / "pssvf")
+    pbvf("push", tmp_path / "pssvf", "grown", tmp_path / "it", "--license", "MIT", "-q").ok()
+    assert "| grown through |" in (card := (tmp_path / "it/README.md").read_text())
+    assert "| `pssvf (psvf)` |" in card
+    play = ("evaluate", "grown", "--env", ENV, "--episodes", 1, "--critic", tmp_path / "pssvf")
+    for argv in (
+        ("info", tmp_path / "pssvf", "grown"),
+        ("info", tmp_path / "it"),
+        ("verify", tmp_path / "pssvf", "grown"),
+        ("predict", tmp_path / "pssvf", "grown"),
+        ("synthesize", tmp_path / "pssvf", "--steps", 1, "--out", tmp_path / "new"),
+        play,
+    ):
+        ran = pbvf(*argv).ok()
+        assert "pssvf (psvf)" in ran.out + ran.err
+
+
 def test_what_is_not_among_the_given_is_no_error(at: Path) -> None:
     found = pbvf("verify", "theta", "deep", "good", "--json", "-q").json
     assert found["fits"] is False  # deep is of the other critic

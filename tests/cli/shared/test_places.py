@@ -13,7 +13,7 @@ FIT = ("--critic", "psvf", "--hidden", "4", "--updates", 2, "--seed", 0)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset, a run, a folder of several runs, a critic and policies; read only."""
+    """A dataset, runs alone and in a folder, a critic, policies and a bundle; read only."""
     train = "train-online toyenv:Toy-v0 --critic pssvf --steps 20 --hidden 4"
     return make(
         tmp_path_factory.mktemp("made"),
@@ -22,6 +22,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "synthesize critic --from-scratch 1 --steps 2 --restarts 1 --out policies --seed 0",
         f"{train} --run run --seed 0",
         f"{train} --run runs --seeds 0-1",
+        "push critic run bundle --license MIT",
     )
 
 
@@ -84,37 +85,54 @@ def test_links_in_a_circle_are_exit_2(made: Path, here: Path, name: str) -> None
         ("datasets/lab/toy-v0/data/x", "dataset"),
         ("run/x", "run"),
         ("run/episodes/x", "run"),
+        ("bundle/x", "bundle"),
+        ("bundle/run/x", "bundle"),
     ],
 )
-def test_nothing_is_made_inside_a_dataset_or_a_run(
+def test_nothing_is_made_inside_a_dataset_run_or_bundle(
     made: Path, name: str, inside: str, whole: str
 ) -> None:
     before = content(made)
-    folder = made / ("run" if whole == "run" else "datasets/lab/toy-v0")
+    folder = made / ("datasets/lab/toy-v0" if whole == "dataset" else whole)
     place = made / inside
     words = f"{place}: would lie inside the {whole} {folder}, which holds nothing else"
     pbvf(*writers(made, place)[name], "-q").refused(2, words)
     assert content(made) == before
 
 
-@pytest.mark.parametrize(("inside", "whole"), [("run/x", "run"), ("datasets/lab/toy-v0/x", "da")])
-def test_nothing_is_sent_into_a_dataset_or_a_run(made: Path, inside: str, whole: str) -> None:
+@pytest.mark.parametrize(
+    ("inside", "whole"),
+    [("run/x", "run"), ("datasets/lab/toy-v0/x", "da"), ("bundle/x", "bundle")],
+)
+def test_nothing_is_sent_into_a_dataset_run_or_bundle(
+    made: Path, monkeypatch: pytest.MonkeyPatch, inside: str, whole: str
+) -> None:
     pbvf("pack", made / "critic", "critic.tar", "--license", "MIT", "-q").ok()
     before = content(made)
     for argv in (
         ("push", made / "critic", made / inside, "--license", "MIT"),
+        ("push", made / "critic", f"file://{made / inside}", "--license", "MIT"),
         ("dataset", "push", "lab/toy-v0", made / inside),
         ("unpack", "critic.tar", "--out", made / inside),
         ("pull", "anywhere", made / inside),
     ):
         pbvf(*argv, "-q").refused(2, f"would lie inside the {whole}")
+    archive = Path("critic.tar").resolve()
+    monkeypatch.chdir((made / inside).parent)
+    pbvf("unpack", archive, "-q").refused(2, f"would lie inside the {whole}")
     assert content(made) == before
 
 
+def test_a_run_goes_on_outside_of_its_bundle(made: Path) -> None:
+    argv = writers(made, made / "bundle/run")["train-online"]
+    pbvf(*argv, "-q").refused(2, f"inside the bundle {made / 'bundle'}", "copy the run out")
+
+
+@pytest.mark.parametrize("whole", ["datasets/lab/toy-v0", "bundle"])
 @pytest.mark.parametrize("name", ["curve", "train-online", "seeds", "quickstart", "reproduce"])
-def test_a_folder_of_outputs_is_no_datasets(made: Path, name: str) -> None:
-    place = made / "datasets/lab/toy-v0"
-    pbvf(*writers(made, place)[name], "-q").refused(2, f"{place}: is the folder of a dataset")
+def test_a_folder_of_outputs_is_no_datasets_or_bundles(made: Path, name: str, whole: str) -> None:
+    words = f"{made / whole}: is the folder of a {'bundle' if whole == 'bundle' else 'dataset'}"
+    pbvf(*writers(made, made / whole)[name], "-q").refused(2, words)
 
 
 def test_a_config_of_something_else_is_no_run(here: Path) -> None:

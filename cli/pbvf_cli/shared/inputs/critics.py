@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
 
+def named(path: Path, critic: CriticFile) -> str:
+    """Return how a table names a critic: with its kind, which a file's name need not tell."""
+    return f"{path} ({critic.critic.kind.name})"
+
+
 def refuse_unread(critic: CriticFile, spec: PolicySpec, where: Path | str) -> None:
     """Refuse policies of a file ``where`` that a critic does not read.
 

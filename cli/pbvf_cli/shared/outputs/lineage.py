@@ -31,10 +31,10 @@ def lines(ties: Sequence[Tie]) -> list[tuple[str, str, str, str]]:
     """Return the lines of a table below :data:`HEADER`."""
     return [
         (
-            tie.name,
+            tie.shown,
             tie.source.relation,
             tie.source.what,
-            tie.found
+            tie.found_shown
             or ("not among the given" if tie.fits else "none of the given: it does not fit"),
         )
         for tie in ties

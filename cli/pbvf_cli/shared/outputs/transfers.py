@@ -57,16 +57,20 @@ def send(
         what: What to call it.
 
     Raises:
-        UsageError: The address is of a place that ends with this process.
+        UsageError: The address is of a place that ends with this process, or of one inside a
+            dataset, run or bundle.
     """
+    from pbvf_datasets.share.remotes.folder import FolderRemote
+
     if remote.lower().startswith("memory:"):
         raise UsageError(
             "is the memory of this command, which ends with it",
             where=printable(remote),
             remedy="name a place that stays",
         )
-    if "://" not in remote:
-        check_place(Path(remote))
+    scheme, separator, _ = remote.partition("://")
+    if not separator or scheme.lower() in FolderRemote.schemes:
+        check_place(FolderRemote(remote).folder)
     start = time.perf_counter()
     with _bars("sending", sink) as bars:
         pushed = push(*bars)

@@ -23,14 +23,21 @@ from pbvf_offline.errors import (
     UsageError,
     exception_text,
 )
+from pbvf_offline.exchange.output import refuse_foreign
 from pbvf_offline.foreign import failure, place_of, raised_by_author
 from pbvf_offline.io.durable import check_above, write_error
+from pbvf_offline.io.reading import open_regular
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.loop import run_episode
 from pbvf_offline.rollout.schedules import GivenSchedule
 
 _RENDER_MODE = "rgb_array"
-_SUFFIXES = (".mp4", ".gif")
+_GIF_END = b";"
+_ENDS = {
+    ".mp4": b"\0\0\0\x14freepbvf-offline",  # a box of free space
+    ".gif": b"!\xfe\x0cpbvf-offline\0" + _GIF_END,  # a comment
+}
+"""How a video ends that was made here; players skip that."""
 _DEFAULT_FPS = 30
 _MISTAKES = (
     ArithmeticError,
@@ -49,11 +56,11 @@ def check_video(path: Path, *, overwrite: bool) -> None:
 
     Raises:
         UsageError: Its name has another ending, or what writes it is not installed.
-        ConflictError: It exists.
+        ConflictError: It exists, and is not to be replaced or is no video made here.
     """
-    if path.suffix.lower() not in _SUFFIXES:
+    if path.suffix.lower() not in _ENDS:
         raise UsageError(
-            f"videos end in {' or '.join(_SUFFIXES)}", where=path, remedy="choose such a name"
+            f"videos end in {' or '.join(_ENDS)}", where=path, remedy="choose such a name"
         )
     check_above(path)
     needed = ["imageio"] + (["imageio_ffmpeg"] if path.suffix.lower() == ".mp4" else [])
@@ -64,10 +71,18 @@ def check_video(path: Path, *, overwrite: bool) -> None:
             where="--video",
             remedy="pip install 'pbvf-offline[video]'",
         )
+    refuse_foreign(path, _is_own, "video made by pbvf-offline")
     if path.exists() and not overwrite:
         raise ConflictError(
             "exists", where=path, remedy="choose another name, or replace it with --overwrite"
         )
+
+
+def _is_own(path: Path) -> bool:
+    with contextlib.suppress(PbvfError, OSError), open_regular(path) as file:
+        file.seek(-max(map(len, _ENDS.values())), os.SEEK_END)
+        return file.read().endswith(tuple(_ENDS.values()))
+    return False
 
 
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):
@@ -150,6 +165,7 @@ def record_video(
         ):
             camera = _Camera(env, writer, progress)
             run_episode(camera, GivenSchedule(policies, seed, repeat=episodes), 0)
+        _sign(temporary)
         temporary.replace(path)
     except OSError as error:
         raise write_error(error, path) from error
@@ -157,6 +173,16 @@ def record_video(
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return camera.frames
+
+
+def _sign(path: Path) -> None:
+    """Have a video say who made it, where players skip it."""
+    with path.open("r+b") as file:
+        if path.suffix.lower() == ".gif":
+            file.seek(-len(_GIF_END), os.SEEK_END)
+        else:
+            file.seek(0, os.SEEK_END)
+        file.write(_ENDS[path.suffix.lower()])
 
 
 @contextlib.contextmanager
