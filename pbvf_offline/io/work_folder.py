@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, printable
+from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, UnsafeError, printable
 from pbvf_offline.io.durable import (
     exchange,
     make_folders,
@@ -245,11 +245,19 @@ class WorkFolder:
 
         Raises:
             ConflictError: Another process writes this output.
+            UnsafeError: The folder is a link. Where others may write too, somebody could have put
+                it there: what is in the folder is removed when it does not belong there.
             OSError: The disk or a permission refuses.
         """
         make_folders(self.path.parent)
         self._lock = OutputLock(self.path)
         try:
+            if self.folder.is_symlink():
+                raise UnsafeError(
+                    "this is a symbolic link, and work is done in a folder of this name",
+                    where=self.folder,
+                    remedy="remove the link",
+                )
             self._recover()
             with contextlib.suppress(FileExistsError):
                 self.folder.mkdir()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from faults import read_only
-from pbvf_offline.errors import ConflictError, DamagedError, ResourceError
+from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UnsafeError
 from pbvf_offline.io.lock import OutputLock
 from pbvf_offline.io.work_folder import (
     Layout,
@@ -223,6 +223,19 @@ def test_on_a_read_only_disk(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="Read-only"):
             work(tmp_path / "out").hold()
         work(tmp_path / "out").remove_leftovers()
+
+
+def test_a_link_in_its_place_is_refused_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").touch()
+    folder = work(tmp_path / "out")
+    folder.folder.symlink_to(tmp_path / "mine")
+    with pytest.raises(UnsafeError, match="remove the link"):
+        folder.hold()
+    folder.folder.unlink()
+    folder.hold()  # it is not locked
+    folder.close()
+    assert (tmp_path / "mine/file").exists()
 
 
 def test_a_disk_that_is_too_small(tmp_path: Path) -> None:

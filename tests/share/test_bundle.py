@@ -425,9 +425,34 @@ def test_links_and_devices_are_unsafe(name: str, theirs: Path, tmp_path: Path) -
         if name != "manifest.json":  # else it does not say that it is a bundle
             assert bundles.verify_bundle(theirs).status == "unsafe"
         (theirs / name).unlink()
-        os.mkfifo(theirs / name)
         if name == "run":
             return  # a folder is no device
+        os.mkfifo(theirs / name)
+    (theirs / name).unlink()
+    (theirs / name).mkdir()
+    with pytest.raises(UnsafeError, match="not a regular file"):
+        bundles.pull(str(theirs), str(tmp_path / "here/bundle"))
+
+
+def test_links_that_others_put_where_it_arrives_lead_nowhere(theirs: Path, tmp_path: Path) -> None:
+    mine, arriving = tmp_path / "mine", tmp_path / "here/.bundle.arriving"
+    mine.mkdir()
+    (mine / "file").write_text("mine")
+    digest = file_entry(theirs / "grown")["sha256"]
+    for name in ("build", "build/run", "build/run/episodes"):
+        (arriving / name).parent.mkdir(parents=True)
+        (arriving / name).symlink_to(mine)
+        (arriving / f"part-{digest}").hardlink_to(mine / "file")
+        bundles.pull(str(theirs), str(tmp_path / "here/bundle"))
+        assert content(mine) == {"file": b"mine"}
+        assert content(tmp_path / "here/bundle") == content(theirs)
+        shutil.rmtree(tmp_path / "here")
+
+
+def test_nothing_is_sent_to_a_dangling_link(theirs: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(ConflictError, match="a file or a link"):
+        bundles.push([theirs], str(tmp_path / "link"))
 
 
 def test_what_does_not_belong_there_is_named_and_a_link_is_unsafe(theirs: Path) -> None:

@@ -226,7 +226,8 @@ def _of_machine(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         from pbvf_offline.io.durable import resource_error
 
-        place = Path(os.fsdecode(error.filename)) if error.filename else Path.cwd()
+        named = isinstance(error.filename, str | bytes)  # it may be the number of an open file
+        place = Path(os.fsdecode(error.filename)) if named else Path.cwd()
         refusal = resource_error(error, place)
         return str(refusal), refusal.exit_code
     return f"this is a bug in pbvf: {type(error).__name__}: {error}", BUG

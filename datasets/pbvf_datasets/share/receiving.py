@@ -168,6 +168,8 @@ class IncomingFolder(WorkFolder):
         above = {parent for name in (*files, CARD_FILE) for parent in Path(name).parents}
         self._folders = sorted(self.build / parent for parent in above)
         for folder in self._folders:
+            if folder.is_symlink():
+                folder.unlink()
             make_folders(folder)
             for entry in sorted(folder.iterdir()):
                 name = entry.relative_to(self.build)
@@ -270,12 +272,12 @@ class IncomingFolder(WorkFolder):
 
 
 def _size(path: Path) -> int | None:
-    """Return the bytes of a regular file; None of anything else, or nothing."""
+    """Return the bytes of a regular file of one name; None of anything else, or nothing."""
     try:
         status = path.lstat()
     except FileNotFoundError:
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else None
 
 
 def update_file(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:

@@ -57,7 +57,6 @@ from pbvf_offline.errors import (
     PbvfError,
     UsageError,
 )
-from pbvf_offline.io.durable import path_exists
 
 _SMALL: Final = frozenset((CARD_FILE, SIGNATURE_FILE))
 """What may differ beside the same manifest."""
@@ -160,7 +159,7 @@ def _push_here(
     overwrite: bool,
     progress: Progress,
 ) -> int:
-    if path_exists(target) and target.samefile(out.path):
+    if target.exists() and target.samefile(out.path):
         what = f"this is the {out.form.what} itself"
         raise UsageError(what, where=target, remedy="name another place")
     source = FetchedFolder(AsChecked(out), forms, progress)

@@ -25,6 +25,7 @@ from pbvf_offline import errors as library
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 6, "memory"),
         (OSError(errno.ENOSPC, "No space", "/x/y"), 6, "/x/y: no space left"),
         (OSError(errno.EROFS, "Read-only", "/x/y"), 6, "/x/y"),
+        (OSError(errno.EROFS, "Read-only", 7), 6, "read-only"),  # the number of an open file
         (PermissionError(errno.EACCES, "Permission", "/x/y"), 6, "permission denied"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 6, "memory"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/x/y"), 1, "bug"),

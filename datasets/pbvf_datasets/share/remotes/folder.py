@@ -74,11 +74,11 @@ class FolderRemote:
         finally:
             if parent >= 0:
                 os.close(parent)
-        file = os.fdopen(descriptor, "rb", buffering=0)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            file.close()
+            os.close(descriptor)
             raise UnsafeError("this is not a regular file", where=where)
+        file = os.fdopen(descriptor, "rb", buffering=0)
         file.seek(start)
 
         @contextlib.contextmanager
