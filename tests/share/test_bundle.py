@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import random
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
     PbvfError,
+    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -138,12 +141,27 @@ def test_what_cannot_be_in_a_bundle(
     refused(made, files[0], words="share each dataset by itself")
     refused(made_bundle, files[0], words="share each bundle by itself")
     refused(files[0], tmp_path / "other" / files[0].name, words="rename one of the two")
+    shutil.copy(files[1], tmp_path / "other/GROWN")
+    refused(files[1], tmp_path / "other/GROWN", words="is called GROWN, like .*grown; rename one")
     refused(tmp_path / "other/manifest.json", words="no name for a part")
     refused(tmp_path / "nothing", words="no")
     refused(words="nothing was named")
     refused(made, words="stay as they are", license="MIT")
     refused(made_bundle, words="stay as they are", license="MIT")
     assert names(tmp_path) == ["good.tar", "notes", "other"]
+
+
+def test_a_full_temporary_folder_is_named_and_not_what_is_copied(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ResourceError, match="set TMPDIR") as error:
+        bundles.pack(files[:1], tmp_path / "x.tar")
+    assert str(error.value.where).startswith(f"{tmp_path}/pbvf-bundle-")
 
 
 def test_a_damaged_file_is_named_where_it_is_and_nothing_goes_out(
@@ -205,7 +223,7 @@ def test_the_card_is_what_the_hub_reads_and_says_what_is_known(
     for words in (
         "# toy-v0",
         f"| fitted to | `{source.source.digest}` | dataset or run |",
-        "| `toy-v0.safetensors` |",  # what the policies were grown through
+        "| `toy-v0.safetensors (psvf)` |",  # what the policies were grown through
         "| authors | A. Nobody |",
         # Nothing is made inside a bundle.
         "pbvf synthesize toy-v0.safetensors --from-scratch 5 --out ../grown.safetensors",

@@ -19,7 +19,13 @@ from pbvf_datasets.format.manifest import manifest_bytes
 from pbvf_datasets.format.schema import CARD_FILE, MANIFEST_FILE
 from pbvf_datasets.inspect.verify_file import verify_file
 from pbvf_datasets.share.forms import DatasetForm
-from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError, printable
+from pbvf_offline.errors import (
+    IncompatibleError,
+    PbvfError,
+    ResourceError,
+    UsageError,
+    printable,
+)
 from pbvf_offline.io.durable import make_folders, resource_error, resource_errors
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.reading import open_regular
@@ -64,12 +70,15 @@ def outgoing(
     parts = _parts(given)
     cited = _cited(parts, datasets)
     with tempfile.TemporaryDirectory(prefix="pbvf-bundle-") as room:
-        folder = Path(room) / "bundle"
+        folder, made = Path(room) / "bundle", False
         try:
             with resource_errors(folder, lambda: "free space, or set TMPDIR to another disk"):
                 _gather(folder, parts, license, authors, cited)
+            made = True
             yield folder
         except PbvfError as error:
+            if isinstance(error, ResourceError) and not made:
+                raise  # of the disk that the copy is on, and not of what is copied
             raise _renamed(error, folder, parts, given) from error
 
 
@@ -98,9 +107,10 @@ def _parts(given: Sequence[str]) -> dict[str, Thing]:
                     where=thing.path,
                     remedy="rename it: letters, digits, '_', '-' and '.'",
                 )
-            if plain in parts:
+            same = next((one for one in parts if one.lower() == plain.lower()), None)
+            if same is not None:  # some file systems take names that differ in case for one
                 raise UsageError(
-                    f"is called {plain}, like {parts[plain].path}",
+                    f"is called {plain}, like {parts[same].path}",
                     where=thing.path,
                     remedy="rename one of the two",
                 )
