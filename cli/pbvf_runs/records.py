@@ -66,6 +66,12 @@ class StoredConfig(Record):
         return ({} if version == 1 else {"version": version}) | self.to_dict()
 
     @property
+    def evaluation_words(self) -> str:
+        """How often it is measured, as words of a command line: going on takes the same."""
+        episodes = f"--evaluation-episodes {self.evaluation_episodes}"
+        return f"--evaluations {self.evaluations} {episodes}"
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the JSON form, in hex."""
         return hashlib.sha256(canonical_json(self.contents())).hexdigest()

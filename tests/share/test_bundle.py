@@ -229,6 +229,7 @@ def test_the_card_is_what_the_hub_reads_and_says_what_is_known(
         "pbvf synthesize toy-v0.safetensors --from-scratch 5 --out ../grown.safetensors",
         "pbvf evaluate run/policy.safetensors --env MODULE:ToyVaried-v0 --episodes 10",
         "| steps | `60` |",
+        "| measured with | `--evaluations 2 --evaluation-episodes 2` |",
     ):
         assert words in card, words
 

@@ -24,7 +24,7 @@ _KINDS: Final = {
     "model": "A learned environment: an ensemble of networks that imagine episodes.",
     "policies": "Policies, each with its parameters and the normaliser of its observations.",
     "run": "A training run with all that continuing it needs: settings, checkpoint, episodes, "
-    "metrics, critic and policy.",
+    "metrics, critic and policy. Copy it out of this folder to go on with it.",
     WEIGHTS: "A policy as the weights of a torch module, for programs without pbvf.",
     GRAPH: "A policy as an ONNX graph, for programs without pbvf.",
 }

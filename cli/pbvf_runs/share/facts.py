@@ -232,6 +232,7 @@ def _run(part: Thing) -> Facts:
             "steps": progress.steps,
             "whole episodes": progress.episodes,
             "state": "finished" if progress.finished else "not finished",
+            "measured with": config.evaluation_words,
         },
         _settings(settings.to_dict(), usual),
         {

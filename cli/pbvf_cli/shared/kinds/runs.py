@@ -126,6 +126,7 @@ def _of_config(config: StoredConfig) -> dict[str, Any]:
         "base": config.base,
         "policy": {**config.spec.to_dict(), "arch": config.spec.arch},
         "kind_of_policy": kind_text(config.spec),
+        "evaluation": config.evaluation_words,
         "seed": settings.pop("seed"),
         "settings": settings,
     }
@@ -136,4 +137,5 @@ def _config_rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
         ("env", payload["env"]),
         ("critic", payload["critic"]),
         ("policy", payload["kind_of_policy"]),
+        ("measured with", payload["evaluation"]),
     ]
