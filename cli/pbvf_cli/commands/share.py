@@ -106,7 +106,7 @@ def pull(
     """
     from pbvf_runs.share import bundles
 
-    values.check_place(Path(name))
+    transfers.check_arrival(name)
     transfers.fetch(
         sink,
         lambda fetching: bundles.pull(
@@ -173,10 +173,9 @@ def unpack(
     from pbvf_runs.share import bundles
 
     if out is None:
-        inside = bundles.look_inside(file)
-        values.check_place(inside.form.place(None, inside.named, file)[1])
+        transfers.check_own_place(bundles.look_inside(file), file)
     else:
-        values.check_place(Path(out))
+        transfers.check_arrival(out)
     transfers.read_archive(
         sink,
         lambda unpacking: bundles.unpack(

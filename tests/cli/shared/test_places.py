@@ -140,16 +140,22 @@ def test_a_config_of_something_else_is_no_run(here: Path) -> None:
     pbvf("fit-critic", "lab/toy-v0", *FIT, "--out", "c", "-q").ok()
 
 
-@pytest.mark.parametrize("whole", ["run", "datasets/lab/toy-v0"])
-def test_no_dataset_is_made_inside_a_run_or_dataset(
+@pytest.mark.parametrize("whole", ["run", "datasets/lab/toy-v0", "bundle"])
+def test_no_dataset_is_made_inside_a_run_dataset_or_bundle(
     made: Path, monkeypatch: pytest.MonkeyPatch, whole: str
 ) -> None:
     data = made / "datasets/lab/toy-v0"
+    pbvf("dataset", "pack", data, "toy.tar", "-q").ok()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(made / whole / "inner"))
     for argv in (
         ("collect", "toyenv:Toy-v0", "--dataset", "lab/x-v0", "--steps", 10),
         ("dataset", "merge", data, "--dataset", "lab/x-v0"),
         ("dataset", "pull", data, "lab/x-v0"),
+        ("pull", data, "lab/x-v0"),
+        ("unpack", "toy.tar"),
+        ("unpack", "toy.tar", "--out", "lab/x-v0"),
+        ("dataset", "unpack", "toy.tar"),
+        ("dataset", "unpack", "toy.tar", "lab/x-v0"),
     ):
         pbvf(*argv, "-q").refused(2, "would lie inside the", str(made / whole))
 

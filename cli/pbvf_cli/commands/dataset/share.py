@@ -111,8 +111,13 @@ def unpack(
     sink: Sink,
 ) -> None:
     """Take a dataset out of a tar file made by pack, after a check of every byte."""
+    from pbvf_datasets.share.archive import look_inside
     from pbvf_datasets.share.archive import unpack as unpack_dataset
 
+    if dataset is None:
+        transfers.check_own_place(look_inside(file), file)
+    else:
+        values.check_dataset(dataset)
     transfers.read_archive(
         sink,
         lambda unpacking: unpack_dataset(

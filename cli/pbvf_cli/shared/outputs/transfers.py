@@ -15,7 +15,7 @@ from pbvf_cli.shared.values import check_place
 from pbvf_offline.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from pbvf_datasets.share.archive import Packed
+    from pbvf_datasets.share.archive import Inside, Packed
     from pbvf_datasets.share.forms import Progress
     from pbvf_datasets.share.receiving import ReceiveResult
     from pbvf_datasets.share.transfer import Pushed
@@ -83,6 +83,28 @@ def send(
         ("time", "nothing to do" if pushed.already_complete else f"{seconds:.1f} s"),
     ]
     sink.result(payload, rows)
+
+
+def check_arrival(name: str) -> None:
+    """Check where something may arrive that is called so here: a folder, or a dataset by its id.
+
+    Raises:
+        UsageError: As of :func:`check_place`.
+        ResourceError: The same.
+    """
+    from pbvf_datasets.format.names import dataset_path
+
+    check_place(Path(name))
+    place = None
+    with contextlib.suppress(UsageError):  # it is no id
+        place = dataset_path(name)
+    if place is not None:
+        check_place(place)
+
+
+def check_own_place(inside: Inside, file: Path) -> None:
+    """Check where what is in an archive goes by its own name; errors as of :func:`check_place`."""
+    check_place(inside.form.place(None, inside.named, file)[1])
 
 
 def write_archive(
