@@ -26,6 +26,7 @@ from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.evaluation import require_end, warm_up
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.native.offer import Backend, Playing, backend_for
 from pbvf_offline.rollout.repetition import warn_not_repeatable
 from pbvf_offline.rollout.schedule_kinds import INDEPENDENT, SCHEDULES
 from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule, Schedule
@@ -73,6 +74,15 @@ class _Given:
             )
 
 
+@dataclass(frozen=True)
+class _How:
+    """How a warm-up is run, which does not change it."""
+
+    workers: int
+    backend: Backend
+    warming: Callable[[int, int], None] | None
+
+
 def _identity(settings: CollectSettings, given: _Given) -> dict[str, Any]:
     """Return all that must be equal for the same dataset, in JSON form."""
     fresh, perturbed = given.file is None, given.policies is None
@@ -118,6 +128,7 @@ class CollectResult:
         returns: Mean, min and max undiscounted return of whole episodes, or None.
         repeatable: False where an episode that was played again came out otherwise, else None.
         already_complete: Whether nothing had to be done.
+        backend: What played the episodes, or would have.
     """
 
     dataset: str
@@ -133,6 +144,7 @@ class CollectResult:
     returns: dict[str, float] | None
     repeatable: bool | None
     already_complete: bool
+    backend: Playing
 
 
 def stored_seed(dataset: str, root: Path | None = None) -> int | None:
@@ -150,6 +162,7 @@ def collect(
     root: Path | None = None,
     overwrite: bool = False,
     workers: int = 1,
+    backend: Backend = "auto",
     progress: Progress | None = None,
     warming: Callable[[int, int], None] | None = None,
 ) -> CollectResult:
@@ -162,12 +175,13 @@ def collect(
         root: Folder of datasets; Minari's when None.
         overwrite: Start over whatever is there.
         workers: Number of processes; does not change the result.
+        backend: What plays the episodes; does not change the result either.
         progress: Called with steps done, steps wanted (None: unknown) and episodes done.
         warming: Called with warm-up episodes done and wanted.
 
     Raises:
         UsageError: Unknown environment, unsupported spaces, an environment without an end, or
-            policies that do not go with the settings.
+            policies that do not go with the settings, or a backend that does not play it.
         ConflictError: The dataset exists with other settings, or another process writes it.
         DivergedError: NaN or infinite values from the environment.
         ResourceError: The disk or a permission refuses; finished episodes are safe.
@@ -177,6 +191,7 @@ def collect(
         raise UsageError(f"{workers} is not at least 1", where="--workers")
     given = _Given(base, policies)
     given.check(settings)
+    backend_for(settings.env, backend)  # refused before anything is made
     env = make_env(settings.env)
     try:
         spec = _spec(env, settings, given)
@@ -205,14 +220,17 @@ def collect(
         expected_bytes=None if settings.steps is None else 2 * settings.steps * row,
     ) as writer:
         if writer.manifest is not None:
-            return _result(settings, writer.manifest, writer.path, 0.0, None)
-        schedule = _schedule(settings, given, spec, writer, workers, warming, endless=endless)
+            return _result(settings, writer.manifest, writer.path, 0.0, None, backend)
+        how = _How(workers, backend, warming)
+        schedule = _schedule(settings, given, spec, writer, how, endless=endless)
         started, before = time.perf_counter(), writer.steps_done
         limit = settings.steps if endless else None
-        _run(settings, EpisodeJob(settings.env, schedule, limit), writer, workers, progress)
+        job = EpisodeJob(settings.env, schedule, limit, backend=backend)
+        _run(settings, job, writer, workers, progress)
         manifest = writer.finish()
         seconds = time.perf_counter() - started
-        return _result(settings, manifest, writer.path, seconds, writer.steps_done - before)
+        now = writer.steps_done - before
+        return _result(settings, manifest, writer.path, seconds, now, backend)
 
 
 def _run(
@@ -242,7 +260,10 @@ def _run(
         writer.mark_not_repeatable()
         warn_not_repeatable(settings.env.name, continued=stored is not None, recorded=True)
 
-    played = run_episodes(job, indices, workers=workers, differs=differs, stored=stored)
+    budget = None if settings.steps is None else settings.steps - steps
+    played = run_episodes(
+        job, indices, workers=workers, differs=differs, stored=stored, budget=budget
+    )
     with closing(played) as results:  # type: ignore[type-var]
         for episode in results:
             if settings.steps is not None and len(episode) > settings.steps - steps:
@@ -275,8 +296,7 @@ def _schedule(
     given: _Given,
     spec: PolicySpec,
     writer: DatasetWriter,
-    workers: int,
-    warming: Callable[[int, int], None] | None,
+    how: _How,
     *,
     endless: bool,
 ) -> Schedule:
@@ -303,8 +323,9 @@ def _schedule(
                 perturbed(base, warmup=True),
                 episodes=settings.warmup_episodes,
                 max_steps=_ENDLESS_WARMUP_STEPS if endless else None,
-                workers=workers,
-                progress=warming,
+                workers=how.workers,
+                progress=how.warming,
+                backend=how.backend,
             )
         writer.set_state(
             {
@@ -324,6 +345,7 @@ def _result(
     path: Path,
     seconds: float,
     steps_now: int | None,
+    backend: Backend,
 ) -> CollectResult:
     provenance = manifest["provenance"]
     stats = provenance["stats"]
@@ -341,6 +363,7 @@ def _result(
         returns=stats["return"],
         repeatable=provenance.get("repeatable"),
         already_complete=steps_now is None,
+        backend=backend_for(settings.env, backend),
     )
 
 

@@ -1,4 +1,4 @@
-"""One policy acting, one observation at a time (numpy)."""
+"""Policies acting: one policy and observation at a time, or several side by side (numpy)."""
 
 from __future__ import annotations
 
@@ -42,16 +42,9 @@ class Actor:
     def __init__(
         self, spec: PolicySpec, theta: FloatArray, obs_mean: FloatArray, obs_std: FloatArray
     ) -> None:
-        if theta.shape != (spec.size,):
-            raise UsageError(
-                f"theta has shape {theta.shape}; a {spec.arch} policy with "
-                f"{spec.obs_dim} observations needs ({spec.size},)"
-            )
-        wide = np.asarray(theta, np.float64)
-        mean, std = np.asarray(obs_mean, np.float64), np.asarray(obs_std, np.float64)
-        self.logits = spec.network.forward(spec, wide[spec.log_std_size :], mean, std)
+        params, mean, std, self._std = _wide(spec, theta, obs_mean, obs_std)
+        self.logits = spec.network.forward(spec, params, mean, std)
         self._spec = spec
-        self._std = np.exp(wide[: spec.log_std_size])
         if not isinstance(spec.actions, DiscreteActions):
             self.to_action = box_action(spec.actions, spec.squash)
 
@@ -84,3 +77,62 @@ class Actor:
             out += self._std * rng.standard_normal(out.shape)
             return self.to_action(out), out
         return self.to_action(out), None
+
+
+class StackedActor:
+    """Policies in rows, each of which acts on the observation of its row. Box actions only.
+
+    What a row does has the same bits as what :class:`Actor` does.
+
+    Args:
+        spec: Architecture of all of them.
+        rows: Number of rows; one that has no policy yet gives finite numbers that mean nothing.
+    """
+
+    def __init__(self, spec: PolicySpec, rows: int) -> None:
+        assert not isinstance(spec.actions, DiscreteActions)
+        self._spec = spec
+        self._networks = spec.network.stacked(spec, rows)
+        self._std = np.ones((rows, spec.log_std_size))
+        self._to_action = box_action(spec.actions, spec.squash)
+
+    def place(self, row: int, theta: FloatArray, obs_mean: FloatArray, obs_std: FloatArray) -> None:
+        """Put a policy into a row.
+
+        Raises:
+            UsageError: theta is not ``spec.size`` long.
+        """
+        params, mean, std, self._std[row] = _wide(self._spec, theta, obs_mean, obs_std)
+        self._networks.place(row, params, mean, std)
+
+    def act(
+        self, obs: FloatArray, noise: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the actions to execute and their values before squashing, (rows, act_dim) each.
+
+        Args:
+            obs: (rows, obs_dim) float64, raw.
+            noise: (rows, act_dim) standard normal numbers, for stochastic policies.
+        """
+        out = self._networks(np.asarray(obs, np.float64))
+        if noise is not None:
+            out += self._std * noise
+        return self._to_action(out), out
+
+
+def _wide(
+    spec: PolicySpec, theta: FloatArray, obs_mean: FloatArray, obs_std: FloatArray
+) -> tuple[NDArray[np.float64], ...]:
+    """Return the network's parameters, the normaliser's mean and std, and the noise's std.
+
+    Raises:
+        UsageError: theta is not ``spec.size`` long.
+    """
+    if theta.shape != (spec.size,):
+        raise UsageError(
+            f"theta has shape {theta.shape}; a {spec.arch} policy with "
+            f"{spec.obs_dim} observations needs ({spec.size},)"
+        )
+    wide = np.asarray(theta, np.float64)
+    mean, std = np.asarray(obs_mean, np.float64), np.asarray(obs_std, np.float64)
+    return wide[spec.log_std_size :], mean, std, np.exp(wide[: spec.log_std_size])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
+
+if TYPE_CHECKING:
+    from pbvf_offline.rollout.schedules import Segment
 
 Cut = Literal["none", "budget"]
 
@@ -90,6 +93,55 @@ class Episode:
             else self.reward_survive[: steps + 1],
             pre_action=None if self.pre_action is None else _zero_last(self.pre_action, steps),
         )
+
+
+def assemble(
+    *,
+    observations: NDArray[Any],
+    actions: NDArray[Any],
+    rewards: NDArray[np.float64],
+    survive: NDArray[np.float64] | None,
+    pre_actions: NDArray[np.float64] | None,
+    segments: Sequence[Segment],
+    every: int | None,
+    terminated: bool,
+    truncated: bool,
+    seed: int,
+) -> Episode:
+    """Return an episode of T steps; one that the environment has not ended is cut by the budget.
+
+    Args:
+        observations: (T + 1, obs_dim); this and the other arrays are copied.
+        actions: (T, act_dim) or (T,).
+        rewards: (T,).
+        survive: (T + 1,) or None.
+        pre_actions: (T + 1, act_dim), of which the last is not read, or None.
+        segments: The policies that acted, one after another.
+        every: Steps each of them acts; None: the episode.
+        terminated: Whether the task ended.
+        truncated: Whether a time limit ended the episode.
+        seed: What the reset was seeded with.
+    """
+    t, cut = len(rewards), not (terminated or truncated)
+    ends = np.zeros((2, t), bool)
+    ends[0, -1], ends[1, -1] = terminated, truncated or cut
+    row = np.arange(t + 1) // every if every is not None else np.zeros(t + 1)
+    row[-1] = row[-2]
+    return Episode(
+        observations=observations.copy(),
+        actions=actions.copy(),
+        rewards=rewards.copy(),
+        terminated=ends[0],
+        truncated=ends[1],
+        theta=np.stack([s.theta for s in segments]),
+        segment=row.astype(np.int32),
+        obs_mean=np.stack([s.obs_mean for s in segments]),
+        obs_std=np.stack([s.obs_std for s in segments]),
+        seed=seed,
+        cut="budget" if cut else "none",
+        reward_survive=None if survive is None else survive.copy(),
+        pre_action=None if pre_actions is None else _zero_last(pre_actions, t),
+    )
 
 
 def _zero_last(pre_action: NDArray[np.float64], steps: int) -> NDArray[np.float64]:

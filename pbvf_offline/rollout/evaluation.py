@@ -16,6 +16,7 @@ from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeJob, run_episodes
+from pbvf_offline.rollout.native.offer import Backend
 from pbvf_offline.rollout.repetition import warn_not_repeatable
 from pbvf_offline.rollout.schedules import GivenSchedule, PerturbationSchedule
 
@@ -77,6 +78,7 @@ def evaluate_policies(
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
     check: bool = True,
+    backend: Backend = "auto",
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Run each policy for exactly ``episodes`` whole episodes.
 
@@ -95,16 +97,19 @@ def evaluate_policies(
         workers: Number of processes.
         progress: Called with episodes done and wanted.
         check: Play the first episode once more, and warn where it comes out otherwise.
+        backend: What plays the episodes; does not change the result.
 
     Raises:
-        UsageError: The environment has no time limit and ``max_steps`` is None.
+        UsageError: The environment has no time limit and ``max_steps`` is None, or the backend
+            does not play it.
 
     Returns:
         Undiscounted and discounted returns, each (K, E), in units of reward.
     """
     require_end(config, max_steps)
     schedule = GivenSchedule(policies, seed, repeat=episodes)
-    job = EpisodeJob(config, schedule, max_steps, ReturnOf(gamma, without_survival))
+    reduce = ReturnOf(gamma, without_survival)
+    job = EpisodeJob(config, schedule, max_steps, reduce, backend)
     total = len(policies) * episodes
     pairs = []
 
@@ -128,6 +133,7 @@ def warm_up(
     max_steps: int | None = None,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    backend: Backend = "auto",
 ) -> tuple[Normaliser, int]:
     """Run a schedule's warm-up and freeze the statistics of the observations acted on.
 
@@ -138,12 +144,13 @@ def warm_up(
         max_steps: Step limit of each.
         workers: Number of processes.
         progress: Called with episodes done and wanted.
+        backend: What plays the episodes; does not change the result.
 
     Returns:
         The normaliser and the number of steps it cost.
     """
     statistics = RunningStatistics(schedule.spec.obs_dim)
-    job = EpisodeJob(config, schedule, max_steps, observations_acted_on)
+    job = EpisodeJob(config, schedule, max_steps, observations_acted_on, backend)
     for k, observations in enumerate(run_episodes(job, range(episodes), workers=workers)):
         statistics.update(observations)
         if progress is not None:

@@ -11,8 +11,9 @@ import itertools
 import math
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.envs.handlers import handlers_kept
-from pbvf_offline.envs.make import Env, env_name, make_env
+from pbvf_offline.envs.make import Env, env_name, make_env, registered_limit
 from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
@@ -29,11 +30,20 @@ from pbvf_offline.foreign import failure, place_of
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.rollout.answers import FLAGS, NUMBERS, Answers
-from pbvf_offline.rollout.episodes import Episode
+from pbvf_offline.rollout.episodes import Episode, assemble
+from pbvf_offline.rollout.native.chunks import Chunks, rows_for
+from pbvf_offline.rollout.native.offer import (
+    Backend,
+    agrees,
+    backend_for,
+    has_agreed,
+    withdraw,
+)
 from pbvf_offline.rollout.repetition import (
     OTHER_STEPS,
     Again,
     Item,
+    Several,
     episode_digest,
     with_repetition,
     without_repetition,
@@ -255,27 +265,18 @@ class EpisodeRun:
 
         Where the environment has not ended it, it is marked truncated and ``cut: budget``.
         """
-        t, every, segments = self.steps, self._schedule.perturb_every, self._segments
-        cut = not self.ended
-        ends = np.zeros((2, t), bool)
-        ends[0, -1] = self.terminated
-        ends[1, -1] = self.truncated or cut
-        row = np.arange(t + 1) // every if every is not None else np.zeros(t + 1)
-        row[-1] = row[-2]
-        return Episode(
-            observations=self.observations[: t + 1].copy(),
-            actions=self.actions[:t].copy(),
-            rewards=self.rewards[:t].copy(),
-            terminated=ends[0],
-            truncated=ends[1],
-            theta=np.stack([s.theta for s in segments]),
-            segment=row.astype(np.int32),
-            obs_mean=np.stack([s.obs_mean for s in segments]),
-            obs_std=np.stack([s.obs_std for s in segments]),
+        t = self.steps
+        return assemble(
+            observations=self.observations[: t + 1],
+            actions=self.actions[:t],
+            rewards=self.rewards[:t],
+            survive=self.survive[: t + 1] if self.reports_survive else None,
+            pre_actions=self.pre_actions[: t + 1] if self._keep_pre else None,
+            segments=self._segments,
+            every=self._schedule.perturb_every,
+            terminated=self.terminated,
+            truncated=self.truncated,
             seed=self.seed,
-            cut="budget" if cut else "none",
-            reward_survive=self.survive[: t + 1].copy() if self.reports_survive else None,
-            pre_action=self.pre_actions[: t + 1].copy() if self._keep_pre else None,
         )
 
 
@@ -324,23 +325,37 @@ class EpisodeJob:
         schedule: Which policies act.
         max_steps: Step limit of each episode; None: the environment's own.
         reduce: What to keep of each episode; None keeps it whole.
+        backend: What plays them; all give the same bytes.
     """
 
     config: EnvConfig
     schedule: Schedule
     max_steps: int | None = None
     reduce: Callable[[Episode], Any] | None = None
+    backend: Backend = "auto"
 
     def start(self) -> Callable[[Item], Any]:
         """Build the environment and return the function from episode to result."""
         env = make_env(self.config)
         _silence_mujoco()
+        player: Any = None
+
+        def play(index: int) -> Episode:
+            return run_episode(env, self.schedule, index, self.max_steps)
 
         def run(item: Item) -> Any:
+            nonlocal player
             if isinstance(item, Again):
                 return digest_again(env, self.schedule, item, self.max_steps)
-            index = item if isinstance(item, int) else item.index
-            episode = run_episode(env, self.schedule, index, self.max_steps)
+            if isinstance(item, Several):
+                from pbvf_offline.rollout.native.play import Player
+                from pbvf_offline.rollout.native.run import play_several
+
+                rows = min(rows_for(self.schedule.spec), len(item.indices))
+                if player is None or player.rows != rows:
+                    player = Player(env, self.config, self.schedule, self.max_steps, rows)
+                return play_several(player, item, play, self.reduce)
+            episode = play(item if isinstance(item, int) else item.index)
             result = episode if self.reduce is None else self.reduce(episode)
             return result if isinstance(item, int) else (result, episode_digest(episode))
 
@@ -365,10 +380,13 @@ def run_episodes(
     workers: int = 1,
     differs: Callable[[], None] | None = None,
     stored: Episode | None = None,
+    budget: int | None = None,
 ) -> Iterator[Any]:
     """Yield the results of a job's episodes in order of ``indices`` (None: 0, 1, 2, …).
 
-    A single worker is this process itself.
+    A single worker is this process itself. Where the native backend plays them, Gymnasium plays the
+    first one too, once for each kind of policies in a process; if it comes out otherwise, Gymnasium
+    plays all, with a warning.
 
     Args:
         job: What to play.
@@ -377,22 +395,68 @@ def run_episodes(
         differs: Where given, the first episode is played once more, after some steps of others,
             before its result is yielded; called if it comes out otherwise.
         stored: Episode 0 as an earlier process played it, to be played again in its place.
+        budget: Steps after which the caller stops, where that decides how many episodes there are.
 
     Raises:
         WorkerError: The same episode lost its worker three times.
+        UsageError: The backend asked for does not play this environment.
     """
+    count = len(indices) if isinstance(indices, Sized) else None
     wanted: Iterator[int] = itertools.count() if indices is None else iter(indices)
+    if backend_for(job.config, job.backend) == "native":
+        limits = [n for n in (job.max_steps, registered_limit(job.config.reference())) if n]
+        chunks = Chunks(
+            wanted,
+            rows=rows_for(job.schedule.spec),
+            workers=workers,
+            limit=min(limits, default=None),
+            episodes=count,
+            budget=budget,
+        )
+        return _natively(job, chunks, workers, differs, stored)
+    return _through_gymnasium(job, wanted, workers, differs, stored)
+
+
+def _natively(
+    job: EpisodeJob,
+    chunks: Chunks,
+    workers: int,
+    differs: Callable[[], None] | None,
+    stored: Episode | None,
+) -> Generator[Any, None, None]:
+    from pbvf_offline.rollout.native.run import items, results
+
+    spec = job.schedule.spec
+    agreed = None if has_agreed(job.config, spec) else partial(agrees, job.config, spec)
+    wanted_items = items(chunks, check=agreed is not None, stored=stored is not None)
+    answers = _answers(job, wanted_items, workers)
+    if (yield from results(answers, chunks, agreed=agreed, stored=stored, differs=differs)):
+        return
+    withdraw(job.config)
+    wanted = itertools.chain(chunks.drawn, chunks.indices)
+    yield from _through_gymnasium(job, wanted, workers, differs, stored)
+
+
+def _through_gymnasium(
+    job: EpisodeJob,
+    wanted: Iterator[int],
+    workers: int,
+    differs: Callable[[], None] | None,
+    stored: Episode | None,
+) -> Iterator[Any]:
     if differs is None:
         return _answers(job, wanted, workers)
     items = with_repetition(wanted, stored=stored is not None)
     return without_repetition(_answers(job, items, workers), differs, stored)
 
 
-def _answers(job: EpisodeJob, items: Iterator[Item], workers: int) -> Generator[Any, None, None]:
+def _answers(
+    job: EpisodeJob, items: Iterator[Item | None], workers: int
+) -> Generator[Any, None, None]:
     if workers <= 1:
         run = job.start()
-        return (run(item) for item in items)
-    typed: Job[Item, Any] = job
+        return (run(item) for item in items if item is not None)
+    typed: Job[Any, Any] = job  # a union and None are too much for mypy to take apart
     return ordered_map(typed, items, workers)
 
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from pbvf_offline.rollout.episodes import Episode
 
-_OTHERS: Final = 3  # episodes begun in between
+OTHERS: Final = 3
+"""Episodes begun before one is played again."""
 OTHER_STEPS: Final = 10
 """Steps of each of them at most."""
 
@@ -41,7 +42,29 @@ class Again:
     others: tuple[int, ...]
 
 
-Item = int | Digested | Again
+@dataclass(frozen=True)
+class Several:
+    """An item of work: play these episodes side by side; the answer is a :class:`Played`."""
+
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Played:
+    """The answer to :class:`Several`.
+
+    Attributes:
+        results: Of the episodes in order; up to the first that failed, of which it is the error.
+        steps: Number of steps of all of them.
+        digest: Of the first episode, or None where it failed.
+    """
+
+    results: list[Any]
+    steps: int
+    digest: str | None
+
+
+Item = int | Digested | Again | Several
 """What a process is asked for; an integer stands for the result of that episode."""
 
 
@@ -60,7 +83,7 @@ def with_repetition(indices: Iterator[int], *, stored: bool) -> Iterator[Item]:
         indices: The episodes.
         stored: Whether to repeat episode 0 of an earlier process and not the first of these.
     """
-    head = list(itertools.islice(indices, 1 + _OTHERS))
+    head = list(itertools.islice(indices, 1 + OTHERS))
     if head:
         yield Digested(head[0])
         yield Again(0 if stored else head[0], tuple(head[1:]))

@@ -93,13 +93,14 @@ class _Pool(Generic[ItemT, OutT]):
     def __init__(
         self,
         job: Job[ItemT, OutT],
-        items: Iterable[ItemT],
+        items: Iterable[ItemT | None],
         workers: int,
         hang_seconds: float,
         queued: int,
     ) -> None:
         self._context = mp.get_context(start_method())
-        self._job, self._source = job, enumerate(items)
+        self._job, self._source = job, iter(items)
+        self._drawn = 0
         self._most, self._hang_seconds, self._queued = workers, hang_seconds, queued
         self._lost: deque[tuple[int, ItemT]] = deque()
         self._tries: dict[int, int] = {}
@@ -137,9 +138,14 @@ class _Pool(Generic[ItemT, OutT]):
                     break
                 else:
                     try:
-                        worker.send(*next(self._source))
+                        item = next(self._source)
                     except StopIteration:
                         self._exhausted = True
+                        return
+                    if item is None:
+                        return
+                    worker.send(self._drawn, item)
+                    self._drawn += 1
 
     def collect(self) -> None:
         """Wait a moment for answers; replace workers that died or hang.
@@ -169,7 +175,7 @@ class _Pool(Generic[ItemT, OutT]):
 
 def ordered_map(
     job: Job[ItemT, OutT],
-    items: Iterable[ItemT],
+    items: Iterable[ItemT | None],
     workers: int,
     *,
     hang_seconds: float = HANG_SECONDS,
@@ -182,7 +188,7 @@ def ordered_map(
 
     Args:
         job: What each worker runs.
-        items: The work.
+        items: The work; None while what comes next depends on answers that are still awaited.
         workers: Number of processes.
         hang_seconds: A worker silent for so long with work in hand is taken for hung.
         queued: Items in a worker's hands at once; 1 for few long ones, of which none should

@@ -160,6 +160,20 @@ def test_many_at_once_act_as_one_at_a_time(spec: PolicySpec) -> None:
 
 
 @every_spec
+def test_networks_in_rows_act_with_the_same_bits(spec: PolicySpec) -> None:
+    policies = policies_of(spec)
+    network = spec.network.stacked(spec, 4)  # one row stays empty
+    for row in range(3):
+        wide = policies.theta[row, spec.log_std_size :].astype(np.float64)
+        network.place(row, wide, policies.obs_mean[row], policies.obs_std[row])
+    for k in range(10):
+        obs = np.stack([seen(policies, row)[k] for row in (0, 1, 2, 2)])
+        out = network(obs)
+        for row in range(3):
+            assert out[row].tobytes() == policies.actor(row).logits(obs[row]).tobytes()
+
+
+@every_spec
 def test_the_torch_form_computes_the_same(spec: PolicySpec) -> None:
     policies = policies_of(spec)
     normal = np.random.default_rng(3).normal(0, 1.5, (10, OBS_DIM))

@@ -48,6 +48,19 @@ def no_children_left() -> bool:
 
 @pytest.mark.usefixtures("forking")
 class TestForked:
+    def test_items_may_depend_on_answers(self) -> None:
+        answers: list[int] = []
+
+        def awaiting() -> Iterator[int | None]:
+            for item in range(4):
+                while len(answers) < item:
+                    yield None
+                yield item
+
+        for answer in ordered_map(FunctionJob(lambda item: item), awaiting(), 2):
+            answers.append(answer)
+        assert answers == [0, 1, 2, 3]
+
     @pytest.mark.parametrize("workers", [1, 2, 3])
     def test_order_is_kept_whatever_the_speed(self, workers: int) -> None:
         def uneven(item: int) -> int:

@@ -44,6 +44,7 @@ def collect(
     max_episode_steps: options.MaxEpisodeSteps = None,
     wrapper: Wrappers = None,
     workers: options.Workers = None,
+    backend: options.Backend = None,
     license_id: options.License = None,
     author: options.Authors = None,
     overwrite: options.Overwrite = False,
@@ -60,6 +61,7 @@ def collect(
     place = values.EnvOptions(env, env_kwargs, max_episode_steps, wrapper)
 
     from pbvf_cli.shared.inputs.environments import (
+        choose_backend,
         named_environment,
         silence_gymnasium,
         warn_if_other,
@@ -96,6 +98,7 @@ def collect(
     )
     table.rights(license_id, author or ())
     workers = table.choose("workers", workers, 1)
+    asked = choose_backend(config, backend, table)
     settings = replace(settings, license=license_id, authors=tuple(author or ()))
     command_text = collect_command(settings, base=base, policies=policies)
     settings = replace(settings, command=command_text)
@@ -119,6 +122,7 @@ def collect(
             policies=given_policies,
             overwrite=overwrite,
             workers=workers,
+            backend=asked.value,
             progress=report,
             warming=warm.update,
         )

@@ -76,6 +76,7 @@ def evaluate(
     wrapper: Wrappers = None,
     require_manifest: options.RequireManifest = False,
     workers: options.Workers = None,
+    backend: options.Backend = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the video.")] = False,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
@@ -87,6 +88,7 @@ def evaluate(
     """
     from pbvf_cli.shared.inputs import environments
     from pbvf_offline.rollout.evaluation import evaluate_policies
+    from pbvf_offline.rollout.native.offer import backend_for
 
     environments.silence_gymnasium()
     if video is not None:
@@ -121,6 +123,7 @@ def evaluate(
     table.environment(config, place, "env")
     chosen = table.fill(given, _defaults(config.name, judge))
     workers = table.choose("workers", workers, 1)
+    asked = environments.choose_backend(config, backend, table)
     sink.settings("pbvf evaluate", table.settings)
 
     frames = None
@@ -146,6 +149,7 @@ def evaluate(
             without_survival=judge is not None and judge.critic.config.reward == "without-survival",
             workers=workers,
             progress=bar.update,
+            backend=asked.value,
         )
     payload: dict[str, Any] = {
         "policies": policies,
@@ -154,6 +158,7 @@ def evaluate(
         **environments.environment_payload(config),
         "returns": returns,
         "discounted_returns": discounted,
+        "backend": backend_for(config, asked.value),
         "mean": returns.mean(),
         "means": returns.mean(axis=1),
         **chosen.to_dict(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -41,6 +42,14 @@ class DeviceName(str):
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?|mps")
 DeviceName.AUTO = DeviceName("auto")
 DeviceName.CPU = DeviceName("cpu")
+
+
+class BackendName(StrEnum):
+    """What plays episodes."""
+
+    AUTO = "auto"
+    GYMNASIUM = "gymnasium"
+    NATIVE = "native"
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -174,6 +183,10 @@ Seed = Annotated[
         "Seed of every random number, 0 to 4294967295. Drawn, stored and printed when absent.",
         default=False,
     ),
+]
+Backend = Annotated[
+    BackendName | None,
+    option("--backend", "What plays the episodes; results do not change.", default="auto"),
 ]
 Device = Annotated[
     DeviceName,

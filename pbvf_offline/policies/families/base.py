@@ -34,6 +34,19 @@ Forward = Callable[[NDArray[Any]], F64]
 BatchForward = Callable[[list[int], NDArray[Any], DTypeLike], NDArray[Any]]
 
 
+class StackedForward(Protocol):
+    """Networks of one kind in rows, each of which acts on the observation of its row."""
+
+    def place(self, row: int, params: F64, mean: F64, std: F64) -> None:
+        """Put a network with parameters (n,) and a normaliser (obs_dim,) into a row."""
+
+    def __call__(self, obs: F64) -> F64:
+        """Return outputs (rows, outputs), a new array, of raw observations (rows, obs_dim).
+
+        Every row that has a network has the bits that :meth:`PolicyFamily.forward` gives.
+        """
+
+
 class Graph(Protocol):
     """An ONNX graph that is being written."""
 
@@ -112,6 +125,13 @@ class PolicyFamily(abc.ABC):
         float64, returns a new array and leaves its argument as it is.
         """
 
+    def stacked(self, spec: PolicySpec, rows: int) -> StackedForward:
+        """Return the same function for networks in rows; what they give has the same bits.
+
+        A family whose networks can be stacked replaces this, which calls them one by one.
+        """
+        return _OneByOne(self, spec, rows)
+
     @abc.abstractmethod
     def batch_forward(self, spec: PolicySpec, params: F32, mean: F64, std: F64) -> BatchForward:
         """Return the same function for many policies and observations at once.
@@ -172,3 +192,21 @@ class PolicyFamily(abc.ABC):
         ``x`` names normalised observations (batch, obs_dim), the outputs are (batch, outputs), and
         ``tensors`` is what :meth:`tensors` gave, in the type to compute in.
         """
+
+
+class _OneByOne:
+    """Networks in rows of any family."""
+
+    def __init__(self, family: PolicyFamily, spec: PolicySpec, rows: int) -> None:
+        self._family, self._spec = family, spec
+        self._networks: list[Forward | None] = [None] * rows
+
+    def place(self, row: int, params: F64, mean: F64, std: F64) -> None:
+        self._networks[row] = self._family.forward(self._spec, params, mean, std)
+
+    def __call__(self, obs: F64) -> F64:
+        outputs = np.zeros((len(obs), self._spec.actions.outputs))
+        for row, network in enumerate(self._networks):
+            if network is not None:
+                outputs[row] = network(obs[row])
+        return outputs

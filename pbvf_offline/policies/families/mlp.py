@@ -22,6 +22,7 @@ from pbvf_offline.policies.families.base import (
     Forward,
     Graph,
     PolicyFamily,
+    StackedForward,
 )
 
 if TYPE_CHECKING:
@@ -112,11 +113,8 @@ class MLP(PolicyFamily):
 
     def forward(self, spec: PolicySpec, params: F64, mean: F64, std: F64) -> Forward:
         """Return the network with the normaliser folded into its first layer, once."""
-        layers = self.layers(spec, params)
-        weight, bias = layers[0]
-        first = np.ascontiguousarray(weight * (1.0 / std))
-        layers[0] = (first, bias - first @ mean)
-        chain = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
+        folded = self.folded(spec, params, mean, std)
+        chain = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in folded]
         last, activate = len(chain) - 1, self.activation.apply
 
         def outputs(obs: NDArray[Any]) -> F64:
@@ -129,6 +127,18 @@ class MLP(PolicyFamily):
             return x
 
         return outputs
+
+    def folded(self, spec: PolicySpec, params: F64, mean: F64, std: F64) -> list[tuple[F64, F64]]:
+        """Return the layers ``(weight, bias)`` of a network that takes raw observations."""
+        layers = self.layers(spec, params)
+        weight, bias = layers[0]
+        first = np.ascontiguousarray(weight * (1.0 / std))
+        layers[0] = (first, bias - first @ mean)
+        return layers
+
+    def stacked(self, spec: PolicySpec, rows: int) -> StackedForward:
+        """Return networks whose products are made in one call for all rows."""
+        return _Stack(self, spec, rows)
 
     def batch_forward(self, spec: PolicySpec, params: F32, mean: F64, std: F64) -> BatchForward:
         """Return the networks; their first layer always computes in float64.
@@ -198,6 +208,32 @@ class MLP(PolicyFamily):
             weight, bias = f"net.{2 * k}.weight", f"net.{2 * k}.bias"
             x = graph.node("MatMul", x, graph.constant(weight, tensors[weight].T))
             x = graph.node("Add", x, graph.constant(bias, tensors[bias]))
+        return x
+
+
+class _Stack:
+    """Networks in rows."""
+
+    def __init__(self, family: MLP, spec: PolicySpec, rows: int) -> None:
+        self._family, self._spec = family, spec
+        self._layers = [
+            (np.zeros((rows, out, inp)), np.zeros((rows, out))) for out, inp in family.shapes(spec)
+        ]
+
+    def place(self, row: int, params: F64, mean: F64, std: F64) -> None:
+        layers = self._family.folded(self._spec, params, mean, std)
+        for (weights, biases), (weight, bias) in zip(self._layers, layers, strict=True):
+            weights[row], biases[row] = weight, bias
+
+    def __call__(self, obs: F64) -> F64:
+        x, last, activate = obs, len(self._layers) - 1, self._family.activation.apply
+        for k, (weights, biases) in enumerate(self._layers):
+            # A stack of matrices times vectors is one BLAS call a row, as in ``forward``; a
+            # product of matrices, or einsum, would add up in another order.
+            x = np.matmul(weights, x[:, :, np.newaxis])[:, :, 0]
+            x += biases
+            if k < last:
+                activate(x, x)
         return x
 
 

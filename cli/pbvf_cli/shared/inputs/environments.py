@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pbvf_cli.shared.options import BackendName
+from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.values import EnvOptions
 from pbvf_offline.envs.make import (
     close_env,
@@ -31,6 +33,22 @@ def silence_gymnasium() -> None:
     from gymnasium import logger
 
     logger.min_level = logger.ERROR
+
+
+def choose_backend(
+    config: EnvConfig, given: BackendName | None, table: SettingsTable
+) -> BackendName:
+    """Return the backend asked for, after what plays the episodes was added to a table.
+
+    Raises:
+        UsageError: It does not play this environment.
+    """
+    from pbvf_offline.rollout.native.offer import backend_for
+
+    asked = given or BackendName.AUTO
+    source = "default" if given is None else "given"
+    table.show("backend", backend_for(config, asked.value), source)
+    return asked
 
 
 def choose_environment(
