@@ -73,6 +73,17 @@ def test_defaults_come_from_the_paper():
     assert load().spec.squash == "none"
 
 
+def test_the_backend_is_shown_and_refused_where_it_knows_no_bytes():
+    words = ("--dataset", ID, "--steps", 60, "--warmup-episodes", 0, "--json")
+    ran = pbvf("collect", "Reacher-v5", *words).ok()
+    assert re.search(r"^ *backend +native +default *$", ran.err, re.M)
+    assert ran.json["backend"] == "native"
+    pbvf("collect", *TOY, "--episodes", 1, "--backend", "native").refused(2, "--backend", "leave")
+    played = pbvf("evaluate", ID, "--top", 1, "--backend", "gymnasium", "--json").ok()
+    assert re.search(r"^ *backend +gymnasium +given *$", played.err, re.M)
+    assert played.json["backend"] == "gymnasium"
+
+
 @pytest.mark.parametrize("env", ["Swimmer-v5", "Hopper-v5"])
 def test_case_1_real_environments_whose_infos_differ(env):
     ran = pbvf("collect", env, "--dataset", ID, "--steps", 30, "--warmup-episodes", 0, "--json")
