@@ -88,7 +88,6 @@ def evaluate(
     """
     from pbvf_cli.shared.inputs import environments
     from pbvf_offline.rollout.evaluation import evaluate_policies
-    from pbvf_offline.rollout.native.offer import backend_for
 
     environments.silence_gymnasium()
     if video is not None:
@@ -158,7 +157,7 @@ def evaluate(
         **environments.environment_payload(config),
         "returns": returns,
         "discounted_returns": discounted,
-        "backend": backend_for(config, asked.value),
+        "backend": environments.backend_used(config, asked),
         "mean": returns.mean(),
         "means": returns.mean(axis=1),
         **chosen.to_dict(),

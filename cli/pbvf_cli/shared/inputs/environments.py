@@ -43,12 +43,21 @@ def choose_backend(
     Raises:
         UsageError: It does not play this environment.
     """
-    from pbvf_offline.rollout.native.offer import backend_for
-
     asked = given or BackendName.AUTO
     source = "default" if given is None else "given"
-    table.show("backend", backend_for(config, asked.value), source)
+    table.show("backend", backend_used(config, asked), source)
     return asked
+
+
+def backend_used(config: EnvConfig, asked: BackendName) -> str:
+    """Return what plays an environment's episodes; afterwards, what has.
+
+    Raises:
+        UsageError: The backend asked for does not play this environment.
+    """
+    from pbvf_offline.rollout.native.offer import backend_for
+
+    return backend_for(config, asked.value)
 
 
 def choose_environment(
