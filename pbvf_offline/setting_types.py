@@ -47,7 +47,7 @@ CriticHidden = Annotated[
         min_length=1,
         max_length=16,
         metavar="SIZES",
-        default="512,512; pssvf 64,64",
+        default="512,512; pssvf 64,64; with --model 256,256",
     ),
 ]
 Gamma = Annotated[

@@ -15,6 +15,7 @@ import numpy as np
 
 from pbvf_datasets.format.environment import env_spec_text
 from pbvf_datasets.format.identity import stored_settings
+from pbvf_datasets.format.statistics import Ends
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.make import Env, close_env, make_env, time_limit
 from pbvf_offline.errors import UsageError
@@ -121,6 +122,7 @@ class CollectResult:
         steps: Number of stored steps.
         policies: Number of distinct policies that acted.
         cut: Number of episodes that the step budget cut short (0 or 1).
+        ends: How the episodes ended.
         seed: Seed of everything.
         warmup_steps: Steps run for the normaliser and not stored.
         seconds: From the first reset of a stored episode to the final rename.
@@ -137,6 +139,7 @@ class CollectResult:
     steps: int
     policies: int
     cut: int
+    ends: Ends
     seed: int
     warmup_steps: int
     seconds: float
@@ -356,6 +359,7 @@ def _result(
         steps=stats["steps"],
         policies=stats["policies"],
         cut=stats["cut"],
+        ends=Ends.of(stats),
         seed=settings.seed,
         warmup_steps=provenance["warmup_steps"],
         seconds=seconds,

@@ -211,6 +211,11 @@ class RunResult:
     exported: Path | None = None
 
     @property
+    def cut(self) -> int:
+        """Number of episodes (0 or 1) that the step budget cut, not counted in ``episodes``."""
+        return int(self.steps > max((step for step, _ in self.training_returns), default=0))
+
+    @property
     def critic(self) -> Path:
         """The critic's file."""
         return self.folder / CRITIC_FILE

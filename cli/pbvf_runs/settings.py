@@ -32,7 +32,10 @@ class CollectSettings(Record):
         Annotated[
             int,
             setting(
-                "Steps in all; the last episode is cut to fit.", ge=1, le=MOST, default="100000"
+                "Steps in all; the last episode is cut to fit.",
+                ge=1,
+                le=MOST,
+                default="100000; LQR 5000",
             ),
         ]
         | None

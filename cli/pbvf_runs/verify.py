@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from pbvf_datasets.format.recompute import action_error
+from pbvf_datasets.format.statistics import Ends
 from pbvf_datasets.inspect.findings import (
     FOUND,
     Findings,
@@ -83,7 +84,13 @@ def verify_runs(folder: Path, *, progress: Progress | None = None) -> Verificati
             "runs": len(parts),
             **{name: sum(p.counts.get(name, 0) for p in parts) for name in ("episodes", "steps")},
         },
+        ends=_together([part.ends for part in parts if part.ends is not None]),
     )
+
+
+def _together(parts: Sequence[Ends]) -> Ends:
+    terminated = sum(part.terminated or 0 for part in parts)
+    return Ends(sum(part.episodes for part in parts), terminated, sum(part.cut for part in parts))
 
 
 class _Check:
@@ -93,6 +100,7 @@ class _Check:
         self.found = Findings()
         self._folder, self._progress = folder, progress
         self._counts: dict[str, int] = {}
+        self._ends: Ends | None = None
         self._digest: str | None = None
         self._warnings: list[str] = []
 
@@ -106,6 +114,7 @@ class _Check:
             warnings=tuple(self._warnings),
             digest=None if self.found.problems else self._digest,
             counts=self._counts,
+            ends=self._ends,
         )
 
     def run(self) -> None:
@@ -163,16 +172,19 @@ class _Check:
             DamagedError: A file is missing or damaged, an episode malformed, or one too many or
                 too few.
         """
-        whole = steps = 0
+        whole = cut = terminated = steps = 0
         for index, episode in enumerate(checked_episodes(self._folder, config.spec)):
             single = stack_episodes(config.spec, [episode])
             error = action_error(single, f"{self._folder} episode {index}")
             if error is not None:
                 self.found.add(error)
-            whole, steps = whole + (episode.cut == "none"), steps + len(episode.rewards)
+            whole, cut = whole + (episode.cut == "none"), cut + (episode.cut != "none")
+            terminated += bool(episode.terminated[-1])
+            steps += len(episode.rewards)
             if self._progress is not None:
                 self._progress(steps, max(steps, 0 if result is None else result.steps))
         self._counts = {"episodes": whole, "steps": steps}
+        self._ends = Ends(whole + cut, terminated, cut)
         kept = config.settings.normalization != "per-step"
         if result is not None and kept and (whole, steps) != (result.episodes, result.steps):
             raise DamagedError(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import json
 import re
+import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ from pbvf_offline.foreign import failure, place_of
 LQR_ID = "LQR-v0"
 _BUILD_SEED = 0
 _ENV_ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+-v\d+\Z")
+_PLAIN = re.compile(r"[\w.:/+-]{1,100}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 _PACKAGES = {
     "dm_control/": "shimmy",
@@ -81,7 +85,7 @@ def _make(config: EnvConfig, render_mode: str | None) -> Env:
         )
     if module:
         _import_for_user(module, config.name)
-    kwargs = dict(config.kwargs)
+    kwargs = dict(sorted(config.kwargs.items()))  # a dataset stores them: in whatever order given
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
     if render_mode is not None:
@@ -179,22 +183,26 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
     """
     remedy = "name the environment with --env, and its arguments with --env-kwargs and --wrapper"
     register_environments()
+    unsafe = [key for key, value in reference.kwargs.items() if not is_portable(key, value)]
+    missing = sorted(map(str, [*unsafe, *reference.withheld]))
     if not _ENV_ID.match(reference.id) or reference.id not in registry:
         name = reference.name if reference.module else _of_package(reference.id) or ""
         named = _ENV_ID.match(reference.id) and _MODULE.match(name.partition(":")[0])
-        plain = name.isascii()  # so no letter looks like another one
         raise UnsafeError(
             f"names the environment {printable(reference.name)!r}, which is not registered here",
             where=where,
-            remedy=f"if you trust that module, add --env {name}" if named and plain else remedy,
+            remedy=f"if you trust that module, add {_options(name, reference, missing)}"
+            if named and _plain(name, *missing)
+            else remedy,
         )
-    unsafe = [key for key, value in reference.kwargs.items() if not is_portable(key, value)]
-    if unsafe or reference.withheld:
-        names = ", ".join(sorted(map(str, [*unsafe, *reference.withheld])))
+    if missing:
         raise UnsafeError(
-            f"the environment {reference.id} needs arguments that a file may not set ({names})",
+            f"the environment {reference.id} needs arguments that a file may not set "
+            f"({', '.join(missing)})",
             where=where,
-            remedy=remedy,
+            remedy=f"add {_options(reference.id, reference, missing)}"
+            if _plain(*missing)
+            else remedy,
         )
     for wrapper in reference.wrappers:
         if wrapper.name not in WRAPPERS or wrapper.unsafe:
@@ -216,6 +224,23 @@ def make_trusted_env(reference: EnvReference, where: str) -> Env:
             where=where,
             remedy=remedy,
         ) from error
+
+
+def _plain(*names: str) -> bool:
+    """Whether names from a file hold no letter that looks like another one, nor anything odd."""
+    return all(name.isascii() and _PLAIN.fullmatch(name) for name in names)
+
+
+def _options(name: str, reference: EnvReference, missing: Sequence[str]) -> str:
+    """Return what to type for an environment, where arguments are not in the file.
+
+    What else the file says of it is taken over from there.
+    """
+    if not missing:
+        return f"--env {name}"
+    known = {**harmless_part(reference).kwargs, **dict.fromkeys(missing, "...")}
+    text = json.dumps(known, sort_keys=True)
+    return f"--env {name} --env-kwargs {shlex.quote(text)}, with values in place of ..."
 
 
 def trusted_config(reference: EnvReference, where: str) -> EnvConfig:

@@ -60,7 +60,7 @@ def flatten(env: Env, limit: int = LIMIT) -> Env:
     size = _size(space)
     if not size:
         raise UsageError(
-            f"observations in {shorten(space, 200)} make no vector",
+            f"observations in {shorten(space, 200)} cannot become one vector",
             where=OPTION,
             remedy=observation_help(space),
         )

@@ -111,7 +111,7 @@ def read_exported_graph(path: Path) -> ExportedFile:
     try:
         model = onnx.load_model_from_string(image)
     except Exception as error:  # protobuf's own errors have no common class
-        raise DamagedError("is no ONNX graph any more", where=path) from error
+        raise DamagedError("is not a complete ONNX graph", where=path) from error
     _refuse_foreign_parts(model, path)
     try:
         onnx.checker.check_model(model)

@@ -110,7 +110,9 @@ def fit_to_file(
             checkpoint are kept.
     """
     if updates < 1:
-        raise UsageError(f"{updates} updates are not at least 1", where="--updates")
+        raise UsageError(
+            f"{updates} updates were asked for, and at least 1 is needed", where="--updates"
+        )
     wanted = sorted(set(snapshots))
     if wanted and not 1 <= wanted[0] <= wanted[-1] <= updates:
         raise UsageError(f"snapshots {wanted} are not in 1 … {updates}", where="--snapshots")

@@ -50,9 +50,9 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
 def link_error(where: str | os.PathLike[str]) -> UnsafeError:
     """Return the error for a symbolic link where none may be."""
     return UnsafeError(
-        "this is a symbolic link, which could lead anywhere",
+        "this is a symbolic link, and links are not followed",
         where=where,
-        remedy="put the file itself there",
+        remedy="put the file itself in its place",
     )
 
 
@@ -65,7 +65,7 @@ def refuse_holes(status: os.stat_result, where: str | os.PathLike[str]) -> None:
     size, stored = status.st_size, 512 * status.st_blocks
     if size > _SPARSE_FROM and stored * _SPARSE_FACTOR < size:
         raise UnsafeError(
-            f"it has {size:,} bytes, of which the disk holds {stored:,}: nearly all are holes",
+            f"it is a sparse file: of its {size:,} bytes the disk holds {stored:,}",
             where=where,
             remedy="if it is what you expect, copy it with 'cp --sparse=never'",
         )

@@ -158,7 +158,9 @@ def _tensors(image: bytes, where: str) -> Tensors:
         try:
             tensors[name] = np.frombuffer(info["data"], dtype=dtype).reshape(info["shape"])
         except (ValueError, OverflowError) as error:  # no values, in a shape beyond all bounds
-            raise DamagedError(f"tensor {name[:80]} has an absurd shape", where=where) from error
+            raise DamagedError(
+                f"tensor {name[:80]} has a shape that no array can have", where=where
+            ) from error
     return tensors
 
 

@@ -114,7 +114,9 @@ def fit_model_to_file(
         ResourceError: The disk or a permission refuses.
     """
     if not 1 <= updates < 2**31:
-        raise UsageError(f"{updates} updates are not in 1 … 2^31 - 1", where="--updates")
+        raise UsageError(
+            f"{updates} updates were asked for; 1 to 2,147,483,647 can be made", where="--updates"
+        )
     hooks = hooks or Hooks()
     partial = partial_path(out)
     held = held_out_episodes(data.episodes, request.validation, request.seed)

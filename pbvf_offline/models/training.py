@@ -116,7 +116,9 @@ class ModelFit:
 def start_training(ensemble: Ensemble, total: int) -> ModelFit:
     """Return a training at update 0."""
     if total < 1:
-        raise UsageError(f"{total} updates are not at least 1", where="--updates")
+        raise UsageError(
+            f"{total} updates were asked for, and at least 1 is needed", where="--updates"
+        )
     return ModelFit(ensemble, total, _adam(ensemble))
 
 

@@ -32,10 +32,10 @@ from pbvf_offline.setting_types import (
     PARAMETER_NOISE,
     RARE,
     Activation,
-    CriticHidden,
     Gamma,
     Reward,
     Seed,
+    Width,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,16 @@ class OnlineSettings(Record):
             default="the preset's",
         ),
     ]
-    hidden: CriticHidden
+    hidden: Annotated[
+        tuple[Width, ...],
+        setting(
+            "The critic's hidden sizes.",
+            min_length=1,
+            max_length=16,
+            metavar="SIZES",
+            default="512,512; pssvf 64,64; psvf and pavf on the LQR 64",
+        ),
+    ]
     lr_policy: Annotated[
         float,
         setting(
@@ -132,7 +141,7 @@ class OnlineSettings(Record):
                 le=MOST,
                 metavar="K|episode",
                 blank="episode",
-                default="50; pssvf episode",
+                default="50; pssvf episode; psvf and pavf on the LQR 10",
                 panel=RARE,
             ),
         ]
@@ -145,7 +154,7 @@ class OnlineSettings(Record):
             paper="Algorithms 1 to 4, first “many steps”",
             ge=0,
             le=1_000_000,
-            default="5; pssvf 10",
+            default="5; pssvf 10; psvf and pavf on the LQR 10",
             panel=RARE,
         ),
     ]
@@ -156,7 +165,7 @@ class OnlineSettings(Record):
             paper="Algorithms 1 to 4, second “many steps”",
             ge=0,
             le=1_000_000,
-            default="1; pssvf 10",
+            default="1; pssvf 10; psvf and pavf on the LQR 2",
             panel=RARE,
         ),
     ]

@@ -235,26 +235,24 @@ def best_of_the_data(
     return np.sort(evaluator.evaluate(liked).cautious)[::-1][:BEST_SHOWN]
 
 
-def known_horizon(critic: CriticFile) -> int:
-    """Return the time limit of an episode of the critic's environment, which is not built.
+def known_horizon(critic: CriticFile, model: ModelFile) -> tuple[int, str]:
+    """Return the time limit of an episode in steps, and where it is from; nothing is built.
 
-    That of the critic's own imagined episodes, else of the registered environment.
+    That of the critic's own imagined episodes, else of the environment as it is registered here
+    or as the files name it, else the longest episode that the model was learned from.
 
     Raises:
-        UsageError: Neither is known.
+        UsageError: The model was not checked, so that it says nothing of episodes.
     """
     if critic.imagined is not None:
-        return critic.imagined.horizon
-    environment = critic.context.environment
-    limit = None if environment is None else registered_limit(environment)
-    if limit is None:
-        raise UsageError(
-            "nothing says how many steps an episode has: the environment is not registered here, "
-            "or has no time limit",
-            where="--model",
-            remedy="use pbvf predict with --horizon N, or a critic of fit-critic --model",
-        )
-    return limit
+        return critic.imagined.horizon, "the critic's imagined episodes"
+    for environment in (critic.context.environment, model.environment):
+        limit = None if environment is None else registered_limit(environment)
+        if limit is not None:
+            return limit, "the environment's time limit"
+    if model.check is None:
+        raise UsageError("nothing says how many steps an episode has", where="--model")
+    return model.check.episode_steps, "the longest episode of the model's data"
 
 
 def refuse_unfit(model: ModelFile, *, force: bool | None = None) -> None:

@@ -122,7 +122,7 @@ class SynthesisSettings(Record):
                 max_length=16,
                 option="--policy",
                 metavar="ARCH",
-                default=_OF_THE_DATA,
+                default=f"{_OF_THE_DATA}, or of the critic's rounds",
                 blank="linear",
                 since=2,
             ),
@@ -146,7 +146,11 @@ class SynthesisSettings(Record):
                 remedy=f"give at most {max(1, _MOST_STARTS // self.count)}",
             )
         if self.restarts > 1 and not self.trust_region:
-            raise UsageError("plain ascent has one start a policy", where="--restarts")
+            raise UsageError(
+                "plain ascent has one start a policy",
+                where="--restarts",
+                remedy="leave it out, or keep the trust region",
+            )
         if self.restarts % self.candidates:
             raise UsageError(
                 f"{self.restarts} restarts make no {self.candidates} equal parts",

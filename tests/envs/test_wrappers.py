@@ -314,11 +314,15 @@ def test_refusals(wrapper: Wrapper, words: str) -> None:
 @pytest.mark.parametrize(
     ("wrapper", "spaces", "words"),
     [
-        (Wrapper("flatten-observation"), {"obs": UNKNOWN}, "make no vector; register it in a"),
+        (
+            Wrapper("flatten-observation"),
+            {"obs": UNKNOWN},
+            "cannot become one vector; register it in a",
+        ),
         (
             Wrapper("flatten-observation"),
             {"obs": spaces.Tuple((UNKNOWN, Discrete(3)))},
-            """make no vector; add --wrapper 'select-observation:{"keys": \\[1]}'""",
+            """cannot become one vector; add --wrapper 'select-observation:{"keys": \\[1]}'""",
         ),
         (
             Wrapper("flatten-observation"),

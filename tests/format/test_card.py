@@ -155,8 +155,8 @@ def test_lengths_and_ends_of_episodes():
     more = {"terminated": 7, "length": {"mean": 12.5, "min": 3, "max": 1000}}
     card = text(**stats(episodes=20, cut=1, **more))
     assert "| steps an episode | mean 12.5, 3 to 1,000 |" in card
-    assert "| episodes terminated | 7 |" in card
-    assert "| episodes truncated by a limit | 12 |" in card
+    ends = "20: 19 whole (7 terminated, 12 truncated), 1 cut by the step budget"
+    assert f"| episodes | {ends} |" in card
     assert "steps an episode" not in text()
 
 

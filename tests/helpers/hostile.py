@@ -580,7 +580,7 @@ DAMAGED: dict[str, Case] = {
     "rewards of two dimensions": _array(_REWARDS, np.zeros((20, 1)), "(20, 1)"),
     "no rewards": _array(_REWARDS, np.zeros(0), "(0,)"),
     "no rewards in 2**62 columns": _array(
-        _REWARDS, None, "absurd", shape=(0, 2**62), dtype=np.float64
+        _REWARDS, None, "no array can have its shape", shape=(0, 2**62), dtype=np.float64
     ),
     "rewards without values": _array(_REWARDS, h5py.Empty("f8"), "no values"),
     "theta too short": _array(

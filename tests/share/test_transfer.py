@@ -754,7 +754,7 @@ def test_pushing_onto_another_dataset(made, memory, tmp_path, monkeypatch):
     with pytest.raises(NetworkError):
         push(other, "memory://toy", overwrite=True)
     assert "manifest.json" not in stored(memory, "/toy")  # nothing whole is there, and none says so
-    with pytest.raises(ConflictError, match="no manifest vouches"):
+    with pytest.raises(ConflictError, match="no manifest that lists it"):
         push(other, "memory://toy")
     flaky.at = None
     push(other, "memory://toy", overwrite=True)
@@ -774,7 +774,7 @@ def test_a_bundle_that_replaces_another_leaves_none_of_its_files(memory, tmp_pat
 
 def test_pushing_over_strangers_files(made, memory):
     memory.pipe_file("/toy/README.md", b"my precious notes")
-    with pytest.raises(ConflictError, match="vouches"):
+    with pytest.raises(ConflictError, match="no manifest that lists it"):
         push(made, "memory://toy")
     memory.pipe_file("/toy/manifest.json", b"{}")
     with pytest.raises(ConflictError, match="no dataset's"):

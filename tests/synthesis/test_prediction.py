@@ -300,17 +300,22 @@ def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
 
 
 def test_how_long_an_episode_is() -> None:
-    file = make_file()
+    file, model = make_file(), dataclasses.replace(learned_model(), environment=None)
     context = dataclasses.replace(file.context, environment=EnvReference("Pendulum-v1"))
-    assert known_horizon(dataclasses.replace(file, context=context)) == 200
+    assert known_horizon(dataclasses.replace(file, context=context), model)[0] == 200
     done = Round(0, 1, 0.0, 0.0, 0.0, 0.0)
     rounds = ImaginedFit("1" * 64, 77, RoundSettings(seed=0, lr=0.1), done, (done,))
-    assert known_horizon(dataclasses.replace(file, imagined=rounds)) == 77
-    unknown = dataclasses.replace(file.context, environment=EnvReference("Nowhere-v0"))
-    for environment in (None, unknown.environment):
+    assert known_horizon(dataclasses.replace(file, imagined=rounds), model)[0] == 77
+    checked = dataclasses.replace(model, check=ModelCheck((), None, None, 33))
+    for environment in (None, EnvReference("Nowhere-v0")):
         context = dataclasses.replace(file.context, environment=environment)
+        other = dataclasses.replace(file, context=context)
+        said = known_horizon(other, checked)
+        assert said == (33, "the longest episode of the model's data")
+        limited = EnvReference("Nowhere-v0", kwargs={"max_episode_steps": 12})
+        assert known_horizon(other, dataclasses.replace(checked, environment=limited))[0] == 12
         with pytest.raises(UsageError, match="how many steps"):
-            known_horizon(dataclasses.replace(file, context=context))
+            known_horizon(other, model)
 
 
 def test_a_model_that_cannot_be_relied_on_is_refused() -> None:

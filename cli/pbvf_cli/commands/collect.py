@@ -187,13 +187,14 @@ def _print(sink: Sink, result: CollectResult, config: EnvConfig) -> None:
 
     payload = {
         **as_payload(result, "returns"),
+        "ends": result.ends.to_dict(),
         "return": result.returns or NO_RETURN,
         **environment_payload(config),
     }
     rows = [
         ("dataset", result.dataset),
         ("path", str(result.path)),
-        ("episodes", f"{result.episodes:,} ({result.cut} cut short by the step budget)"),
+        ("episodes", str(result.ends)),
         ("steps", f"{result.steps:,} ({result.warmup_steps:,} more for the normaliser)"),
         ("policies", f"{result.policies:,}"),
         ("return", return_range(result.returns)),

@@ -128,12 +128,13 @@ def _print(
         "out": out,
         "already_complete": already_complete,
     }
+    one, other = _names(*paths)
     arguments = config.reference().arguments
     rows = [
         ("environment", f"{config.name} with {arguments}" if arguments else config.name),
         ("episodes", f"{settings['episodes']} of each policy, from the same starts"),
-        ("first less second", estimate_text(found.difference)),
-        ("P(first > second)", estimate_text(found.improvement)),
+        (f"{one} less {other}", estimate_text(found.difference)),
+        (f"P({one} > {other})", estimate_text(found.improvement)),
         ("seed", str(settings["seed"])),
         *([("figure", str(out))] if out is not None else []),
     ]

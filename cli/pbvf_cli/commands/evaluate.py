@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.inputs.critics import named, refuse_unread
-from pbvf_cli.shared.inputs.policies import Index, Source, Top, choose_policies, open_policies
+from pbvf_cli.shared.inputs.policies import (
+    Index,
+    Source,
+    Top,
+    choose_policies,
+    note_fewer,
+    open_policies,
+)
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
@@ -42,7 +49,7 @@ class Measurement(Record):
             symbol="γ",
             paper="section 2, return R_t",
             metavar="G",
-            default="the critic's, else the paper's for the environment",
+            default="the critic's; else 0.99, Swimmer 0.999",
         ),
     ]
     seed: Seed
@@ -113,10 +120,9 @@ def evaluate(
     config = environments.choose_environment(place, references, played.spec)
     table = SettingsTable()
     table.show("policies", policies)
-    if index is not None:
-        table.show("index", index)
-    if top is not None:
-        table.show("top", top)
+    for name, value in (("index", index), ("top", top)):
+        if value is not None:
+            table.show(name, value)
     if critic is not None and judge is not None:
         table.show("critic", named(critic, judge))
     table.environment(config, place, "env")
@@ -124,6 +130,7 @@ def evaluate(
     workers = table.choose("workers", workers, 1)
     asked = environments.choose_backend(config, backend, table)
     sink.settings("pbvf evaluate", table.settings)
+    note_fewer(sink, top, len(choice.rows))
 
     frames = None
     if video is not None:

@@ -139,8 +139,8 @@ def fit_critic(
     sink.settings("pbvf fit-critic", table.settings)
     if cut := data.counts["cut_episodes"]:
         sink.note(
-            f"note: {cut} episode(s) cut short by a step budget serve TD only: they have no "
-            "return and no Monte Carlo target"
+            f"note: {cut:,} of {data.trajectories.episodes:,} episodes, cut by the step budget: no "
+            "return, so no Monte Carlo target; they serve TD learning only"
         )
     with (
         Bar("fitting", "updates", sink=sink) as bar,

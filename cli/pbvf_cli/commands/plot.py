@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pbvf_runs.compare.panels import Group, Panel
 
 
+_EITHER = "95 % interval, or of each seed"
+
+
 class Statistic(StrEnum):
     """What a line is, over the runs of a group."""
 
@@ -131,7 +134,9 @@ def _print(
         ],
         "already_complete": already_complete,
     }
-    header = ("panel", "line", "seeds", "last step", f"{statistic} there", "95 % interval")
+    known = {_interval(group) is not None for panel in shown for group in panel.groups}
+    last = _EITHER if len(known) > 1 else "95 % interval" if True in known else "of each seed"
+    header = ("panel", "line", "seeds", "last step", f"{statistic} there", last)
     lines = [
         (
             panel.title,
@@ -139,7 +144,7 @@ def _print(
             ",".join(str(curve.seed) for curve in group.curves),
             f"{group.steps[-1]:,}",
             number(float(group.estimate.value[-1])),
-            _interval(group),
+            _interval(group) or "; ".join(number(v) for v in group.values[:, -1].tolist()),
         )
         for panel in shown
         for group in panel.groups
@@ -148,10 +153,11 @@ def _print(
     sink.result(payload, rows, table=(header, lines), place=out)
 
 
-def _interval(group: Group) -> str:
+def _interval(group: Group) -> str | None:
+    """Return the interval at the last step; None where there are too few seeds for one."""
     found = group.estimate
     if found.low is None or found.high is None:
-        return "-"
+        return None
     return f"{number(float(found.low[-1]))} to {number(float(found.high[-1]))}"
 
 

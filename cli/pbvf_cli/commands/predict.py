@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.inputs.critics import load_evaluator, load_judge, named
-from pbvf_cli.shared.inputs.policies import Choice, Source, open_policies
+from pbvf_cli.shared.inputs.policies import Choice, Source, note_fewer, open_policies
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
@@ -39,7 +39,8 @@ def predict(
             "--horizon",
             "Steps of an imagined episode at most.",
             most=MAX_HORIZON,
-            show_default="the time limit, where it is known",
+            show_default="the time limit, where it is known; else the longest episode of the "
+            "model's data",
         ),
     ] = None,
     top: Annotated[
@@ -54,7 +55,7 @@ def predict(
     """Say what a critic makes of policies, best first. No environment is built."""
     if (top is None) != (out is None):
         raise UsageError(
-            "goes with --top K alone" if top is None else "needs --out FILE",
+            "has no meaning without --top" if top is None else "needs --out FILE",
             where="--out" if top is None else "--top",
         )
     if horizon is not None and model is None:
@@ -76,10 +77,9 @@ def predict(
     table.show("policies", policies)
     evaluator = None
     if model is not None:
-        table.show("model", model)
-        evaluator = load_evaluator(model, judge, horizon, sink)
-        table.show("horizon", evaluator.horizon, "default" if horizon is None else "given")
+        evaluator = load_evaluator(model, judge, horizon, table, sink)
     sink.settings("pbvf predict", table.settings)
+    note_fewer(sink, top, len(given.policies))
     with Bar("imagining", "policies", sink=sink) as bar:
         said = predict_policies(judge, given.policies, evaluator, progress=bar.update)
     written = False

@@ -138,6 +138,7 @@ def _sources(name: str, require_manifest: bool) -> Iterator[tuple[Source, Path]]
         PbvfError: It is damaged, unsafe or nothing that a page shows.
     """
     from pbvf_cli.shared.kinds import KINDS
+    from pbvf_cli.shared.kinds.dataset import chosen
     from pbvf_report.sources import Source
     from pbvf_runs.share.lineage import sources_of, things
 
@@ -159,6 +160,8 @@ def _sources(name: str, require_manifest: bool) -> Iterator[tuple[Source, Path]]
         settings = shown.payload["origin" if kind == "policies" else "settings"]
         if kind == "policies":
             settings = settings.get("settings")
+        elif kind == "dataset" and settings is not None:
+            settings = chosen(settings)
         called = shown.payload["dataset"] if kind == "dataset" else _name(path)
         if kind == "run" and len(given) > 1:  # whose folders are called seed-0, …
             called = f"{_name(path.parent)}/{called}"

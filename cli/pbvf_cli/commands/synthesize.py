@@ -143,8 +143,7 @@ def synthesize(
         observations, digest = _states(dataset, file, require_manifest=require_manifest)
     evaluator = None
     if model is not None:
-        table.show("model", model)
-        evaluator = load_evaluator(model, file, None, sink)
+        evaluator = load_evaluator(model, file, None, table, sink)
     curve.show(table)
     sink.settings("pbvf synthesize", table.settings)
     with (

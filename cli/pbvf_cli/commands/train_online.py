@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -347,7 +348,8 @@ def _refuse_export(dataset: str | None, rights: Rights, *, seeds: str | None, ru
         raise UsageError(
             "makes a dataset of one run, and --seeds trains several",
             where="--export-dataset",
-            remedy=f"train first, then export one of them: --run {run}/seed-N --seed N "
+            remedy="train first, then export one of them: "
+            f"--run {shlex.quote(str(run))}/seed-N --seed N "
             "in place of --seeds",
         )
     values.check_dataset(dataset)

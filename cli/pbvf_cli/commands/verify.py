@@ -157,7 +157,8 @@ def _rows(found: Verification) -> list[tuple[str, str]]:
     ]
     if found.digest is not None:
         rows.append(("digest", found.digest))
-    rows += [(name, number(count)) for name, count in found.counts.items()]
+    known = {name: number(count) for name, count in found.counts.items()}
+    rows += ({**known, "episodes": str(found.ends)} if found.ends else known).items()
     if found.safe_for_minari is not None:
         answer = "yes" if found.safe_for_minari else "no"
         rows.append(("safe for Minari", f"{answer}: {found.minari_reason}"))

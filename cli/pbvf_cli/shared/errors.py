@@ -18,7 +18,7 @@ from types import FrameType
 import typer
 
 from pbvf_cli.shared.terminal.output import note_line, one_line, say
-from pbvf_offline.errors import PbvfError
+from pbvf_offline.errors import DamagedError, PbvfError
 
 BUG = 1
 RESOURCES = 6
@@ -43,6 +43,7 @@ _REFUSALS = {
 """What the machine refuses; any other OSError that gets this far is a bug."""
 
 _REPEAT_SECONDS = 1.0
+_MEND = "; copy it or make it again"  # what to do about damage where nothing else is said
 
 
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
@@ -194,7 +195,8 @@ def _stopped_inside(error: BaseException) -> Stopped | None:
 def text_and_code(error: BaseException) -> tuple[str | None, int]:
     """Return an error's line (None: nothing to say) and exit code. This is the error table."""
     if isinstance(error, PbvfError):
-        return str(error), error.exit_code
+        usual = isinstance(error, DamagedError) and error.remedy is None
+        return f"{error}{_MEND if usual else ''}", error.exit_code
     if isinstance(error, Stopped):
         return f"{error.word}; {_how_to_go_on()}", error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):

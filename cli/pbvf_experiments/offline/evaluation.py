@@ -148,7 +148,7 @@ def evaluate_unseen(
         IncompatibleError: The dataset does not say which policy was perturbed, or the critic or
             the model is of other policies.
     """
-    evaluator = ModelEvaluator.of(model, known_horizon(critic))
+    evaluator = ModelEvaluator.of(model, known_horizon(critic, model)[0])
     sets = unseen_policies(data, critic, settings, env=env.name, seed=seed)
     result: dict[str, Any] = {"unit": critic.unit}
     for name, policies in sets.items():

@@ -181,9 +181,9 @@ def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -
     looks = {label: index for index, label in enumerate(filter(None, labels))}
     for axes, panel in zip(grid, panels, strict=False):
         counts = {len(group.curves) for group in panel.groups}
-        equal = f" (n = {counts.pop()})" if len(counts) == 1 else ""
+        equal = f" ({_seeds(counts.pop())})" if len(counts) == 1 else ""
         for group in panel.groups:
-            n = "" if equal else f"n = {len(group.curves)}"
+            n = "" if equal else _seeds(len(group.curves))
             label = ", ".join(filter(None, (group.label, n)))
             _draw_group(axes, group, looks.get(group.label, 0), label)
         axes.set_title(fill(f"{shorten(panel.title, 120)}{equal}", 46), fontsize=8)
@@ -196,8 +196,13 @@ def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -
             legend_below(axes, columns=1)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    figure.suptitle(_explanation(panels, statistic), fontsize=7)
+    if text := _explanation(panels, statistic):
+        figure.suptitle(text, fontsize=7)
     return figure
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"
 
 
 def _draw_group(axes: Any, group: Group, index: int, label: str) -> None:
@@ -218,12 +223,12 @@ def _explanation(panels: Sequence[Panel], statistic: str) -> str:
     groups = [group for panel in panels for group in panel.groups]
     parts = []
     if any(len(group.curves) > 1 for group in groups):
-        parts.append(f"line: {STATISTICS[statistic][0]} over n seeds")
+        parts.append(f"line: {STATISTICS[statistic][0]} over the seeds")
     if any(group.estimate.low is not None for group in groups):
         parts.append("band: 95 % bootstrap interval")
     if any(1 < len(group.curves) < FEWEST for group in groups):
         parts.append("thin: each seed")
-    return "; ".join(parts) or "n: number of seeds"
+    return "; ".join(parts)
 
 
 def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) -> Any:
@@ -245,7 +250,7 @@ def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) 
         if side.iqm.low is not None and side.iqm.high is not None:
             axes.plot([side.iqm.low, side.iqm.high], [y, y], color=color, linewidth=5, alpha=0.35)
         mark = {"linestyle": "", "marker": "|", "markersize": 9, "markeredgewidth": 2}
-        label = f"{shorten_left(name)}, n = {len(means)}"
+        label = f"{shorten_left(name)}, {len(means)} {'policy' if len(means) == 1 else 'policies'}"
         axes.plot([side.iqm.value], [y], color=color, label=label, **mark)
     axes.set_yticks([])
     axes.set_ylim(-1.75, 0.35)

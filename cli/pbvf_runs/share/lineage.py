@@ -211,7 +211,8 @@ def _of_dataset(record: Mapping[str, Any]) -> Iterator[Source]:
     sources = settings.get("sources")
     for digest in sources if isinstance(sources, list) else ():
         yield from _named("made from", digest, ("dataset",))
-    for name, relation in (("base", "perturbs"), ("policies", "rolls out")):
+    acted = "tagged with" if settings.get("operation") == "tag" else "rolls out"
+    for name, relation in (("base", "perturbs"), ("policies", acted)):
         yield from _named(relation, settings.get(name), ("policies",))
     yield from _named("episodes of", _exporting_run(provenance), ("run",))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_datasets.format.schema import DATA_FILE, dataset_version, is_not_repeatable
+from pbvf_datasets.format.statistics import Ends
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -73,10 +74,9 @@ def card_text(
         "",
         *_table(
             {
-                "episodes": f"{stats['episodes']:,}",
+                "episodes": str(Ends.of(stats)),
                 "steps": f"{stats['steps']:,}",
-                **_episode_rows(stats),
-                "episodes cut short by the step budget": f"{stats['cut']:,}",
+                **_length_rows(stats.get("length")),
                 "distinct policies": f"{stats['policies']:,}",
                 **_return_rows(stats["return"]),
                 "policy": _policy(spec),
@@ -188,6 +188,7 @@ def _making(provenance: Mapping[str, Any], command: str | None) -> list[str]:
     if is_not_repeatable(provenance):
         parts += [_NOT_REPEATABLE, ""]
     settings = dict(provenance["settings"])
+    settings.pop("env_kwargs", None)  # a digest; the arguments stand with the environment
     if sources:
         settings.pop("sources", None)  # a table of its own
         settings = {key: value for key, value in settings.items() if value is not None}
@@ -272,18 +273,11 @@ def rights(license_id: str | None, what: str = "the data") -> list[str]:
 # ------------------------------------------------------------------------------ statistics
 
 
-def _episode_rows(stats: Mapping[str, Any]) -> dict[str, str]:
-    rows = {}
-    length = stats.get("length")
-    if length is not None:
-        rows["steps an episode"] = (
-            f"mean {_number(length['mean'])}, {length['min']:,} to {length['max']:,}"
-        )
-    if "terminated" in stats:
-        terminated = stats["terminated"]
-        rows["episodes terminated"] = f"{terminated:,}"
-        rows["episodes truncated by a limit"] = f"{stats['episodes'] - terminated - stats['cut']:,}"
-    return rows
+def _length_rows(length: Mapping[str, Any] | None) -> dict[str, str]:
+    if length is None:
+        return {}
+    text = f"mean {_number(length['mean'])}, {length['min']:,} to {length['max']:,}"
+    return {"steps an episode": text}
 
 
 def _return_rows(stats: Mapping[str, float] | None) -> dict[str, str]:

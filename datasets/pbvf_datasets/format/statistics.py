@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import DivergedError
-from pbvf_offline.rollout.episodes import Cut
+from pbvf_offline.rollout.episodes import Cut, Trajectories
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How many episodes there are, and how they ended, in the one wording for people.
+
+    Attributes:
+        episodes: All of them.
+        terminated: Those whose task ended; None where nobody counted them.
+        cut: Those that a step budget ended early. The others are whole.
+    """
+
+    episodes: int
+    terminated: int | None
+    cut: int
+
+    @classmethod
+    def of(cls, stats: Mapping[str, Any]) -> Ends:
+        """Return what a manifest's ``stats`` say; older ones do not count what terminated."""
+        terminated = stats.get("terminated")
+        known = terminated if type(terminated) is int else None
+        return cls(stats["episodes"], known, stats["cut"])
+
+    @classmethod
+    def of_data(cls, data: Trajectories) -> Ends:
+        """Count the episodes of data."""
+        terminated = data.terminated[data.start[1:] - 1]
+        return cls(data.episodes, int(terminated.sum()), int(data.cut.sum()))
+
+    @property
+    def truncated(self) -> int | None:
+        """Those that a time limit or the writer ended."""
+        return None if self.terminated is None else self.episodes - self.terminated - self.cut
+
+    def to_dict(self) -> dict[str, int | None]:
+        """Return the JSON form."""
+        return {"terminated": self.terminated, "truncated": self.truncated, "cut": self.cut}
+
+    def __str__(self) -> str:
+        """Return for example ``3: 2 whole (1 terminated, 1 truncated), 1 cut by the step budget``.
+
+        >>> print(Ends(3, None, 1))
+        3: 2 whole, 1 cut by the step budget
+        """
+        whole = f"{self.episodes - self.cut:,} whole"
+        if self.terminated is not None:
+            whole += f" ({self.terminated:,} terminated, {self.truncated:,} truncated)"
+        return f"{self.episodes:,}: {whole}, {self.cut:,} cut by the step budget"
 
 
 @dataclass
@@ -74,6 +122,11 @@ class Tally:
         with np.errstate(over="ignore"):
             self.returns.append(float(rewards.sum()) if total is None else total)
             self.largest = max(self.largest, float(np.abs(rewards).sum()))
+
+    @property
+    def ends(self) -> Ends:
+        """How the episodes ended."""
+        return Ends(len(self.lengths), self.terminated, self.cut)
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers as a manifest holds them."""

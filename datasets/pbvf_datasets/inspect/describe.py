@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.format.names import resolve_dataset
 from pbvf_datasets.format.schema import is_not_repeatable
-from pbvf_datasets.format.statistics import Tally
+from pbvf_datasets.format.statistics import Ends, Tally
 from pbvf_datasets.read.dataset import folder_environment
 from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import open_folder
@@ -122,6 +122,11 @@ class Description:
         return environment_name(self.environment)
 
     @property
+    def ends(self) -> Ends:
+        """How the episodes ended."""
+        return Ends(self.episodes, self.terminated, self.cut)
+
+    @property
     def license(self) -> str | None:
         """The licence's identifier, or None when none was given."""
         given = None if self.provenance is None else self.provenance["license"]
@@ -155,7 +160,7 @@ class Description:
             "steps": self.steps,
             "policies": self.policies,
             "segments": self.segments,
-            "ends": {"terminated": self.terminated, "truncated": self.truncated, "cut": self.cut},
+            "ends": self.ends.to_dict(),
             "length": _summary(self.lengths),
             "return": _summary(self.returns),
             "histogram": None
@@ -168,6 +173,7 @@ class Description:
             "observation_space": self.observation_space,
             "action_space": self.action_space,
             "env": self.env,
+            "env_kwargs": dict((self.environment or {}).get("kwargs", {})),
             "environment": None if self.environment is None else dict(self.environment),
             "license": self.license,
             "authors": provenance.get("authors", self.metadata.get("author")),

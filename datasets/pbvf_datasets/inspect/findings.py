@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pbvf_datasets.format.statistics import Ends
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UnsafeError, printable
 from pbvf_offline.io.work_folder import Layout
@@ -41,6 +42,7 @@ class Verification:
         manifest: Whether a manifest came with it; None for other files than datasets.
         digest: What names the content: of a dataset the manifest's digest.
         counts: ``episodes``, ``steps`` and ``policies`` of a dataset that could be counted.
+        ends: How its episodes ended, or those of a run.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Verification:
     manifest: bool | None = None
     digest: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    ends: Ends | None = None
 
     @property
     def error(self) -> PbvfError | None:
@@ -80,6 +83,7 @@ class Verification:
             "manifest": self.manifest,
             "digest": self.digest,
             **{name: self.counts.get(name) for name in ("episodes", "steps", "policies")},
+            "ends": None if self.ends is None else self.ends.to_dict(),
         }
 
 

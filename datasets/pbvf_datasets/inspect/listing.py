@@ -14,6 +14,7 @@ from pbvf_datasets.format.identity import parse_plan
 from pbvf_datasets.format.manifest import mismatch, parse_manifest, read_plain
 from pbvf_datasets.format.names import datasets_root
 from pbvf_datasets.format.schema import DATA_FILE, MANIFEST_FILE, METADATA_FILE
+from pbvf_datasets.format.statistics import Ends
 from pbvf_datasets.inspect.describe import environment_name
 from pbvf_datasets.read.dataset import environment_of
 from pbvf_datasets.read.metadata import MAX_METADATA_BYTES, parse_metadata
@@ -44,6 +45,7 @@ class Listed:
             it; ``damaged`` or ``unsafe`` when its small files show that. Digests are for
             :mod:`pbvf_datasets.inspect.verify`.
         episodes: As its metadata claim, or None when not known; likewise what follows.
+        ends: How they ended, as its manifest claims.
         steps: As claimed.
         policies: As claimed.
         env: As claimed.
@@ -62,10 +64,12 @@ class Listed:
     license: str | None = None
     size: int | None = None
     problem: str | None = None
+    ends: Ends | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {**vars(self), "path": os.fspath(self.path)}
+        ends = None if self.ends is None else self.ends.to_dict()
+        return {**vars(self), "path": os.fspath(self.path), "ends": ends}
 
 
 def list_datasets(root: Path | None = None) -> list[Listed]:
@@ -125,6 +129,7 @@ def _listed(name: str, path: Path) -> Listed:
             provenance = manifest["provenance"]
             known |= {
                 "policies": provenance["stats"]["policies"],
+                "ends": Ends.of(provenance["stats"]),
                 "env": environment_name(provenance["environment"]),
                 "license": provenance["license"],
             }

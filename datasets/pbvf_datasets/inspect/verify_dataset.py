@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from pbvf_datasets.format.dataset_rules import stats_true
 from pbvf_datasets.format.recompute import action_error
 from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, METADATA_FILE
-from pbvf_datasets.format.statistics import Tally
+from pbvf_datasets.format.statistics import Ends, Tally
 from pbvf_datasets.inspect.findings import (
     FOUND,
     MAX_PROBLEMS,
@@ -64,6 +64,7 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
     ]
     if opened is None:
         manifest, counts, digest = (folder / MANIFEST_FILE).is_file(), {}, None
+        ends = None
         unsafe = found.first(UnsafeError)
         reason = not_checked(found.problems) if unsafe is None else f"{unsafe.where}: {unsafe.what}"
         safe = False
@@ -78,6 +79,7 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
             notes.append(f"{folder}: {check.unchecked}")
         manifest, counts, digest = opened.verified, check.counts, opened.digest
         notes += warn_of_unlisted(folder, DATASET_FILES)
+        ends = check.ends
     if found.more:
         notes.append(f"{folder}: there are more than {MAX_PROBLEMS:,} problems; not all are listed")
     status = found.status(verified=manifest)
@@ -92,6 +94,7 @@ def verify_dataset(folder: Path, *, progress: Progress | None = None) -> Verific
         manifest=manifest,
         digest=digest if status in ("intact", "unverified") else None,
         counts=counts,
+        ends=ends,
     )
 
 
@@ -107,6 +110,7 @@ class _Check:
         odd_attribute: An attribute that stock Minari should not read, in words.
         unchecked: What there was no way to check, in words.
         counts: Episodes, steps and policies, once all were counted.
+        ends: How the episodes ended, likewise.
     """
 
     def __init__(self, folder: CheckedFolder, found: Findings, progress: Progress | None) -> None:
@@ -114,6 +118,7 @@ class _Check:
         self.odd_attribute: str | None = None
         self.unchecked: str | None = None
         self.counts: dict[str, int] = {}
+        self.ends: Ends | None = None
         self._folder, self._found, self._progress = folder, found, progress
         self._tally = Tally()
         self._spec: PolicySpec | None = None
@@ -198,6 +203,7 @@ class _Check:
     def _check_totals(self) -> None:
         """Compare what the manifest says about the data with the data."""
         folder, tally = self._folder, self._tally
+        self.ends = tally.ends
         self.counts = {
             "episodes": len(tally.lengths),
             "steps": tally.steps,

@@ -427,7 +427,7 @@ def _read_manifest(
         return parse_manifest(raw, folder / MANIFEST_FILE)
     if required:
         raise UnsafeError(
-            "it has no manifest.json, so nothing vouches for its content",
+            "it has no manifest.json, so its content cannot be checked",
             where=folder,
             remedy="get it with its manifest, or leave out --require-manifest if you gave it",
         )

@@ -301,7 +301,7 @@ class GuardedFile:
         if shape is None:
             raise DamagedError("it holds no values", where=self.where())
         if 0 in shape and dtype.itemsize * math.prod(n or 1 for n in shape) >= 2**63:
-            raise DamagedError(f"it has the absurd shape {shape}", where=self.where())
+            raise DamagedError(f"no array can have its shape, {shape}", where=self.where())
         logical = dtype.itemsize * math.prod(shape)
         stored = dataset.get_storage_size()
         self._stored += stored

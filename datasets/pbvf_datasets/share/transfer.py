@@ -260,7 +260,7 @@ def _is_there(
     if trusted or overwrite:
         return False
     raise ConflictError(
-        "another file is there, which no manifest vouches for",
+        "another file is there, and no manifest that lists it",
         where=f"{remote.shown}/{name}",
         remedy="choose another remote, or replace it with --overwrite",
     )

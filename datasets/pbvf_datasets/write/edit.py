@@ -22,6 +22,7 @@ from typing import Any
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.names import dataset_path
+from pbvf_datasets.format.statistics import Ends
 from pbvf_datasets.write.duplicates import repeats
 from pbvf_datasets.write.edit_inputs import (
     Source,
@@ -81,6 +82,7 @@ class EditResult:
         steps: Number of its steps.
         policies: Number of its distinct policies.
         cut: Number of its episodes that a step budget cut short.
+        ends: How its episodes ended.
         returns: Mean, min and max undiscounted return of whole episodes, or None.
         license: Its licence, or None.
         authors: Names.
@@ -98,6 +100,7 @@ class EditResult:
     steps: int
     policies: int
     cut: int
+    ends: Ends
     returns: dict[str, float] | None
     license: str | None
     authors: tuple[str, ...]
@@ -412,6 +415,7 @@ def finish_output(
         steps=stats["steps"],
         policies=stats["policies"],
         cut=stats["cut"],
+        ends=Ends.of(stats),
         returns=stats["return"],
         license=provenance["license"],
         authors=tuple(provenance["authors"]),

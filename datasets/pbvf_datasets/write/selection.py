@@ -72,7 +72,7 @@ def select(facts: Facts, settings: FilterSettings, name: str) -> list[int]:
     if not rows.size:
         raise UsageError(
             f"none of the {count:,} episodes of {name} passes",
-            remedy="loosen what is asked for",
+            remedy="ask for less",
         )
     chosen: list[int] = rows.tolist()
     return chosen

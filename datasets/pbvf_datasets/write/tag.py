@@ -243,9 +243,9 @@ def _refuse_indifferent(
     )
     if telling < _TELLING * steps:
         raise IncompatibleError(
-            f"policy {row} of the file could have done anything at {steps - telling:,} of "
-            f"{steps:,} steps, where the logits of all choices are within {LOGIT_TOLERANCE} of "
-            "the best, so the actions do not show that it acted",
+            f"the actions do not show that policy {row} of the file acted: at "
+            f"{steps - telling:,} of {steps:,} steps any action would fit, since the logits of all "
+            f"choices are within {LOGIT_TOLERANCE} of the best",
             where=where,
             remedy="give the policies that made it, with the normaliser that they had",
         )

@@ -59,12 +59,11 @@ def test_info_for_people(folder: Path) -> None:
     ran = pbvf("dataset", "info", "lab/toy-v0")
     assert (ran.code, ran.err) == (0, "")
     for words in (
-        "4",
-        "1 terminated, 2 truncated, 1 cut",
+        "4: 3 whole (1 terminated, 2 truncated), 1 cut by the step budget",
         "12 (3 an episode)",
         "4 different ones",
         "toyenv:Toy-v0",
-        '{"n": 7}',
+        "n=7",
         "sigma 0.5",
         "licence",
         "none given",

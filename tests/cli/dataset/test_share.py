@@ -70,7 +70,7 @@ def test_push_and_pull(made: Path, root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["memory://x", "MEMORY://x"])
 def test_the_memory_of_a_command_is_no_place_to_push_to(made: Path, place: str) -> None:
-    pbvf("dataset", "push", made, place).refused(2, "ends with it; name a place that stays")
+    pbvf("dataset", "push", made, place).refused(2, "lost when it ends; name a folder or a server")
 
 
 def test_pack_and_unpack(made: Path, root: Path, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_damaged_note_of_whose_curve_it_is(here):
 
 def test_loggers_are_chosen_and_need_a_folder(here):
     argv = (*CRITIC, "--updates", 2, "--out", "c", "-q", "--logger", "metrics")
-    pbvf(*argv).refused(2, "--logger: has nowhere to write; give --log-dir too")
+    pbvf(*argv).refused(2, "--logger: needs a folder to write to; give --log-dir too")
     pbvf(*argv, "--log-dir", "log").ok()
     assert sorted(p.name for p in (here / "log").iterdir()) == ["curve.json", METRICS_FILE]
     pbvf(*argv, "--log-dir", "c").refused(2, "c: is a file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -92,7 +93,7 @@ def test_settings_name_their_source_and_cut_episodes_are_counted():
     assert shown["lr"] == "0.01 given"
     assert shown["batch-size"] == "128 paper default for psvf"
     assert shown["environment"] == "Toy-v0 stored in the dataset"
-    assert "1 episode(s) cut short" in ran.err
+    assert re.search(r"note: 1 of \d+ episodes, cut by the step budget: no return", ran.err)
 
 
 def test_snapshots_are_the_fits_of_so_many_updates(here):

@@ -40,6 +40,9 @@ def test_settings_are_shown_before_the_first_round_and_an_interrupt_starts_over(
     assert (ran.code, ran.out) == (130, "")
     *table, last = ran.err.splitlines()
     assert any(line.split() == ["seed", "3", "given"] for line in table)
+    (compared,) = [line for line in table if line.split()[:1] == ["compare"]]
+    assert "3,000 updates: the default recipe is fitted too" in compared
+    assert "--compare 0 leaves it out" in compared
     assert last == "interrupted; the same command starts over"
     assert not list(here.glob("*c.safetensors*"))
 

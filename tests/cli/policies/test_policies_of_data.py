@@ -45,7 +45,7 @@ def told(*argv: object) -> dict[str, Any]:
 # -------------------------------------------------------------------------------- evaluate
 
 
-def test_the_policies_of_fragments_are_played_for_whole_episodes(here: Path) -> None:
+def test_the_policies_of_fragments_are_played_for_whole_episodes(made: Path) -> None:
     policies = load_dataset(FRAGMENTS).policies
     result = told("evaluate", FRAGMENTS, *PLAY)
     assert result["index"] == list(range(len(policies)))
@@ -53,6 +53,12 @@ def test_the_policies_of_fragments_are_played_for_whole_episodes(here: Path) -> 
     told(*EXPORT, FRAGMENTS, "--out", "all")
     same = told("evaluate", "all", *PLAY)
     assert result["returns"] == same["returns"]
+    more = ("--top", 999, "--critic", made / "theta")
+    for command in (("evaluate", FRAGMENTS, *PLAY), (*EXPORT, FRAGMENTS, "--out", "top"),
+                    ("predict", made / "theta", FRAGMENTS, "--out", "best")):  # fmt: skip
+        ranked = more[:2] if command[0] == "predict" else more
+        ran = pbvf(*command, *ranked).ok()
+        assert f"--top 999 asks for more than the {len(policies)} that can be ranked" in ran.err
     one = told("evaluate", FRAGMENTS, *PLAY, "--index", 7)
     assert one["index"] == [7]
     shown = pbvf("evaluate", FRAGMENTS, *PLAY).ok()

@@ -78,6 +78,8 @@ def test_few_policies_have_values_and_no_interval(here):
     assert "95 %" not in shown["few"]
     assert shown["few"].count(";") == 3
     assert "95 %" in shown["more"]
+    assert "few less more " in ran.out
+    assert "P(few > more) " in ran.out
     out = compared("few", "more")
     assert out["difference"]["low"] is out["sides"][0]["iqm"]["low"] is None
     assert out["sides"][1]["iqm"]["low"] is not None

@@ -11,7 +11,10 @@ import pytest
 
 from cli_tools import make, pbvf
 from pbvf_cli.commands.plot import MetricName, Statistic
-from pbvf_runs.compare.learning_curves import METRICS
+from pbvf_cli.shared.terminal.output import number
+from pbvf_runs.compare.figures import draw_learning_curves
+from pbvf_runs.compare.learning_curves import METRICS, curve_folders, read_curve
+from pbvf_runs.compare.panels import panels
 from pbvf_runs.compare.statistics import STATISTICS, estimate, interquartile_mean
 from pbvf_runs.loggers import METRICS_FILE
 from pbvf_runs.train import train_run
@@ -71,6 +74,11 @@ def test_lines_are_groups_of_equal_settings_and_few_seeds_have_no_interval(made)
     assert "seed-0,1" not in ran.out
     table = [line.split() for line in ran.out.splitlines()]
     assert ["toyenv:ToyVaried-v0", "sigma", "0.25", "0,1", "80"] in [row[:5] for row in table]
+    assert "95 % interval, or of each seed" in ran.out
+    few = pbvf("plot", made / "two", "--out", "few.pdf").ok().out
+    assert "95 %" not in few
+    assert few.rstrip().endswith("; ".join(number(means(made / "two" / f"seed-{k}")[-1])
+                                           for k in (0, 1)))  # fmt: skip
     groups = plotted(made / "five", made / "two")["panels"][0]["groups"]
     assert [len(group["seeds"]) for group in groups] == [5, 2]
     assert [group["differs"]["sigma"] for group in groups] == [1.0, 0.25]
@@ -206,3 +214,15 @@ def test_runs_from_other_policies_are_other_lines(here):
     digests = [json.loads((here / name / "config.json").read_text()).get("base") for name in bases]
     assert digests[0] is None
     assert [group["differs"].get("base") for group in groups] == digests
+
+
+def test_a_figure_says_how_many_seeds_there_are_and_of_one_nothing_else(made):
+    for folder, title, explanation in (
+        ("two/seed-0", "toyenv:ToyVaried-v0 (1 seed)", None),
+        ("two", "toyenv:ToyVaried-v0 (2 seeds)", "line: interquartile mean over the seeds; "
+         "thin: each seed"),
+    ):  # fmt: skip
+        curves = [read_curve(path, "return") for path in curve_folders([made / folder])]
+        figure = draw_learning_curves(panels(curves, "return", "iqm"), "return", "iqm")
+        assert figure.axes[0].get_title() == title
+        assert figure.get_suptitle() == (explanation or "")

@@ -86,7 +86,7 @@ def test_users_errors_show_a_traceback_only_with_debug(capsys, debug):
 
     assert guarded(run, ["--debug"] if debug else []) == 3
     err = capsys.readouterr().err
-    assert err.splitlines()[-1] == "error: a: is cut"
+    assert err.splitlines()[-1] == "error: a: is cut; copy it or make it again"
     assert ("Traceback" in err) == debug
 
 
@@ -95,7 +95,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
         raise library.DamagedError("name \x1b[2J\nis\r bad", where="f")
 
     guarded(run, [])
-    assert capsys.readouterr().err == "error: f: name \\x1b[2J is bad\n"
+    assert capsys.readouterr().err == "error: f: name \\x1b[2J is bad; copy it or make it again\n"
     assert one_line("a\u202eb") == "a\\u202eb"
 
 

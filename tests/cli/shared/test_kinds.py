@@ -353,3 +353,61 @@ def test_a_folder_called_data_makes_no_dataset(here: Path) -> None:
         for command in (("info",), ("verify",)):
             pbvf(*command, here / name).refused(2, "this folder is neither a dataset's")
     pbvf("dataset", "info", here / "project").refused(2, "this is not a dataset folder")
+
+
+def episodes_in(text: str) -> str:
+    line = next(line for line in text.splitlines() if line.startswith("episodes "))
+    return line.removeprefix("episodes").strip()
+
+
+def test_episodes_are_counted_and_told_alike_everywhere(here: Path) -> None:
+    varied = "toyenv:ToyVaried-v0"
+    name = "lab/x-v0"
+    made = pbvf("collect", varied, "--dataset", name, "--steps", 95, "--seed", 0, "-q").ok()
+    trained = pbvf(
+        "train-online", varied, "--critic", "pssvf", "--run", "run", "--steps", 95, "--seed", 0,
+        "--evaluations", 1, "--evaluation-episodes", 1, "--export-dataset", "lab/run-v0", "-q",
+    ).ok()  # fmt: skip
+    pbvf("pack", name, "x.tar", "-q").ok()
+    told = episodes_in(made.out)
+    ends = pbvf("info", name, "--json").json["ends"]
+    terminated, truncated, cut = ends.values()
+    assert cut == 1
+    assert terminated > 1
+    assert told == (
+        f"{terminated + 1}: {terminated} whole ({terminated} terminated, {truncated} truncated), "
+        "1 cut by the step budget"
+    )
+    for thing in (name, "x.tar"):
+        for command in ("info", "verify"):
+            assert episodes_in(pbvf(command, thing, "-q").ok().out) == told
+    listed = {one["dataset"]: one for one in pbvf("dataset", "list", "--json").json["datasets"]}
+    assert listed[name]["ends"] == ends
+    same = {episodes_in(pbvf(c, t, "-q").ok().out)
+            for c in ("info", "verify") for t in ("run", "lab/run-v0")}  # fmt: skip
+    whole = episodes_in(trained.out).removesuffix(", 1 cut by the step budget")
+    assert len(same) == 1
+    assert same.pop().startswith(f"{whole} (")
+
+
+def test_arguments_of_an_environment_are_shown_themselves(here: Path) -> None:
+    kwargs = '{"obs_dim": 4, "length": 6}'
+    own = ("--env-kwargs", kwargs, "--wrapper", "flatten-observation", "--seed", 0, "-q")
+    pbvf("collect", "toyenv:Toy-v0", "--dataset", "lab/x-v0", "--episodes", 30, *own).ok()
+    quick = ("--updates", 1, "--hidden", 8, "--seed", 0, "-q")
+    pbvf("fit-critic", "lab/x-v0", "--critic", "pssvf", "--out", "critic", *quick).ok()
+    pbvf("fit-model", "lab/x-v0", "--out", "model", "--noise", 0, "--no-angles", "--unroll", 1,
+         *quick).ok()  # fmt: skip
+    pbvf("synthesize", "critic", "--steps", 1, "--out", "policies", "-q").ok()
+    pbvf("train-online", "toyenv:Toy-v0", "--critic", "pssvf", "--steps", 6, "--run", "run",
+         "--evaluations", 1, *own).ok()  # fmt: skip
+    things = ("lab/x-v0", "critic", "model", "policies", "run")
+    for thing in things:
+        told = pbvf("info", thing).ok().out
+        assert "length=6, obs_dim=4, wrapper flatten-observation" in told
+        assert pbvf("info", thing, "--json").json["env_kwargs"] == json.loads(kwargs)
+    settings = pbvf("info", "lab/x-v0", "--json").json["settings"]
+    pbvf("report", *things, "--out", "page.html", "-q").ok()
+    page = Path("page.html").read_text()
+    assert "length=6, obs_dim=4" in page
+    assert settings["env_kwargs"] not in page + pbvf("info", "lab/x-v0").out

@@ -228,6 +228,7 @@ def test_a_command_that_is_folded_can_be_pasted() -> None:
     told = """pbvf collect my:Mine-v0 --env-kwargs '{"a": 1, "b": "x  y"}' --author 'it'"'"'s'"""
     folded = wrap(CommandText(told), 30)
     assert len(folded) > 2
+    assert wrap(CommandText(told), len(told)) == [told]
     script = "pbvf() { printf '%s\\n' \"$@\"; }\n" + "\n".join(folded)
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == shlex.split(told)[1:]

@@ -182,3 +182,12 @@ def test_data_made_before_and_between_changes_of_the_licence_stay_linked(here: P
     ties = pbvf("verify", "lab/drift-v0", *made, "--json", "-q").ok().json["lineage"]
     ends = [(tie["name"], tie["found"]) for tie in ties if tie["relation"] == "made from"]
     assert ends == [(name, "lab/drift-v0") for name in made]
+
+
+def test_info_of_one_tells_names_and_digests_apart(at: Path) -> None:
+    lines = [line for line in pbvf("info", "lab/both-v0").ok().out.splitlines() if "lab/" in line]
+    told = {line.split("  ")[0]: line for line in lines}
+    assert "lab/drift-v0 (30 episodes), lab/other-v0" in told["goes back to"]
+    made_from = [line for line in lines if line.startswith("made from")]
+    for name, line in zip(("lab/drift-v0", "lab/other-v0"), made_from, strict=True):
+        assert f"dataset {name}, digest {pbvf('info', name, '--json').json['digest']}" in line

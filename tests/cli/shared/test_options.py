@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,15 +10,22 @@ import pytest
 import typer
 
 from cli_tools import pbvf, run_process
+from make_episodes import BOX_SPEC
 from pbvf_cli.app import COMMANDS
 from pbvf_cli.shared import devices, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.options import DeviceName
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink
+from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import UsageError
-from pbvf_offline.records import Defaults, Record, setting
+from pbvf_offline.fit.rounds import round_defaults
+from pbvf_offline.fit.settings import FitSettings, fit_defaults
+from pbvf_offline.online.settings import OnlineSettings, online_defaults
+from pbvf_offline.presets.offline import policy_defaults
+from pbvf_offline.records import Defaults, Field, Record, fields, setting
 from pbvf_offline.setting_types import Seed
+from pbvf_runs.settings import CollectSettings, collect_defaults
 
 
 def test_numbers_are_sorted_and_unique():
@@ -312,3 +320,60 @@ def test_a_device_changes_nothing_where_only_environments_run(capsys):
     for name in ("auto", "cpu"):
         devices.runs_on_cpu(DeviceName(name), Sink(json_only=False, quiet=False))
         assert capsys.readouterr().err == ""
+
+
+def said_defaults(field: Field) -> list[Any]:
+    """Return the values that the help of a setting names as defaults."""
+    assert field.about is not None
+    found = []
+    for word in (field.about.default or "").replace(";", " ").split():
+        with contextlib.suppress(UsageError):
+            found.append(field.parse(word))
+    return found
+
+
+@pytest.mark.parametrize("env", ["Swimmer-v5", "Hopper-v5", "LQR-v0", "Ant-v5"])
+@pytest.mark.parametrize("critic", ["pssvf", "psvf", "pavf"])
+def test_the_help_names_every_default_that_is_used(critic: str, env: str) -> None:
+    in_help = {(r, f.name): f for r in (FitSettings, OnlineSettings) for f in fields(r)}
+    for record, usual in (
+        (FitSettings, fit_defaults(critic, env, BOX_SPEC).settings),
+        (OnlineSettings, online_defaults(critic, env, BOX_SPEC, seed=0).settings),
+        (FitSettings, round_defaults(critic, env).settings),  # fit-critic --model has its options
+    ):
+        for name in ("hidden", "gamma", "batch_size", "n_step", "update_every", "critic_updates",
+                     "actor_updates", "actor_states", "reward", "average"):  # fmt: skip
+            field = in_help.get((record, name))
+            if field is None or not hasattr(usual, name) or (critic, name) == ("pssvf", "n_step"):
+                continue
+            assert getattr(usual, name) in said_defaults(field), (field.option, usual)
+    collected = collect_defaults(EnvConfig(env), "lab/x-v0").settings
+    steps, sigma = (f for f in fields(CollectSettings) if f.name in ("steps", "sigma"))
+    assert collected.steps in said_defaults(steps)
+    assert collected.sigma in said_defaults(sigma)
+    policy = policy_defaults(env).settings
+    assert policy.squash in {f.name: said_defaults(f) for f in fields(type(policy))}["squash"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--perturb-every", ("collect", "3", "episode")),
+        ("--policy", ("collect", "linear", "64,64")),
+        ("--squash", ("collect", "tanh", "none")),
+        ("--update-every", ("train-online", "3", "episode")),
+        ("--normalization", ("train-online", "episode", "per-step", "none")),
+        ("--reward", ("fit-critic", "raw", "without-survival")),
+    ],
+)
+def test_options_take_the_words_of_their_help(option: str, words: tuple[str, ...]) -> None:
+    name, *good = words
+    told = pbvf(name, "--help").ok().out
+    place = {"collect": ("x:X-v0", "--dataset", "lab/x-v0"),
+             "train-online": ("x:X-v0", "--critic", "pssvf", "--run", "r"),
+             "fit-critic": ("lab/x-v0", "--critic", "pssvf", "--out", "c")}[name]  # fmt: skip
+    for word in good:
+        assert word in told or word.strip("0123456789,") == ""
+        pbvf(name, *place, option, word).refused(2, "x")  # only what comes after is missing
+        assert option not in pbvf(name, *place, option, word).err
+    pbvf(name, *place, option, "no").refused(2, option)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.terminal.output import Sink, is_terminal, size_text
+from pbvf_cli.shared.terminal.output import Sink, folded, is_terminal, size_text
 from pbvf_offline.errors import UsageError
 
 
@@ -36,7 +36,7 @@ def delete(
     deletions = list({one.folders: one for one in reversed(found)}.values())[::-1]
     size = sum(one.size for one in deletions)
     names = ", ".join(str(folder) for one in deletions for folder in one.folders)
-    if not yes and not _agreed(f"delete {names} ({size_text(size)})? [y/N] "):
+    if not yes and not _agreed(f"delete {names} ({size_text(size)})? [y/N]"):
         sink.note("nothing was deleted")
         deletions = []
     for one in deletions:
@@ -57,8 +57,10 @@ def _agreed(question: str) -> bool:
     """
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise UsageError(
-            "would delete for good, and nobody can be asked here", where="--yes", remedy="give it"
+            "is missing, and there is no terminal to ask at whether to delete for good",
+            where="--yes",
+            remedy="give it",
         )
-    sys.stderr.write(question)
+    sys.stderr.write(f"{folded(question)} ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -193,11 +193,14 @@ def split(
         "seconds": sum(result.seconds for result in results),
         "already_complete": all(result.already_complete for result in results),
     }
-    header = ("part", "episodes", "steps", "policies", "return")
+    header = ("part", "episodes", "cut", "steps", "policies", "return")
     lines = [
         (
             result.dataset,
-            *(f"{count:,}" for count in (result.episodes, result.steps, result.policies)),
+            *(
+                f"{count:,}"
+                for count in (result.episodes, result.cut, result.steps, result.policies)
+            ),
             return_range(result.returns),
         )
         for result in results
@@ -287,7 +290,8 @@ def _payload(result: EditResult) -> dict[str, Any]:
         for source in result.sources
     ]
     payload = as_payload(result, "returns", "left_out", "notes")
-    return {**payload, "return": result.returns or NO_RETURN, "sources": sources}
+    payload |= {"ends": result.ends.to_dict(), "return": result.returns or NO_RETURN}
+    return {**payload, "sources": sources}
 
 
 def _print(sink: Sink, result: EditResult, key: str, row: tuple[str, str], value: Any) -> None:
@@ -297,7 +301,7 @@ def _print(sink: Sink, result: EditResult, key: str, row: tuple[str, str], value
     rows = [
         ("dataset", result.dataset),
         ("path", str(result.path)),
-        ("episodes", f"{result.episodes:,} ({result.cut:,} cut short by a step budget)"),
+        ("episodes", str(result.ends)),
         row,
         ("steps", f"{result.steps:,}"),
         ("policies", f"{result.policies:,}"),

@@ -20,12 +20,14 @@ def list_all(*, sink: Sink) -> None:
     root = datasets_root()
     found = list_datasets(root)
     payload = {"root": root, "datasets": [one.to_dict() for one in found]}
-    header = ("dataset", "state", "episodes", "steps", "policies", "env", "licence", "size")
+    header = ("dataset", "state", "episodes", "cut", "steps", "policies", "env", "licence", "size")
     lines = [
         (
             one.dataset,
             one.state,
-            *(number(count) for count in (one.episodes, one.steps, one.policies)),
+            number(one.episodes),
+            number(None if one.ends is None else one.ends.cut),
+            *(number(count) for count in (one.steps, one.policies)),
             one.env or "-",
             one.license or "-",
             "-" if one.size is None else size_text(one.size),

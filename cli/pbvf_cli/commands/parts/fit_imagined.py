@@ -58,7 +58,9 @@ def refuse_others(model: Path | None, beside: Sequence[str], without: Sequence[s
     """
     word, options = ("without", without) if model is None else ("beside", beside)
     for option in options:
-        raise UsageError(f"has no meaning {word} --model", where=option)
+        why = "leave it out: imagined returns are of the raw reward"
+        remedy = why if option == "--reward" and model is not None else "leave it out"
+        raise UsageError(f"has no meaning {word} --model", where=option, remedy=remedy)
 
 
 def fit_imagined(
@@ -110,7 +112,9 @@ def fit_imagined(
         given,
         round_defaults(critic, data.env_id),
         stored_seed=None if overwrite else lambda: stored_rounds_seed(out),
+        hidden=("compare",),
     )
+    table.show("compare", *_comparison(settings.compare, given))
     own = data.trajectories.policies.spec
     if settings.policy not in (None, own.hidden) and settings.fingerprint == 0:
         raise UsageError(
@@ -155,6 +159,13 @@ def fit_imagined(
         )
     curve.note_missing(sink, complete=result.already_complete)
     _print(sink, out, result, data)
+
+
+def _comparison(updates: int, given: Given[RoundSettings]) -> tuple[str, str]:
+    """Return what is said of the comparison, which may take longer than the rounds."""
+    source = "given" if "compare" in given.values else "default; --compare 0 leaves it out"
+    what = "the default recipe is fitted too, and held against the result"
+    return f"{updates:,} updates: {what}" if updates else "0: no comparison", source
 
 
 def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:

@@ -39,6 +39,7 @@ def _payload(result: RunResult, source: str) -> dict[str, Any]:
         "seed": config.settings.seed,
         "steps": result.steps,
         "episodes": result.episodes,
+        "cut_episodes": result.cut,
         "evaluations": [e.to_dict() for e in result.evaluations],
         **averages,
         "perturbed_return": sum(trained) / len(trained) if trained else None,
@@ -69,10 +70,13 @@ def _setup(config: RunConfig, source: str) -> dict[str, Any]:
 
 def print_run(sink: Sink, result: RunResult, source: str) -> None:
     """Print one run; ``source`` names the origin of its tuned hyperparameters."""
+    from pbvf_datasets.format.statistics import Ends
+
     payload = _payload(result, source)
     rows = [
         ("run", str(result.folder)),
-        ("steps", f"{result.steps:,} in {result.episodes:,} whole episodes"),
+        ("steps", f"{result.steps:,}"),
+        ("episodes", str(Ends(result.episodes + result.cut, None, result.cut))),
         *_return_rows(payload, number),
         ("hyperparameters", source),
         ("seed", str(payload["seed"])),

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.inputs.critics import load_judge
-from pbvf_cli.shared.inputs.policies import Index, Source, Top, choose_policies, open_policies
+from pbvf_cli.shared.inputs.policies import (
+    Index,
+    Source,
+    Top,
+    choose_policies,
+    note_fewer,
+    open_policies,
+)
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text
@@ -95,6 +102,7 @@ def export(
     else:
         judge = load_judge(critic, given, policies, devices.torch_device(device))
     choice = choose_policies(given, policies, index=index, top=top, judge=judge)
+    note_fewer(sink, top, len(choice.rows))
     chosen = given.policies.select(choice.rows)
     payload: dict[str, Any] = {
         "format": file_format,

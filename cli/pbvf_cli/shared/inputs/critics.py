@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from pbvf_cli.shared.inputs.policies import GivenPolicies
+    from pbvf_cli.shared.settings import SettingsTable
     from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
@@ -64,16 +65,15 @@ def warn_if_other_than(
 
 
 def load_evaluator(
-    path: Path, critic: CriticFile, horizon: int | None, sink: Sink
+    path: Path, critic: CriticFile, horizon: int | None, table: SettingsTable, sink: Sink
 ) -> ModelEvaluator:
-    """Return a learned environment in which whole episodes can be imagined.
+    """Return a learned environment in which whole episodes can be imagined; add it to the table.
 
-    ``horizon`` is in steps; None: that of the critic's data. A note says where the model and the
-    critic are of different data.
+    ``horizon`` is in steps; None: what the files tell. A note says where the model and the critic
+    are of different data.
 
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes.
-        UsageError: Nothing says how long an episode is.
     """
     from pbvf_offline.models.model_file import load_model
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon, refuse_unfit
@@ -85,4 +85,7 @@ def load_evaluator(
         raise IncompatibleError(error.what, where=path, remedy=error.remedy) from error
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
-    return ModelEvaluator.of(model, known_horizon(critic) if horizon is None else horizon)
+    steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")
+    table.show("model", path)
+    table.show("horizon", steps, source)
+    return ModelEvaluator.of(model, steps)

@@ -102,6 +102,7 @@ def open_data(
 
 
 def _run(path: Path, table: SettingsTable, *, require_manifest: bool) -> Data:
+    from pbvf_datasets.format.statistics import Ends
     from pbvf_runs.data import load_run
 
     if require_manifest:
@@ -112,9 +113,9 @@ def _run(path: Path, table: SettingsTable, *, require_manifest: bool) -> Data:
         )
     run = load_run(path)
     data = Data(run.trajectories, run.environment, run.digest)
-    steps, episodes = len(run.trajectories), run.trajectories.episodes
     table.show("run", path)
     said = "the finished run" if run.finished else "what the unfinished run has on disk"
-    table.show("steps used", f"{steps:,} in {episodes:,} episodes", said)
+    table.show("steps used", f"{len(run.trajectories):,}", said)
+    table.show("episodes used", str(Ends.of_data(run.trajectories)), said)
     table.show("environment", data.env_id, "stored in the run")
     return data

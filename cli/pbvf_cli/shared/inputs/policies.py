@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.policy import Policies
@@ -134,6 +135,12 @@ def choose_policies(
     returns = _observed(given, name)
     rows = np.argsort(-returns, kind="stable")[: min(top, np.isfinite(returns).sum())]
     return Choice(rows, "observed", returns[rows])
+
+
+def note_fewer(sink: Sink, top: int | None, found: int) -> None:
+    """Say that there are fewer than ``--top`` asks for, where there are."""
+    if top is not None and found < top:
+        sink.note(f"note: --top {top:,} asks for more than the {found:,} that can be ranked")
 
 
 def _observed(given: GivenPolicies, name: str) -> NDArray[np.float64]:

@@ -85,7 +85,19 @@ def show(kind: str, path: Path) -> Shown:
     sources = sources_of(kind, shown.payload)
     if not sources:
         return shown
-    rows = [*shown.rows, *((source.relation, source.what) for source in sources)]
+    names = {source["digest"]: source["id"] for source in shown.payload.get("sources", ())}
+    rows = [
+        *shown.rows,
+        *(
+            (
+                source.relation,
+                f"dataset {names[source.digest]}, digest {source.digest}"
+                if source.digest in names
+                else source.what,
+            )
+            for source in sources
+        ),
+    ]
     made_from = [vars(source) for source in sources]
     return replace(shown, payload={**shown.payload, "made_from": made_from}, rows=rows)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.terminal.layout import CommandText
 from pbvf_cli.shared.terminal.output import Shown, number, pairs, size_text
+from pbvf_cli.shared.terminal.policy_text import environment_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _BARS = ("return from", "to", "episodes", "")
 _BAR = 40
+_ELSEWHERE = ("env", "env_kwargs", "environment", "sources", "base", "policies")
 _SHOWN = 12  # numbers of a normaliser; the rest is for --json
 _NOT_REPEATABLE = (
     "no: an episode played again from its seed came out otherwise; the environment keeps state, "
@@ -38,9 +39,12 @@ def show(dataset: str | os.PathLike[str], *, require_manifest: bool = False) -> 
 
 
 def _rows(found: Description) -> list[tuple[str, str]]:
+    from pbvf_offline.envs.reference import EnvReference
+
     provenance = found.provenance or {}
-    ends = (("terminated", found.terminated), ("truncated", found.truncated), ("cut", found.cut))
     sizes = sorted(found.sizes.items())
+    known = found.environment
+    named = None if known is None else EnvReference.from_dict(known, found.path)
     rows = [
         ("dataset", found.dataset),
         ("path", str(found.path)),
@@ -49,8 +53,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         *(("known as", was["digest"]) for was in provenance.get("known_as", ())),
         ("licence", found.license or "none given: others may not use it without asking"),
         ("authors", ", ".join(provenance.get("authors", ())) or "none given"),
-        ("episodes", number(found.episodes)),
-        ("episodes ended", ", ".join(f"{count:,} {name}" for name, count in ends)),
+        ("episodes", str(found.ends)),
         ("steps", number(found.steps)),
         ("steps an episode", _range(found.lengths)),
         ("return of whole episodes", _range(found.returns)),
@@ -60,13 +63,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         ("normaliser", _normaliser(found)),
         ("observations", found.observation_space),
         ("actions", found.action_space),
-        ("env", found.env or "not named"),
+        *environment_rows(named),
     ]
-    environment = found.environment or {}
-    if environment.get("kwargs"):
-        rows.append(("env arguments", json.dumps(environment["kwargs"])))
-    if environment.get("withheld"):
-        rows.append(("arguments not stored", ", ".join(environment["withheld"])))
     if found.repeatable is False:
         rows.append(("repeatable", _NOT_REPEATABLE))
     if found.provenance is not None:
@@ -76,12 +74,12 @@ def _rows(found: Description) -> list[tuple[str, str]]:
             ("versions", pairs(provenance["versions"])),
             ("seed", "not known" if seed is None else str(seed)),
             ("warm-up steps", f"{provenance['warmup_steps']:,}, not stored"),
-            ("settings", _settings(provenance["settings"])),
+            ("settings", pairs(chosen(provenance["settings"])) or "-"),
             ("command", CommandText(provenance.get("command") or "-")),
         ]
         sources = [f"{s['id']} ({s['episodes']:,} episodes)" for s in provenance.get("sources", ())]
         if sources:
-            rows.append(("made from", ", ".join(sources)))
+            rows.append(("goes back to", ", ".join(sources)))
     elif isinstance(found.metadata.get("minari_version"), str):
         rows.append(("written by", f"Minari {found.metadata['minari_version']}"))
     files = ", ".join(f"{name} {size_text(size)}" for name, size in sizes)
@@ -117,10 +115,9 @@ def _numbers(values: NDArray[Any]) -> str:
     return f"{text} … ({len(values)})" if len(values) > _SHOWN else text
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
-    """Return what was chosen; the environment and the sources have lines of their own."""
-    left_out = ("env", "sources")
-    return pairs({k: v for k, v in settings.items() if k not in left_out}) or "-"
+def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was chosen; the environment and digests of sources have lines of their own."""
+    return {name: value for name, value in settings.items() if name not in _ELSEWHERE}
 
 
 def _bars(histogram: Histogram) -> list[tuple[str, str, str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pbvf_cli.shared.terminal.output import Shown, number, pairs
-from pbvf_cli.shared.terminal.policy_text import actions_text, kind_text
+from pbvf_cli.shared.terminal.policy_text import actions_text, environment_rows, kind_text
 
 if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvReference
@@ -60,7 +60,7 @@ def _critic_rows(file: CriticFile, payload: dict[str, Any]) -> list[tuple[str, s
         ("updates", f"{payload['updates']:,}"),
         ("predicts", payload["predicts"]),
         ("reads", reads),
-        *_environment_rows(payload, file.spec),
+        *_played_rows(file.context.environment, file.spec),
         ("policies kept", f"{payload['policies']:,} of the data's"),
     ]
     if imagined is not None:
@@ -107,7 +107,7 @@ def show_model(path: Path) -> Shown:
 
 def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str]]:
     uses = ", ".join(payload["fit_for"]) or "nothing: its check failed"
-    about = dict(_environment_rows(payload, file.ensemble.spec))
+    about = dict(_played_rows(file.environment, file.ensemble.spec))
     if file.check is not None and file.check.replayed:
         uses += "; checked by replaying stored actions"
         about["policies"] = "not known: the data name none"
@@ -129,14 +129,15 @@ def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str
 def _of_environment(environment: EnvReference | None, spec: PolicySpec) -> dict[str, Any]:
     return {
         "env": None if environment is None else environment.name,
+        "env_kwargs": {} if environment is None else environment.kwargs,
         "environment": None if environment is None else environment.to_dict(),
         "policy": {**spec.to_dict(), "arch": spec.arch, "parameters": spec.size},
     }
 
 
-def _environment_rows(payload: dict[str, Any], spec: PolicySpec) -> list[tuple[str, str]]:
+def _played_rows(environment: EnvReference | None, spec: PolicySpec) -> list[tuple[str, str]]:
     return [
-        ("env", payload["env"] or "not named"),
+        *environment_rows(environment),
         ("policies", f"{kind_text(spec)}, {spec.size:,} parameters"),
         ("actions", actions_text(spec)),
     ]

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbvf_cli.shared.terminal.output import Shown, number, pairs
-from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text, kind_text
+from pbvf_cli.shared.terminal.policy_text import (
+    ROWS_SHOWN,
+    actions_text,
+    environment_rows,
+    kind_text,
+)
 
 if TYPE_CHECKING:
     from pbvf_offline.exchange.exported import ExportedFile, Tensor
@@ -55,7 +60,7 @@ def show(policies: Path) -> Shown:
         ("parameters", f"{spec.size:,}"),
         ("observations", f"{spec.obs_dim}, {'normalised' if normalised else 'as they are'}"),
         ("actions", actions_text(spec)),
-        ("environment", "not named" if reference is None else reference.name),
+        *environment_rows(reference),
         *_origin_rows(loaded),
         ("sha256", str(payload["sha256"])),
     ]

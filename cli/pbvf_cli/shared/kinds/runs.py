@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.terminal.output import Shown, number, pairs
-from pbvf_cli.shared.terminal.policy_text import kind_text
+from pbvf_cli.shared.terminal.policy_text import environment_rows, kind_text
 
 if TYPE_CHECKING:
+    from pbvf_runs.data import RunData
     from pbvf_runs.records import StoredConfig
 
 _AVERAGES = {"average_return": "average return", "last20_return": "return over the last fifth"}
@@ -21,12 +22,23 @@ def show(folder: Path) -> Shown:
         DamagedError: A file is missing or malformed.
         IncompatibleError: A newer version made it.
     """
-    payload = {**_payload(folder), "data": _data_digest(folder)}
+    from pbvf_datasets.format.statistics import Ends
+    from pbvf_offline.envs.reference import EnvReference
+
+    data = _data(folder)
+    payload = {**_payload(folder), "data": None if data is None else data.digest}
+    known = payload["episodes"]
+    ends = Ends(known, None, 0) if data is None else Ends.of_data(data.trajectories)
+    payload["ends"] = ends.to_dict()
     rows = [
         ("run", str(folder)),
         ("state", "finished" if payload["finished"] else "not finished"),
-        ("steps", f"{payload['steps']:,} in {payload['episodes']:,} whole episodes"),
-        *_config_rows(payload),
+        ("steps", f"{payload['steps']:,}"),
+        ("episodes", str(ends)),
+        *environment_rows(EnvReference.from_dict(payload["environment"], folder)),
+        ("critic", payload["critic"]),
+        ("policy", payload["kind_of_policy"]),
+        ("measured with", payload["evaluation"]),
         *((label, number(payload[name])) for name, label in _AVERAGES.items()),
         ("seed", str(payload["seed"])),
         ("settings", pairs(payload["settings"])),
@@ -47,7 +59,7 @@ def show_several(folder: Path) -> Shown:
     from pbvf_runs.data import runs_in
 
     parts = [_payload(run) for run in runs_in(folder)]
-    header = ("run", "seed", "state", "steps", "episodes", "average", "last fifth")
+    header = ("run", "seed", "state", "steps", "whole episodes", "average", "last fifth")
     lines = [
         (
             part["run"].name,
@@ -88,14 +100,14 @@ def show_checkpoint(path: Path) -> Shown:
     return Shown(payload, rows)
 
 
-def _data_digest(folder: Path) -> str | None:
-    """Return the digest by which critics and models fitted to a run name its episodes."""
+def _data(folder: Path) -> RunData | None:
+    """Return a run's episodes, whose digest critics and models fitted to it name."""
     from pbvf_offline.errors import IncompatibleError, UsageError
     from pbvf_runs.data import load_run
 
     try:
-        return load_run(folder).digest
-    except (IncompatibleError, UsageError):  # it has none
+        return load_run(folder)
+    except (IncompatibleError, UsageError):  # it has none that could be named
         return None
 
 
@@ -121,6 +133,7 @@ def _of_config(config: StoredConfig) -> dict[str, Any]:
     settings = config.settings.to_dict()
     return {
         "env": config.environment.name,
+        "env_kwargs": config.environment.kwargs,
         "environment": config.environment.to_dict(),
         "critic": config.settings.kind,
         "base": config.base,
@@ -130,12 +143,3 @@ def _of_config(config: StoredConfig) -> dict[str, Any]:
         "seed": settings.pop("seed"),
         "settings": settings,
     }
-
-
-def _config_rows(payload: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
-        ("env", payload["env"]),
-        ("critic", payload["critic"]),
-        ("policy", payload["kind_of_policy"]),
-        ("measured with", payload["evaluation"]),
-    ]

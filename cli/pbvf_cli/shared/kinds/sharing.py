@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -79,16 +80,19 @@ def _of_bundle(
 
 
 def _of_dataset(path: Path, inside: Inside, size: int) -> Shown:
+    from pbvf_datasets.format.statistics import Ends
     from pbvf_datasets.inspect.describe import environment_name
 
     provenance = inside.manifest["provenance"]
     stats = provenance["stats"]
+    ends = Ends.of(stats)
     named = inside.named if isinstance(inside.named, str) else None
     payload = {
         "path": path,
         "dataset": named,
         "digest": inside.manifest["digest"],
         **{name: stats.get(name) for name in ("episodes", "steps", "policies")},
+        "ends": ends.to_dict(),
         "env": environment_name(provenance["environment"]),
         "license": provenance["license"],
         "signed": inside.signed,
@@ -100,7 +104,8 @@ def _of_dataset(path: Path, inside: Inside, size: int) -> Shown:
         ("path", str(path)),
         ("dataset", named or "does not say what it is called"),
         ("digest", payload["digest"]),
-        *((name, number(payload[name])) for name in ("episodes", "steps", "policies")),
+        ("episodes", str(ends)),
+        *((name, number(payload[name])) for name in ("steps", "policies")),
         ("env", payload["env"] or "not named"),
         ("licence", payload["license"] or _NO_LICENCE),
         ("signed", _SIGNED[inside.signed]),
@@ -140,4 +145,4 @@ def verify_signature(path: Path, progress: Progress) -> NoReturn:
 
 
 def _how(path: Path) -> str:
-    return f"ask 'pbvf dataset check-signature {path.parent} --key FILE.pub'"
+    return f"ask with: pbvf dataset check-signature {shlex.quote(str(path.parent))} --key FILE.pub"

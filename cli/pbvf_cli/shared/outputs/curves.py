@@ -38,7 +38,9 @@ class Curve:
             check_folder(self.log_dir, self.out)
             values.output_folder(self.log_dir)
         elif self.logger:
-            raise UsageError("has nowhere to write", where="--logger", remedy="give --log-dir too")
+            raise UsageError(
+                "needs a folder to write to", where="--logger", remedy="give --log-dir too"
+            )
 
     def show(self, table: SettingsTable) -> None:
         """Add the folder and the loggers to the settings, where there are any."""

@@ -64,9 +64,9 @@ def send(
 
     if remote.lower().startswith("memory:"):
         raise UsageError(
-            "is the memory of this command, which ends with it",
+            "is in the memory of this command, so what is sent would be lost when it ends",
             where=printable(remote),
-            remedy="name a place that stays",
+            remedy="name a folder or a server",
         )
     scheme, separator, _ = remote.partition("://")
     if not separator or scheme.lower() in FolderRemote.schemes:

@@ -59,6 +59,8 @@ def wrap(text: str, width: int | None) -> list[str]:
 
 
 def _command_lines(text: CommandText, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
     try:
         words = [shlex.quote(word) for word in shlex.split(text)]
     except ValueError:  # a file told it, and it is no command line
@@ -189,5 +191,9 @@ def definitions(rows: Sequence[tuple[str, str]], width: int, *, term: int) -> li
     """
     widest = max((len(name) for name, _ in rows if len(name) <= term), default=0)
     widths = (widest, max(width - widest - 4, LEAST_WIDTH))
-    lines = (line for row in rows for line in _row(row, widths, 2, width - 2))
+    lines: list[str] = []
+    for name, text in rows:
+        beside = name if len(name) <= widest else ""
+        lines += [] if beside else wrap(name, width - 2)
+        lines += _row((beside, text), widths, 2, width - 2)
     return ["  " + line if line else "" for line in lines]

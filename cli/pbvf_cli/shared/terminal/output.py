@@ -46,12 +46,13 @@ def note_line(text: str) -> None:
     """
     if _live:
         with contextlib.suppress(OSError):
-            _live[-1].print(_folded(text), markup=False, highlight=False, soft_wrap=True)
+            _live[-1].print(folded(text), markup=False, highlight=False, soft_wrap=True)
     else:
-        say(_folded(text))
+        say(folded(text))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """Return a line for stderr, folded between words where that is a terminal."""
     width = layout.terminal_width(sys.stderr) if is_terminal(sys.stderr) else None
     return "\n".join(layout.wrap(text, width))
 
@@ -204,7 +205,7 @@ class Sink:
         if self._held is None:
             note_line(one_line(text))
         else:
-            self._held += "\n" + _folded(one_line(text))
+            self._held += "\n" + folded(one_line(text))
 
     def settings(self, title: str, settings: Sequence[Setting]) -> None:
         """Show the settings, and where each comes from, when work begins."""

@@ -1,12 +1,16 @@
-"""Policies in words."""
+"""Policies and environments in words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pbvf_offline.errors import shorten
+
 if TYPE_CHECKING:
+    from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.policies.spec import PolicySpec
 
+_LONGEST = 300  # characters of arguments; the rest is for --json
 ROWS_SHOWN = 20
 """Lines of a table of policies that people read; the rest is for ``--json``."""
 
@@ -17,6 +21,16 @@ def kind_text(spec: PolicySpec) -> str:
 
     noise = "stochastic" if spec.stochastic else "deterministic"
     return f"{noise}, {spec.sizes}, {FAMILIES.summary(spec.family)}"
+
+
+def environment_rows(environment: EnvReference | None) -> list[tuple[str, str]]:
+    """Return rows of an environment and, where it has some, of its arguments and wrappers."""
+    if environment is None:
+        return [("env", "not named")]
+    rows = [("env", environment.name)]
+    if environment.arguments:
+        rows.append(("env arguments", shorten(environment.arguments, _LONGEST)))
+    return rows
 
 
 def actions_text(spec: PolicySpec) -> str:
