@@ -138,7 +138,8 @@ class Critic(torch.nn.Module, ABC):
             data: The dataset.
             normaliser: The critic's normaliser: thetas are re-expressed in it and
                 observations are shown in it.
-            held_out: (P,) policies whose values must not be learned from. Statistics of
+            held_out: (P,) policies whose values must not be learned from: their entries are
+                left out of ``entry``, and nothing else depends on it. Statistics of
                 observations and parameters are those of all policies.
             device: Where the tensors go.
         """
@@ -147,10 +148,14 @@ class Critic(torch.nn.Module, ABC):
     def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean loss of the entries ``index`` (B,) of a training set.
 
+        So that several critics can be fitted at once, a loss takes a member axis in front of
+        everything, and returns the mean of each member (M,): reduce over the last axis, and
+        count axes from the back. See :mod:`pbvf_offline.critics.stacked`.
+
         Args:
             batch: The training set.
-            index: (B,) int64 steps or episodes.
-            noise: (B, *shape) standard normal numbers, of the shape that
+            index: (B,) or (M, B) int64 steps or episodes.
+            noise: (B, *shape) or (M, B, *shape) standard normal numbers, of the shape that
                 :meth:`noise_shape` says.
         """
 
@@ -282,7 +287,8 @@ class TrainingSet:
         sample: (N, act_dim) float32 pre-squash samples of stochastic policies, or (N,) int64
             choices counted from 0.
         augmentation: Draws other parameters in the place of those that acted, when wanted.
-        bounds: Smallest and largest bootstrapped value that the data allow, when wanted.
+        bounds: Smallest and largest bootstrapped value that the data allow, when wanted:
+            numbers, or of several critics with bounds of their own tensors (M, 1).
     """
 
     entry: Tensor
@@ -296,14 +302,15 @@ class TrainingSet:
     action: Tensor | None = None
     sample: Tensor | None = None
     augmentation: ThetaDraw | None = None
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[Any, Any] | None = None
 
     def thetas(self, index: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the parameters (B, D) of the entries ``index``, drawn anew where wanted."""
+        """Return the parameters (…, D) of the entries ``index`` (…), drawn anew where wanted."""
         rows = self.policy[index]
         if self.augmentation is None or noise is None:
             return self.theta[rows]
-        return self.augmentation.draw(self.theta, rows, noise)
+        flat = noise.reshape(-1, *self.augmentation.noise_shape)
+        return self.augmentation.draw(self.theta, rows.reshape(-1), flat).reshape(*rows.shape, -1)
 
     def bootstrap(self, index: Tensor, ahead: Tensor) -> Tensor:
         """Return the targets (B,): ``value + discount * V(boot state)``, the latter bounded.

@@ -3,6 +3,9 @@
 The first layer is affine, so its theta part and its state part can be computed apart
 and added: once a theta instead of once a (state, theta) pair. Weights are drawn as
 PyTorch's ``nn.Linear`` draws them for the concatenated input.
+
+Networks of one shape can be stacked into one (:mod:`pbvf_offline.critics.stacked`): inputs are
+then (M, B, width), and weights and biases have a member axis too.
 """
 
 from __future__ import annotations
@@ -56,14 +59,15 @@ class SplitMLP(nn.Module):
     def part(self, name: str, x: Tensor) -> Tensor:
         """Return what one part (…, width) adds to the first layer (…, hidden[0]), sans bias."""
         weight: Tensor = self.first[name]
-        return x @ weight.t()
+        return x @ weight.t() if weight.dim() == 2 else torch.bmm(x, weight)
 
     def head(self, first: Tensor) -> Tensor:
         """Return the output (…) from the first layer's summed parts (…, hidden[0])."""
         x = self._activation(first + self.first_bias)
         last = len(self.weights) - 1
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = nn.functional.linear(x, weight, bias)
+            stacked = weight.dim() == 3
+            x = torch.baddbmm(bias, x, weight) if stacked else nn.functional.linear(x, weight, bias)
             if k < last:
                 x = self._activation(x)
         return torch.squeeze(x, -1)

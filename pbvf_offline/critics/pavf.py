@@ -55,7 +55,7 @@ class PAVF(PSVF):
         self, first: Tensor, theta: Tensor, states: Tensor, noise: Tensor | None = None
     ) -> Tensor:
         """Return Q(s, pi_theta(s), theta) as (B,)."""
-        out = network_output(self.config.spec, theta, states.unsqueeze(1)).squeeze(1)
+        out = network_output(self.config.spec, theta, states.unsqueeze(-2)).squeeze(-2)
         return self.of_outputs(first, theta, out, noise)
 
     def of_outputs(

@@ -41,7 +41,7 @@ class PSSVF(Critic):
         """Return the mean of ``[r - V(theta)]^2`` (Algorithm 1)."""
         network = self.network
         value = network.head(self.theta_part(batch.thetas(index, noise)))
-        return (batch.value[index] - value).square().mean()
+        return (batch.value[index] - value).square().mean(dim=-1)
 
     def state_part(self, states: Tensor) -> Tensor:
         """States add nothing."""

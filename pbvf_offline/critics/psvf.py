@@ -81,7 +81,7 @@ class PSVF(Critic):
             states = batch.next_states(index)
             ahead = self.paired_from(part + network.part("obs", states), theta, states, noise)
             target = batch.bootstrap(index, ahead)
-        return (value - target).square().mean()
+        return (value - target).square().mean(dim=-1)
 
     def values(self, theta: Tensor, states: Tensor, state_part: Tensor) -> Tensor:
         """Return V(s, theta) as (K, S)."""

@@ -12,7 +12,7 @@ from pbvf_offline.critics import Critic
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
-from pbvf_offline.fit.loop import Fit
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.io.tensor_file import Tensors, array_of
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, policy_returns

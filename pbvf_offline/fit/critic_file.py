@@ -18,9 +18,10 @@ from pbvf_offline.critics.views import view_width
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_context import CriticContext, stored_context
-from pbvf_offline.fit.loop import Fit, held_out_policies
+from pbvf_offline.fit.loop import held_out_policies
 from pbvf_offline.fit.rounds import ImaginedFit
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.fit.validation import validate
 from pbvf_offline.fit.weights import fit_tensors, stored_fit
 from pbvf_offline.io.durable import write_file

@@ -1,4 +1,4 @@
-"""Fit a critic to a dataset: one loop for every kind, resumable at any update.
+"""Fit a critic to a dataset, or several at once: one loop for all, resumable at any update.
 
 Which entries update u draws is a pure function of the seed and u, and the file holds
 the optimiser's state, so a fit that was interrupted or extended ends with the bytes of
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.critics import Critic, CriticConfig, TrainingSet, make_critic
+from pbvf_offline.critics import CriticConfig, TrainingSet, make_critic
 from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.augment import AUGMENTATIONS
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import Fit, Group, check_weights, make_optimiser
 from pbvf_offline.fit.validation import split_policies
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.rollout.episodes import Trajectories
@@ -29,46 +28,6 @@ from pbvf_offline.rollout.targets import chosen_rewards, value_bounds
 from pbvf_offline.seeding import Stream, generator
 
 _BLOCK = 256  # updates whose batches are drawn together
-RECORD_EVERY = 100
-
-
-@dataclass
-class Fit:
-    """A critic in training.
-
-    Attributes:
-        settings: What decides the fit.
-        online: The network that takes the gradient steps.
-        averaged: The running average of its weights, when wanted.
-        normaliser: The critic's normaliser.
-        optimiser: Adam over the critic's weights.
-        updates: Gradient steps done.
-        record: ``(update, mean loss of the updates since the one before)``.
-        pending: Losses since the last entry of the record.
-        whole: False while an update is under way, when nothing may be saved.
-    """
-
-    settings: FitSettings
-    online: Critic
-    averaged: Critic | None
-    normaliser: Normaliser
-    optimiser: torch.optim.Adam
-    updates: int = 0
-    record: list[tuple[int, float]] = field(default_factory=list)
-    pending: list[float] = field(default_factory=list)
-    whole: bool = True
-
-    @property
-    def critic(self) -> Critic:
-        """What the fit has come to: the averaged network, else the one that learns."""
-        return self.online if self.averaged is None else self.averaged
-
-    @property
-    def loss(self) -> float | None:
-        """Mean loss of the last recorded stretch."""
-        if self.record:
-            return self.record[-1][1]
-        return float(np.mean(self.pending)) if self.pending else None
 
 
 def shared_normaliser(data: Trajectories) -> Normaliser:
@@ -118,32 +77,38 @@ def start_fit(data: Trajectories, settings: FitSettings, device: torch.device) -
     return Fit(settings, critic, averaged, normaliser, make_optimiser(critic, settings.lr))
 
 
-def make_optimiser(critic: Critic, lr: float) -> torch.optim.Adam:
-    """Return Adam over a critic's weights; fused, which is the fastest on CPU and CUDA."""
-    return torch.optim.Adam(critic.parameters(), lr=lr, fused=True)
-
-
 def held_out_policies(data: Trajectories, settings: FitSettings) -> NDArray[np.bool_]:
     """Return the (P,) mask of policies kept from the fit for validation."""
     return split_policies(len(data.policies), settings.validation, settings.seed)
 
 
-def training_set(fit: Fit, data: Trajectories, device: torch.device) -> TrainingSet:
+def training_set(
+    fit: Fit, data: Trajectories, device: torch.device, like: TrainingSet | None = None
+) -> TrainingSet:
     """Return the tensors that the fit learns from.
+
+    Args:
+        fit: The fit.
+        data: The dataset.
+        device: Where the tensors go.
+        like: The set of a fit that differs in its seed alone, whose tensors are shared.
 
     Raises:
         IncompatibleError: Nothing is left to learn from.
         DivergedError: The rewards are beyond single precision.
     """
     settings = fit.settings
-    prepared = fit.critic.training_set(
-        data, fit.normaliser, held_out_policies(data, settings), device
-    )
+    held_out = held_out_policies(data, settings)
+    if like is not None and not held_out.any():
+        return like
+    prepared = fit.critic.training_set(data, fit.normaliser, held_out, device)
+    if like is not None:
+        prepared = dataclasses.replace(like, entry=prepared.entry)
     if len(prepared) == 0:
         raise IncompatibleError("there is nothing to learn from", remedy="hold out fewer policies")
     if settings.bound_values:
         rewards = chosen_rewards(data, fit.critic.config.reward)
-        bounds = value_bounds(data, rewards, settings.gamma, held_out_policies(data, settings))
+        bounds = value_bounds(data, rewards, settings.gamma, held_out)
         largest = 0.0 if bounds is None else max(map(abs, bounds))
         if largest > torch.finfo(torch.float32).max:
             raise DivergedError(
@@ -151,7 +116,7 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
                 remedy="scale the rewards, or use --no-bound-values",
             )
         prepared = dataclasses.replace(prepared, bounds=bounds)
-    if settings.relabel > 0:
+    if settings.relabel > 0 and like is None:
         draw = AUGMENTATIONS[settings.augment](
             data, prepared.theta.cpu().numpy(), fit.normaliser, settings.relabel, device
         )
@@ -162,17 +127,6 @@ def training_set(fit: Fit, data: Trajectories, device: torch.device) -> Training
                 remedy="use --relabel 0",
             )
     return prepared
-
-
-def _average(averaged: Critic, online: Critic, decay: float, updates: int) -> None:
-    """Move averaged weights towards the online ones.
-
-    By ``max(1 - decay, 1 / (updates + 1))``: a plain mean at first, exponential later. The
-    rule does not know how many updates will follow, so a fit can be extended.
-    """
-    weight = max(1.0 - decay, 1.0 / (updates + 1))
-    with torch.no_grad():
-        torch._foreach_lerp_(list(averaged.parameters()), list(online.parameters()), weight)
 
 
 def batch_indices(
@@ -232,63 +186,102 @@ def advance(
         DivergedError: The loss or a weight is NaN or infinite; the fit stands at the
             update before.
     """
-    critic, entry = fit.online, prepared.entry
-    everything = bool((entry == torch.arange(len(prepared), device=entry.device)).all())
-    shape = critic.noise_shape(prepared)
-    for drawn, numbers in batch_indices(fit.settings, len(prepared), fit.updates, until, shape):
-        index: Tensor = torch.from_numpy(drawn).to(entry.device)
-        noise = None if numbers is None else torch.from_numpy(numbers).to(entry.device)
-        gradient_step(fit, prepared, index if everything else entry[index], noise)
+
+    def after(group: Group) -> None:
         if after_update is not None:
-            after_update(fit)
-    check_weights(fit)
+            after_update(group.fits[0])
+
+    for error in advance_several([fit], [prepared], until, after_update=after).values():
+        raise error
 
 
-def gradient_step(
-    fit: Fit, prepared: TrainingSet, index: Tensor, noise: Tensor | None = None
-) -> None:
-    """Take one gradient step on the entries ``index`` (B,) of a training set.
+def advance_several(
+    fits: Sequence[Fit],
+    prepared: Sequence[TrainingSet],
+    until: int,
+    *,
+    after_update: Callable[[Group], None],
+) -> dict[int, DivergedError]:
+    """Take gradient steps with several fits at once, up to update ``until``.
 
-    Raises:
-        DivergedError: The loss is NaN or infinite; the fit is unchanged.
-    """
-    descend(fit, fit.online.loss(prepared, index, noise))
+    Each makes the updates that it would make alone. Those that are behind catch up first.
 
+    Args:
+        fits: Fits that differ in their seeds alone, changed in place.
+        prepared: Their training sets, which share their tensors.
+        until: Number of updates wanted in all; a fit that has more is left alone.
+        after_update: Called after every update with the fits that took it, whose weights are up
+            to date after :meth:`Group.settle`. What it raises stops the loop between two whole
+            updates, with all weights up to date.
 
-def descend(fit: Fit, loss: Tensor) -> None:
-    """Take one gradient step down a loss of the online critic.
-
-    Raises:
-        DivergedError: The loss is NaN or infinite; the fit is unchanged.
-    """
-    value = loss.item()
-    if not math.isfinite(value):
-        raise DivergedError(
-            f"the loss is {value} at update {fit.updates + 1}",
-            remedy="lower --lr (online: --lr-critic); the last good file was kept",
-        )
-    fit.optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    fit.whole = False
-    fit.optimiser.step()
-    fit.updates += 1
-    if fit.averaged is not None:
-        _average(fit.averaged, fit.online, fit.settings.average, fit.updates)
-    fit.pending.append(value)
-    if fit.updates % RECORD_EVERY == 0:
-        fit.record.append((fit.updates, float(np.mean(fit.pending))))
-        fit.pending.clear()
-    fit.whole = True
-
-
-def check_weights(fit: Fit) -> None:
-    """Check that a critic is still finite.
+    Returns:
+        By its place, why a fit was given up: its loss or a weight was NaN or infinite. It stands
+        at the update before; the others went on without it.
 
     Raises:
-        DivergedError: A weight is NaN or infinite.
+        IncompatibleError: Such critics can only be fitted one at a time.
     """
-    if not all(bool(torch.isfinite(p).all()) for p in fit.online.parameters()):
-        raise DivergedError(
-            f"the critic's weights are not finite after update {fit.updates}",
-            remedy="lower --lr (online: --lr-critic); the last good file was kept",
-        )
+    wrong: dict[int, DivergedError] = {}
+    while True:
+        going = [k for k, fit in enumerate(fits) if k not in wrong and fit.updates < until]
+        if not going:
+            return wrong
+        steps = sorted({fits[k].updates for k in going} | {until})
+        now = [k for k in going if fits[k].updates == steps[0]]
+        here, sets = [fits[k] for k in now], [prepared[k] for k in now]
+        found = _advance_group(here, sets, steps[1], after_update)
+        wrong |= {now[place]: error for place, error in found.items()}
+
+
+def _advance_group(
+    fits: Sequence[Fit],
+    prepared: Sequence[TrainingSet],
+    until: int,
+    after_update: Callable[[Group], None],
+) -> dict[int, DivergedError]:
+    """Take gradient steps with fits that stand at the same update, until one of them diverges."""
+    group, batch = Group(fits), _shared(prepared)
+    shape = group.online.noise_shape(batch)
+    device = batch.entry.device
+    rows = [
+        None if bool((part.entry == torch.arange(len(part), device=device)).all()) else part.entry
+        for part in prepared
+    ]
+    draws = (
+        batch_indices(fit.settings, len(part), fit.updates, until, shape)
+        for fit, part in zip(fits, prepared, strict=True)
+    )
+    try:
+        for drawn in zip(*draws, strict=True):
+            places = [torch.from_numpy(index).to(device) for index, _ in drawn]
+            index = _one_or_stacked(
+                [at if row is None else row[at] for row, at in zip(rows, places, strict=True)]
+            )
+            numbers = [torch.from_numpy(noise) for _, noise in drawn if noise is not None]
+            noise = _one_or_stacked(numbers).to(device) if numbers else None
+            if wrong := group.descend(group.online.loss(batch, index, noise)):
+                return wrong
+            after_update(group)
+    finally:
+        group.settle()
+    broken: dict[int, DivergedError] = {}
+    for place, fit in enumerate(fits):
+        try:
+            check_weights(fit)
+        except DivergedError as error:
+            broken[place] = error
+    return broken
+
+
+def _one_or_stacked(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def _shared(prepared: Sequence[TrainingSet]) -> TrainingSet:
+    """Return the one set that losses of several fits are taken of."""
+    first = prepared[0]
+    bounds = [part.bounds for part in prepared if part.bounds is not None]
+    if len(set(bounds)) < 2:
+        return first
+    columns = torch.tensor(bounds, dtype=torch.float32, device=first.entry.device).unsqueeze(-1)
+    return dataclasses.replace(first, bounds=(columns[:, 0], columns[:, 1]))

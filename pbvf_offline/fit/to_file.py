@@ -23,8 +23,9 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.fit.critic_context import CriticContext, make_context
 from pbvf_offline.fit.critic_file import KIND, CriticFile, finished_file, load_critic
-from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
+from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import partial_path, writing
 from pbvf_offline.io.work_folder import START_ANEW, refuse_difference

@@ -10,12 +10,10 @@ import torch
 
 from pbvf_offline.critics import Critic
 from pbvf_offline.errors import DamagedError
-from pbvf_offline.fit.loop import Fit, make_optimiser
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import MOMENTS, Fit, make_optimiser
 from pbvf_offline.io.tensor_file import Tensors, array_of
 from pbvf_offline.policies.normaliser import Normaliser
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def fit_tensors(fit: Fit) -> Tensors:
@@ -28,7 +26,7 @@ def fit_tensors(fit: Fit) -> Tensors:
             tensors[f"online/{name}"] = parameter.detach().cpu().numpy()
         state = fit.optimiser.state.get(parameter)
         if state:
-            for key in _MOMENTS:
+            for key in MOMENTS:
                 tensors[f"{key}/{name}"] = state[key].cpu().numpy()
     return tensors
 
@@ -65,7 +63,7 @@ def stored_fit(
     optimiser = make_optimiser(online, settings.lr)
     if updates > 0:
         for name, parameter in online.named_parameters():
-            moments = {key: torch.empty_like(parameter) for key in _MOMENTS}
+            moments = {key: torch.empty_like(parameter) for key in MOMENTS}
             _load(((f"{key}/{name}", value) for key, value in moments.items()), tensors, where)
             if bool((moments["exp_avg_sq"] < 0).any()):
                 raise DamagedError(f"exp_avg_sq/{name} is out of range", where=where)

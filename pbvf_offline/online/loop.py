@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.envs.make import Env
 from pbvf_offline.errors import DivergedError, UsageError
-from pbvf_offline.fit.loop import check_weights, gradient_step
+from pbvf_offline.fit.steps import check_weights, gradient_step
 from pbvf_offline.online.per_step import PerStepSchedule
 from pbvf_offline.online.replay import Steps
 from pbvf_offline.online.settings import OnlineSettings

@@ -10,7 +10,7 @@ import torch
 
 from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.errors import UsageError
-from pbvf_offline.fit.loop import Fit, make_optimiser
+from pbvf_offline.fit.steps import Fit, make_optimiser
 from pbvf_offline.online.replay import Replay
 from pbvf_offline.online.settings import OnlineSettings, check_base
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics

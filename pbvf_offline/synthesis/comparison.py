@@ -21,9 +21,10 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.critic_context import make_context
 from pbvf_offline.fit.critic_file import CriticFile
-from pbvf_offline.fit.loop import Fit, advance, start_fit, training_set
+from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.rounds import Comparison, RoundSettings
 from pbvf_offline.fit.settings import FitSettings, fit_defaults
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.models.members import cautious_values
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories

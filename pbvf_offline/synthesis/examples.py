@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from pbvf_offline.critics import TrainingSet
 from pbvf_offline.critics.base import joined
 from pbvf_offline.critics.kinds import CRITICS
-from pbvf_offline.fit.loop import Fit, training_set
+from pbvf_offline.fit.loop import training_set
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import Imagined
 from pbvf_offline.models.trajectories import imagined_trajectories

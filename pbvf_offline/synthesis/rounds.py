@@ -24,9 +24,10 @@ from pbvf_offline.critics import CRITICS, Critic
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.fit.critic_context import CriticContext, make_context
 from pbvf_offline.fit.critic_file import CriticFile
-from pbvf_offline.fit.loop import Fit, descend, start_fit
+from pbvf_offline.fit.loop import start_fit
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import Fit, descend
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import refuse_other_policies
 from pbvf_offline.policies.policy import init_theta

@@ -14,8 +14,8 @@ from pbvf_offline.envs.make import registered_limit
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, PbvfError
 from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
-from pbvf_offline.fit.loop import Fit
 from pbvf_offline.fit.rounds import Round, RoundSettings
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.models.model_file import ModelFile

@@ -22,7 +22,8 @@ from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.base import joined
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.fit.loop import advance, gradient_step, start_fit, training_set
+from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.fit.steps import gradient_step
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings

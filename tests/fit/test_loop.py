@@ -11,7 +11,6 @@ import torch
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
 from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.loop import (
-    Fit,
     advance,
     batch_indices,
     held_out_policies,
@@ -20,6 +19,7 @@ from pbvf_offline.fit.loop import (
     training_set,
 )
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import Fit
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
