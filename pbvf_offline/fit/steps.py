@@ -109,7 +109,7 @@ class Group:
 
     def settle(self) -> None:
         """Give the fits the weights and Adam's moments that the stacked network has come to."""
-        if len(self.fits) == 1 or not self._whole:
+        if self.fits[0].whole or not self._whole:
             return
         with torch.no_grad():
             for weight, own in _beside(self.online, [fit.online for fit in self.fits]):

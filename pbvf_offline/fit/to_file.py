@@ -1,4 +1,4 @@
-"""Fitting into a file: continue, extend, snapshot; finished work is never overwritten."""
+"""Fitting into files: continue, extend, snapshot; finished work is never overwritten."""
 
 from __future__ import annotations
 
@@ -9,29 +9,39 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from pbvf_offline.critics import TrainingSet
-from pbvf_offline.curve import LossEvents, OnEvent
+from pbvf_offline.curve import OnEvent
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import (
-    ConflictError,
-    DamagedError,
-    DivergedError,
-    PbvfError,
-    UsageError,
-)
-from pbvf_offline.fit.critic_context import CriticContext, make_context
-from pbvf_offline.fit.critic_file import KIND, CriticFile, finished_file, load_critic
-from pbvf_offline.fit.loop import advance, start_fit, training_set
+from pbvf_offline.errors import DivergedError, PbvfError, UsageError
+from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
+from pbvf_offline.fit.loop import advance_several, training_set
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.fit.steps import Fit
+from pbvf_offline.fit.steps import Group
+from pbvf_offline.fit.work import Begun, FitPlace, Work, snapshot_path
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import partial_path, writing
-from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.rollout.episodes import Trajectories
 
 CHECKPOINT_SECONDS = 20.0
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """One of several fits to the same data.
+
+    Attributes:
+        settings: What decides the fit.
+        out: The critic file.
+        on_event: Takes the events of its curve, as of :func:`fit_to_file`.
+    """
+
+    settings: FitSettings
+    out: Path
+    on_event: OnEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -53,9 +63,9 @@ class FitResult:
     already_complete: bool
 
 
-def snapshot_path(out: Path, update: int) -> Path:
-    """Return where the snapshot of an update goes: ``NAME-000500.safetensors``."""
-    return out.with_name(f"{out.stem}-{update:06d}{out.suffix}")
+def seed_path(out: Path, seed: int) -> Path:
+    """Return where the critic of one of several seeds goes: ``NAME-seed-3.safetensors``."""
+    return out.with_name(f"{out.stem}-seed-{seed}{out.suffix}")
 
 
 def stored_seed(out: Path) -> int | None:
@@ -77,7 +87,7 @@ def fit_to_file(
     dataset: str,
     overwrite: bool = False,
     device: torch.device | None = None,
-    progress: Callable[[int, int, float], None] | None = None,
+    progress: Progress | None = None,
     on_event: OnEvent | None = None,
 ) -> FitResult:
     """Fit a critic and write it to ``out``.
@@ -110,6 +120,59 @@ def fit_to_file(
         ResourceError: The disk or a permission refuses; finished files and the last
             checkpoint are kept.
     """
+    (result,) = fit_several_to_files(
+        data,
+        [FitJob(settings, out, on_event)],
+        updates=updates,
+        snapshots=snapshots,
+        environment=environment,
+        dataset=dataset,
+        overwrite=overwrite,
+        device=device,
+        progress=progress,
+    )
+    return result
+
+
+def fit_several_to_files(
+    data: Trajectories,
+    jobs: Sequence[FitJob],
+    *,
+    updates: int,
+    snapshots: Sequence[int] = (),
+    environment: EnvReference | None,
+    dataset: str,
+    overwrite: bool = False,
+    device: torch.device | None = None,
+    progress: Progress | None = None,
+) -> list[FitResult]:
+    """Fit critics that differ in their seeds alone, all at once, each to its file.
+
+    Each file is the one that :func:`fit_to_file` writes, but for last digits: sums of several
+    are added up in another order. What is said there holds for each. Fits that are behind catch
+    up first, and finished ones stay as they are.
+
+    Args:
+        data: The dataset.
+        jobs: The fits.
+        updates: Gradient steps of each in all.
+        snapshots: As of :func:`fit_to_file`, of each.
+        environment: The dataset's environment.
+        dataset: The dataset's digest.
+        overwrite: As of :func:`fit_to_file`.
+        device: Where to compute; the CPU when None.
+        progress: Called with the updates of those that are furthest behind, the updates wanted
+            and the mean of their last losses.
+
+    Raises:
+        UsageError: A number is out of range, or the fits differ in other settings than seeds.
+        IncompatibleError: Critics of this kind can only be fitted one at a time.
+        ConflictError: One of the files exists with other settings, or another process writes
+            it; nothing was done.
+        DivergedError: A loss became NaN or infinite. All other fits were finished before; the
+            message is of the first that failed, and names its seed where there are several.
+        ResourceError: As of :func:`fit_to_file`.
+    """
     if updates < 1:
         raise UsageError(
             f"{updates} updates were asked for, and at least 1 is needed", where="--updates"
@@ -117,206 +180,129 @@ def fit_to_file(
     wanted = sorted(set(snapshots))
     if wanted and not 1 <= wanted[0] <= wanted[-1] <= updates:
         raise UsageError(f"snapshots {wanted} are not in 1 … {updates}", where="--snapshots")
-    there = _There(out, settings, dataset, device or torch.device("cpu"))
-    files = [snapshot_path(out, update) for update in wanted]
-    losses = LossEvents(on_event)
-    with writing(out, *files, kind=KIND, overwrite=overwrite) as refusal:
-        replacing = overwrite or there.is_replacement()
-        done = None if replacing else there.finished(updates)
-        missing = [
-            update
-            for update in wanted
-            if overwrite or not there.has_snapshot(update, replacing=replacing)
-        ]
-        if done is not None and done.fit.updates == updates and not missing:
-            if refusal is None:
-                with contextlib.suppress(ConflictError):  # not of this fit: it stays
-                    there.unfinished()
-                    remove_file(there.partial)
-                _report_end(done, losses, on_event)
-            return FitResult(done, 0.0, 0, files, already_complete=True)
-        if refusal is not None:
-            raise refusal
-        if overwrite:
-            remove_file(there.partial)
-        # A snapshot that was passed already: the way to it is gone over again.
-        found = there.furthest(done, most=min([*missing, updates]))
-        fit, context = _begin(data, settings, environment, there, found)
-        started, first = time.perf_counter(), fit.updates
-        keeper = _Keeper(there.partial, context, updates, progress, losses)
-        prepared = training_set(fit, data, there.device)
-        result = _advance(fit, data, prepared, out, keeper, missing)
-        seconds = time.perf_counter() - started
-        remove_file(there.partial)
-        _report_end(result, losses, on_event)
-    return FitResult(result, seconds, fit.updates - first, files, already_complete=False)
+    _check_jobs(jobs)
+    device = device or torch.device("cpu")
+    with contextlib.ExitStack() as locks:
+        works = []
+        for job in jobs:
+            place = FitPlace(job.out, job.settings, dataset, device)
+            files = [snapshot_path(job.out, update) for update in wanted]
+            refusal = locks.enter_context(writing(job.out, *files, kind=KIND, overwrite=overwrite))
+            works.append(Work.found(place, job.on_event, refusal, updates, wanted, overwrite))
+        for work in works:
+            if work.refusal is not None and not work.complete:
+                raise work.refusal
+        for work in works:
+            if work.complete:
+                work.settle()
+            elif overwrite:
+                remove_file(work.place.partial)
+        left = [work for work in works if not work.complete]
+        if left:
+            _fit(data, left, updates, environment, device, progress)
+    return _results(works)
 
 
-def _report_end(file: CriticFile, losses: LossEvents, on_event: OnEvent | None) -> None:
-    """Report what the file of a finished fit holds and was not reported yet."""
-    losses(file.fit, finished=True)
-    if on_event is not None and file.validation is not None:
-        numbers = {k: v for k, v in file.validation.items() if not isinstance(v, list)}
-        on_event("validation", file.fit.updates, numbers)
+def _check_jobs(jobs: Sequence[FitJob]) -> None:
+    alike = {dataclasses.replace(job.settings, seed=0) for job in jobs}
+    if len(alike) != 1 or len({job.out for job in jobs}) != len(jobs):
+        raise UsageError("fits at once must differ in their seeds and files, and in nothing else")
 
 
-def _begin(
+def _fit(
     data: Trajectories,
-    settings: FitSettings,
+    works: Sequence[Work],
+    updates: int,
     environment: EnvReference | None,
-    there: _There,
-    found: CriticFile | None,
-) -> tuple[Fit, CriticContext]:
-    if found is not None:
-        return found.fit, found.context
-    fit = start_fit(data, settings, there.device)
-    return fit, make_context(data, fit, environment=environment, dataset=there.dataset)
+    device: torch.device,
+    progress: Progress | None,
+) -> None:
+    """Make the updates that are left of several fits, and write the critics and the snapshots."""
+    begun = [work.begin(data, environment) for work in works]
+    started, first = time.perf_counter(), [each.fit.updates for each in begun]
+    prepared: list[TrainingSet] = []
+    for each in begun:
+        prepared.append(training_set(each.fit, data, device, prepared[0] if prepared else None))
+    try:
+        _advance(begun, data, prepared, _Keeper(begun, updates, progress))
+    except PbvfError:  # a full disk: what still finds room is kept, and this is the news
+        for each in begun:
+            with contextlib.suppress(PbvfError):
+                each.keep()
+        raise
+    except BaseException:  # Ctrl-C, SIGTERM: every whole update is kept
+        for each in begun:
+            each.keep()
+        raise
+    seconds = time.perf_counter() - started
+    for each, before in zip(begun, first, strict=True):
+        work = each.work
+        work.now, work.seconds = each.fit.updates - before, seconds
+        if work.done is not None and work.error is None:
+            remove_file(work.place.partial)
+            work.report_end(work.done)
 
 
 def _advance(
-    fit: Fit,
+    begun: Sequence[Begun],
     data: Trajectories,
-    prepared: TrainingSet,
-    out: Path,
+    prepared: Sequence[TrainingSet],
     keeper: _Keeper,
-    snapshots: Sequence[int],
-) -> CriticFile:
-    """Make the updates that are left, and write the critic and the snapshots."""
-    try:
-        for stop in sorted({*snapshots, keeper.total}):
-            advance(fit, prepared, stop, after_update=keeper)
-            if stop in snapshots:
-                finished_file(fit, data, keeper.context).save(snapshot_path(out, stop))
-        result = finished_file(fit, data, keeper.context)
-        result.save(out)
-    except DivergedError:
-        raise
-    except PbvfError:  # a full disk: what still finds room is kept, and this is the news
-        with contextlib.suppress(PbvfError):
-            keeper.keep(fit)
-        raise
-    except BaseException:
-        if fit.whole:  # Ctrl-C, SIGTERM: every whole update is kept
-            keeper.keep(fit)
-        raise
-    return result
+) -> None:
+    """Take all gradient steps, with a stop at each snapshot; those that diverge stay behind."""
+    stops = {stop for each in begun for stop in each.work.missing}
+    for stop in sorted({*stops, keeper.total}):
+        going = [k for k, each in enumerate(begun) if each.work.error is None]
+        fits, sets = [begun[k].fit for k in going], [prepared[k] for k in going]
+        wrong = advance_several(fits, sets, stop, after_update=keeper)
+        for place, k in enumerate(going):
+            work = begun[k].work
+            work.error = wrong.get(place)
+            if work.error is None and stop in work.missing:
+                begun[k].save(snapshot_path(work.place.out, stop), data)
+    for each in begun:
+        if each.work.error is None:
+            each.work.done = each.save(each.work.place.out, data)
 
 
-@dataclass(frozen=True)
-class _There:
-    """The files of one fit as they are found."""
+def _results(works: Sequence[Work]) -> list[FitResult]:
+    """Return what the fits came to.
 
-    out: Path
-    settings: FitSettings
-    dataset: str
-    device: torch.device
-
-    @property
-    def partial(self) -> Path:
-        return partial_path(self.out)
-
-    def _load(self, path: Path) -> CriticFile:
-        """Load a file of this very fit.
-
-        Raises:
-            ConflictError: It was made with other settings or from other data.
-            PbvfError: It cannot be loaded.
-        """
-        file = load_critic(path, self.device)
-        model = None if file.imagined is None else file.imagined.model
-        theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset, "model": model}
-        ours = {**self.settings.to_dict(), "dataset": self.dataset, "model": None}
-        refuse_difference(theirs, ours, path)
-        return file
-
-    def finished(self, updates: int) -> CriticFile | None:
-        """Return the finished fit, if there is one.
-
-        Raises:
-            ConflictError: It was made otherwise, or has more updates than asked for.
-        """
-        if not self.out.exists():
-            return None
-        file = self._load(self.out)
-        if file.fit.updates > updates:
-            raise ConflictError(
-                f"exists with {file.fit.updates} updates, {updates} were asked for",
-                where=self.out,
-                remedy=START_ANEW,
-            )
-        return file
-
-    def unfinished(self) -> CriticFile | None:
-        """Return what an interrupted fit left, if it is of use.
-
-        Raises:
-            ConflictError: It was made otherwise.
-        """
-        try:
-            return self._load(self.partial)
-        except ConflictError:
-            raise
-        except PbvfError:
-            return None  # none, or damaged: only ever our own leftovers
-
-    def is_replacement(self) -> bool:
-        """Return whether this fit was begun with ``overwrite`` and has yet to replace another."""
-        try:
-            if not self.out.exists() or self.unfinished() is None:
-                return False
-        except ConflictError:
-            return False
-        try:
-            self._load(self.out)
-        except ConflictError:
-            return True  # which only a fit with overwrite was let begin beside
-        except PbvfError:
-            pass
-        return False
-
-    def has_snapshot(self, update: int, *, replacing: bool) -> bool:
-        """Return whether the snapshot of an update of this very fit is there.
-
-        Raises:
-            ConflictError: One that was made with other settings is, and is not replaced.
-        """
-        path = snapshot_path(self.out, update)
-        try:
-            return path.exists() and self._load(path).fit.updates == update
-        except DamagedError:
-            return False
-        except ConflictError:
-            if not replacing:
-                raise
-            return False
-
-    def furthest(self, done: CriticFile | None, *, most: int) -> CriticFile | None:
-        """Return the finished or unfinished fit with the most updates up to ``most``."""
-        files = [file for file in (done, self.unfinished()) if file is not None]
-        usable = [file for file in files if file.fit.updates <= most]
-        return max(usable, key=lambda file: file.fit.updates, default=None)
+    Raises:
+        DivergedError: One of them was given up.
+    """
+    failed = [work for work in works if work.error is not None]
+    if failed and failed[0].error is not None:
+        error = failed[0].error
+        if len(works) == 1:
+            raise error
+        seed, many = failed[0].place.settings.seed, f"{len(failed)} of {len(works)} seeds failed"
+        rest = "" if len(failed) == len(works) else ", the others are finished"
+        raise DivergedError(f"seed {seed}: {error.what} ({many}{rest})", remedy=error.remedy)
+    return [
+        FitResult(work.done, work.seconds, work.now, work.files, already_complete=work.seconds == 0)
+        for work in works
+        if work.done is not None
+    ]
 
 
 @dataclass
 class _Keeper:
-    """Writes the unfinished fit every so often, reports progress and losses."""
+    """Writes the unfinished fits every so often, reports progress and losses."""
 
-    partial: Path
-    context: CriticContext
+    begun: Sequence[Begun]
     total: int
-    progress: Callable[[int, int, float], None] | None
-    losses: LossEvents
+    progress: Progress | None
     last: float = dataclasses.field(default_factory=time.monotonic)
 
-    def __call__(self, fit: Fit) -> None:
+    def __call__(self, group: Group) -> None:
         if self.progress is not None:
-            self.progress(
-                fit.updates, self.total, fit.pending[-1] if fit.pending else fit.record[-1][1]
-            )
-        self.losses(fit)
+            last = [fit.pending[-1] if fit.pending else fit.record[-1][1] for fit in group.fits]
+            self.progress(group.fits[0].updates, self.total, float(np.mean(last)))
+        for each in self.begun:
+            each.work.losses(each.fit)
         if time.monotonic() - self.last > CHECKPOINT_SECONDS:
-            self.keep(fit)
-
-    def keep(self, fit: Fit) -> None:
-        CriticFile(fit, self.context).save(self.partial)
-        self.last = time.monotonic()
+            group.settle()
+            for each in self.begun:
+                each.keep()
+            self.last = time.monotonic()

@@ -20,6 +20,7 @@ from torch import Tensor
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_file
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.base import joined
+from pbvf_offline.critics.stacked import stacked_critic
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import advance, start_fit, training_set
@@ -241,6 +242,25 @@ def test_the_loss_is_a_mean_over_entries(name: str, spec: str) -> None:
         ]
     )
     assert whole.item() == pytest.approx(singles.mean().item(), rel=1e-5)
+
+
+@every_view
+@every_case
+def test_several_at_once_have_the_losses_of_each(name: str, spec: str, fingerprint: int) -> None:
+    """Or one number, and are then fitted one at a time."""
+    data = make_data(SPECS[spec], policies=9)
+    settings = fit_settings(name, fingerprint=fingerprint, standardise=True)
+    fits = [start_fit(data, dataclasses.replace(settings, seed=seed), CPU) for seed in range(3)]
+    batch = training_set(fits[0], data, CPU)
+    index = torch.arange(12).reshape(3, 4) % len(batch)
+    shape = fits[0].online.noise_shape(batch)
+    noise = None if shape is None else torch.randn(3, 4, *shape)
+    losses = stacked_critic([fit.online for fit in fits]).loss(batch, index, noise)
+    if losses.shape == ():
+        pytest.skip("one at a time")
+    for k, fit in enumerate(fits):
+        own = fit.online.loss(batch, index[k], None if noise is None else noise[k])
+        assert losses[k].item() == pytest.approx(own.item(), rel=1e-5)
 
 
 @every_case

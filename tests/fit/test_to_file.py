@@ -16,13 +16,9 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.settings import FitSettings
-from pbvf_offline.fit.to_file import (
-    FitResult,
-    fit_to_file,
-    partial_path,
-    snapshot_path,
-    stored_seed,
-)
+from pbvf_offline.fit.to_file import FitResult, fit_to_file, stored_seed
+from pbvf_offline.fit.work import snapshot_path
+from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pbvf_cli.commands.parts import fit_imagined as imagined
+from pbvf_cli.commands.parts import fit_results as results
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.inputs.data import Data, open_data
+from pbvf_cli.shared.inputs.data import open_data
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import Critic, CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
-from pbvf_cli.shared.terminal.output import Sink, number, time_taken
+from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.fit.rounds import IMAGINED, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.setting_types import MAX_UPDATES
-
-if TYPE_CHECKING:
-    from pbvf_offline.fit.to_file import FitResult
 
 
 @command(
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     "pbvf fit-critic lab/swimmer-v0 --critic psvf --snapshots 500,1000 --out critic.safetensors",
     "pbvf fit-critic ./swimmer-v0 --critic pssvf --validation-policies 0.1 "
     "--out critic.safetensors",
+    "pbvf fit-critic lab/swimmer-v0 --critic psvf --seeds 0-4 --out critic.safetensors",
     "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors "
     "--out critic.safetensors",
     "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors --fingerprint 64 "
@@ -51,6 +52,14 @@ def fit_critic(
         ),
     ] = None,
     given: Given[FitSettings],
+    seeds: Annotated[
+        str | None,
+        option(
+            "--seeds",
+            "Several critics at once, written to NAME-seed-0.safetensors, … beside the output.",
+            "0-4",
+        ),
+    ] = None,
     snapshots: Annotated[
         str | None,
         option(
@@ -88,6 +97,7 @@ def fit_critic(
     wanted = values.parse_numbers(snapshots, "--snapshots")
     values.output_file(out)
     curve = Curve(log_dir, logger, out)
+    several = results.parse_fit_seeds(seeds, given, model)
     asked = imagined.shared(critic, given, search)
     more = {"--updates": updates, "--snapshots": snapshots}
     imagined.refuse_others(
@@ -103,7 +113,7 @@ def fit_critic(
 
     from pbvf_offline.critics import CRITICS
     from pbvf_offline.fit.settings import fit_defaults
-    from pbvf_offline.fit.to_file import fit_to_file, stored_seed
+    from pbvf_offline.fit.to_file import FitJob, fit_several_to_files, seed_path, stored_seed
 
     table = SettingsTable()
     data = open_data(dataset, table, require_manifest=require_manifest)
@@ -131,7 +141,10 @@ def fit_critic(
         given,
         fit_defaults(critic, data.env_id, data.trajectories.policies.spec, survival_bonus=bonus),
         stored_seed=None if overwrite else lambda: stored_seed(out),
+        hidden=() if several is None else ("seed",),
     )
+    if several is not None:
+        table.show("seeds", several)
     if wanted:
         table.show("snapshots", wanted)
     curve.show(table)
@@ -142,66 +155,37 @@ def fit_critic(
             f"note: {cut:,} of {data.trajectories.episodes:,} episodes, cut by the step budget: no "
             "return, so no Monte Carlo target; they serve TD learning only"
         )
+    curves = [curve] if several is None else [curve.of_seed(s, seed_path(out, s)) for s in several]
     with (
         Bar("fitting", "updates", sink=sink) as bar,
-        curve.opened("fit-critic", table) as on_event,
+        contextlib.ExitStack() as logs,
         signals.held(),
     ):
+        jobs = [
+            FitJob(
+                settings if each.seed is None else dataclasses.replace(settings, seed=each.seed),
+                values.output_file(each.out),
+                logs.enter_context(each.opened("fit-critic", table)),
+            )
+            for each in curves
+        ]
 
         def report(done: int, total: int, loss: float) -> None:
             signals.check()  # between two whole updates, so that what is kept is whole
             bar.update(done, total, f"loss {number(loss, 4)}")
 
-        result = fit_to_file(
+        fitted = fit_several_to_files(
             data.trajectories,
-            settings,
-            out,
+            jobs,
             updates=updates,
             snapshots=wanted or (),
             environment=data.environment,
-            dataset=data.digest_in(out),
+            dataset=data.digest_in(jobs[0].out),
             overwrite=overwrite,
             device=torch_device,
             progress=report,
-            on_event=on_event,
         )
-    _print(sink, out, result, data)
-
-
-def _print(sink: Sink, out: Path, result: FitResult, data: Data) -> None:
-    fit, validation = result.file.fit, result.file.validation
-    done, seconds = result.updates_done_now, result.seconds
-    rate = done / seconds if done and seconds > 0 else None
-    rows = [
-        ("critic", str(out)),
-        ("updates", f"{fit.updates:,}"),
-        ("loss", number(fit.loss)),
-        ("gamma", number(fit.settings.gamma)),
-        ("seed", str(fit.settings.seed)),
-        ("time", time_taken(seconds, rate, "updates")),
-        *(("snapshot", str(path)) for path in result.snapshots),
-    ]
-    if validation is not None:
-        rows += [
-            ("policies held out", f"{len(validation['policies'])}"),
-            ("rank correlation", number(validation["rank_correlation"], 3)),
-            ("return of the critic's top tenth", number(validation["top_tenth_return"])),
-            ("return of all held out", number(validation["mean_return"])),
-        ]
-    payload = {
-        "critic": out,
-        "kind": fit.settings.kind,
-        "updates": fit.updates,
-        "loss": fit.loss,
-        "seconds": seconds,
-        "updates_per_second": rate,
-        "gamma": fit.settings.gamma,
-        "reward": fit.settings.reward,
-        "seed": fit.settings.seed,
-        "dataset": result.file.context.dataset,
-        **data.counts,
-        "snapshots": result.snapshots,
-        "validation": validation,
-        "already_complete": result.already_complete,
-    }
-    sink.result(payload, rows, place=out)
+    if several is None:
+        results.print_fit(sink, out, fitted[0], data)
+    else:
+        results.print_fits(sink, [job.out for job in jobs], fitted, data)

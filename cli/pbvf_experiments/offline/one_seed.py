@@ -43,7 +43,8 @@ from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.settings import FitSettings, default_fit_settings, paper_fit_settings
-from pbvf_offline.fit.to_file import fit_to_file, snapshot_path
+from pbvf_offline.fit.to_file import fit_to_file
+from pbvf_offline.fit.work import snapshot_path
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.network import has_bfloat16

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.command import Given
     from pbvf_cli.shared.inputs.data import Data
     from pbvf_cli.shared.outputs.curves import Curve
-    from pbvf_offline.fit.steps import Fit
     from pbvf_offline.fit.rounds import Round
     from pbvf_offline.fit.settings import FitSettings
+    from pbvf_offline.fit.steps import Fit
     from pbvf_offline.synthesis.rounds_to_file import RoundsResult
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 class Curve:
     """What was given of ``--log-dir`` and ``--logger`` to a command that writes ``out``.
 
+    Attributes:
+        log_dir: The folder of the curve, if one is wanted.
+        logger: The loggers that were given.
+        out: The output.
+        seed: Whose curve it is, where the command writes one for each of several seeds.
+
     Raises:
         UsageError: The folder is a file, or the output lies where the curve is written; or there
             are loggers and no folder.
@@ -30,6 +37,7 @@ class Curve:
     log_dir: Path | None
     logger: Sequence[str] | None
     out: Path
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.log_dir is not None:
@@ -41,6 +49,11 @@ class Curve:
             raise UsageError(
                 "needs a folder to write to", where="--logger", remedy="give --log-dir too"
             )
+
+    def of_seed(self, seed: int, out: Path) -> Curve:
+        """Return the curve of one of several seeds, in a folder ``seed-N`` of this one's."""
+        folder = None if self.log_dir is None else self.log_dir / f"seed-{seed}"
+        return dataclasses.replace(self, log_dir=folder, out=out, seed=seed)
 
     def show(self, table: SettingsTable) -> None:
         """Add the folder and the loggers to the settings, where there are any."""
@@ -67,7 +80,10 @@ class Curve:
         settings = {"command": command} | {
             s.name: s.value if isinstance(s.value, int | float | None) else s.shown
             for s in table.settings
+            if s.name != "seeds"
         }
+        if self.seed is not None:
+            settings["seed"] = self.seed
         log = CurveLog(self.log_dir, self.out, settings, self.logger or DEFAULT)
         with contextlib.closing(log):
             yield log.add

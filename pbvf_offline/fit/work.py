@@ -1,0 +1,236 @@
+"""One fit into a file: what is found of it, and what is left to do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pbvf_offline.curve import LossEvents, OnEvent
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import ConflictError, DamagedError, DivergedError, PbvfError
+from pbvf_offline.fit.critic_context import CriticContext, make_context
+from pbvf_offline.fit.critic_file import CriticFile, finished_file, load_critic
+from pbvf_offline.fit.loop import start_fit
+from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.fit.steps import Fit
+from pbvf_offline.io.durable import remove_file
+from pbvf_offline.io.output_file import partial_path
+from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
+from pbvf_offline.rollout.episodes import Trajectories
+
+
+def snapshot_path(out: Path, update: int) -> Path:
+    """Return where the snapshot of an update goes: ``NAME-000500.safetensors``."""
+    return out.with_name(f"{out.stem}-{update:06d}{out.suffix}")
+
+
+@dataclass(frozen=True)
+class FitPlace:
+    """The files of one fit as they are found."""
+
+    out: Path
+    settings: FitSettings
+    dataset: str
+    device: torch.device
+
+    @property
+    def partial(self) -> Path:
+        """Where an unfinished fit is kept."""
+        return partial_path(self.out)
+
+    def _load(self, path: Path) -> CriticFile:
+        """Load a file of this very fit.
+
+        Raises:
+            ConflictError: It was made with other settings or from other data.
+            PbvfError: It cannot be loaded.
+        """
+        file = load_critic(path, self.device)
+        model = None if file.imagined is None else file.imagined.model
+        theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset, "model": model}
+        ours = {**self.settings.to_dict(), "dataset": self.dataset, "model": None}
+        refuse_difference(theirs, ours, path)
+        return file
+
+    def finished(self, updates: int) -> CriticFile | None:
+        """Return the finished fit, if there is one.
+
+        Raises:
+            ConflictError: It was made otherwise, or has more updates than asked for.
+        """
+        if not self.out.exists():
+            return None
+        file = self._load(self.out)
+        if file.fit.updates > updates:
+            raise ConflictError(
+                f"exists with {file.fit.updates} updates, {updates} were asked for",
+                where=self.out,
+                remedy=START_ANEW,
+            )
+        return file
+
+    def unfinished(self) -> CriticFile | None:
+        """Return what an interrupted fit left, if it is of use.
+
+        Raises:
+            ConflictError: It was made otherwise.
+        """
+        try:
+            return self._load(self.partial)
+        except ConflictError:
+            raise
+        except PbvfError:
+            return None  # none, or damaged: only ever our own leftovers
+
+    def is_replacement(self) -> bool:
+        """Return whether this fit was begun with ``overwrite`` and has yet to replace another."""
+        try:
+            if not self.out.exists() or self.unfinished() is None:
+                return False
+        except ConflictError:
+            return False
+        try:
+            self._load(self.out)
+        except ConflictError:
+            return True  # which only a fit with overwrite was let begin beside
+        except PbvfError:
+            pass
+        return False
+
+    def has_snapshot(self, update: int, *, replacing: bool) -> bool:
+        """Return whether the snapshot of an update of this very fit is there.
+
+        Raises:
+            ConflictError: One that was made with other settings is, and is not replaced.
+        """
+        path = snapshot_path(self.out, update)
+        try:
+            return path.exists() and self._load(path).fit.updates == update
+        except DamagedError:
+            return False
+        except ConflictError:
+            if not replacing:
+                raise
+            return False
+
+    def furthest(self, done: CriticFile | None, *, most: int) -> CriticFile | None:
+        """Return the finished or unfinished fit with the most updates up to ``most``."""
+        files = [file for file in (done, self.unfinished()) if file is not None]
+        usable = [file for file in files if file.fit.updates <= most]
+        return max(usable, key=lambda file: file.fit.updates, default=None)
+
+
+@dataclass
+class Work:
+    """One of the fits: what was found of it, and what is left to do.
+
+    Attributes:
+        place: Its files.
+        on_event: Takes the events of its curve.
+        losses: Reports the losses to it.
+        refusal: Why nothing may be written, if so.
+        updates: Gradient steps wanted.
+        files: The snapshots wanted.
+        missing: Updates of those that are not there.
+        done: The finished file.
+        now: Gradient steps taken now.
+        seconds: Time spent in them.
+        error: Why it was given up, if so.
+    """
+
+    place: FitPlace
+    on_event: OnEvent | None
+    losses: LossEvents
+    refusal: PbvfError | None
+    updates: int
+    files: list[Path]
+    missing: list[int]
+    done: CriticFile | None
+    now: int = 0
+    seconds: float = 0.0
+    error: DivergedError | None = None
+
+    @classmethod
+    def found(
+        cls,
+        place: FitPlace,
+        on_event: OnEvent | None,
+        refusal: PbvfError | None,
+        updates: int,
+        wanted: Sequence[int],
+        overwrite: bool,
+    ) -> Work:
+        """Look at what is there.
+
+        Raises:
+            ConflictError: It was made otherwise, or has more updates than asked for.
+        """
+        replacing = overwrite or place.is_replacement()
+        return cls(
+            place,
+            on_event,
+            LossEvents(on_event),
+            refusal,
+            updates,
+            files=[snapshot_path(place.out, update) for update in wanted],
+            done=None if replacing else place.finished(updates),
+            missing=[
+                update
+                for update in wanted
+                if overwrite or not place.has_snapshot(update, replacing=replacing)
+            ],
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.done is not None and self.done.fit.updates == self.updates and not self.missing
+
+    def settle(self) -> None:
+        """Remove what an interrupted fit left beside a complete one, and report its curve."""
+        if self.refusal is None and self.done is not None:
+            with contextlib.suppress(ConflictError):  # not of this fit: it stays
+                self.place.unfinished()
+                remove_file(self.place.partial)
+            self.report_end(self.done)
+
+    def begin(self, data: Trajectories, environment: EnvReference | None) -> Begun:
+        """Return the fit where it is gone on with."""
+        # A snapshot that was passed already: the way to it is gone over again.
+        found = self.place.furthest(self.done, most=min([*self.missing, self.updates]))
+        if found is not None:
+            return Begun(self, found.fit, found.context)
+        fit = start_fit(data, self.place.settings, self.place.device)
+        context = make_context(data, fit, environment=environment, dataset=self.place.dataset)
+        return Begun(self, fit, context)
+
+    def report_end(self, file: CriticFile) -> None:
+        """Report what the file of a finished fit holds and was not reported yet."""
+        self.losses(file.fit, finished=True)
+        if self.on_event is not None and file.validation is not None:
+            numbers = {k: v for k, v in file.validation.items() if not isinstance(v, list)}
+            self.on_event("validation", file.fit.updates, numbers)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A fit that is under way, with what its file keeps of the data."""
+
+    work: Work
+    fit: Fit
+    context: CriticContext
+
+    def save(self, path: Path, data: Trajectories) -> CriticFile:
+        """Write the file of the fit as it stands, with its validation."""
+        file = finished_file(self.fit, data, self.context)
+        file.save(path)
+        return file
+
+    def keep(self) -> None:
+        """Write the unfinished fit, if it has begun and is between two updates."""
+        if self.fit.whole and self.fit.updates > 0:
+            CriticFile(self.fit, self.context).save(self.work.place.partial)
