@@ -14,6 +14,8 @@ from .fit.rounds import round_defaults as round_defaults
 from .fit.settings import FitSettings as FitSettings
 from .fit.settings import default_fit_settings as default_fit_settings
 from .fit.settings import fit_defaults as fit_defaults
+from .fit.to_file import FitJob as FitJob
+from .fit.to_file import fit_several_to_files as fit_several_to_files
 from .fit.to_file import fit_to_file as fit_to_file
 from .models.environment import ImaginedVectorEnv as ImaginedVectorEnv
 from .models.model_file import ModelFile as ModelFile

@@ -70,6 +70,9 @@ def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     fit = ("fit-critic", "lab/sphere-v0", "--critic", "lab-huber", "--seed", 0, "--out", critic)
     assert json_of(installed, *fit)["kind"] == "lab-huber"
     assert json_of(installed, *fit, "--updates", 80)["updates"] == 80
+    several = ("--critic", "lab-huber", "--seeds", "0-1", "--out", critic)
+    _, err = ran(installed, "fit-critic", "lab/sphere-v0", *several, code=5)
+    assert "--seeds: critics of kind lab-huber cannot be fitted several at once" in err
     model, dreamt = place / "model.safetensors", place / "dreamt.safetensors"
     learn = ("--hidden", "8", "--noise", 0, "--no-angles", "--unroll", 1, "--updates", 50)
     json_of(installed, "fit-model", "lab/sphere-v0", *learn, "--seed", 0, "--out", model)

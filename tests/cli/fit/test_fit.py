@@ -124,6 +124,40 @@ def test_the_same_twice_then_more_updates_then_other_settings(here):
     assert path.read_bytes() == extended
 
 
+def test_several_seeds_are_files_that_other_commands_take(here):
+    argv = ("--updates", 10, "--validation-policies", 0.3, "--snapshots", 5, "--log-dir", "log")
+    result = fit("lab/toy-v0", "psvf", *argv, "--seeds", "3,0")
+    files = ["c-seed-3.safetensors", "c-seed-0.safetensors"]
+    assert result["critic"] == files
+    assert result["seeds"] == [3, 0]
+    assert result["updates"] == 10
+    assert result["snapshots"] == [f"c-seed-{k}-000005.safetensors" for k in (3, 0)]
+    assert [part["seed"] for part in result["fits"]] == [3, 0]
+    assert [part["loss"] for part in result["fits"]] == result["loss"]
+    assert result["updates_per_second"] == pytest.approx(10 / result["seconds"])
+    assert not (here / "c.safetensors").exists()
+    for part, file in zip(result["fits"], files, strict=True):
+        assert (part["critic"], part["updates"]) == (file, 10)
+        own = ("--seed", part["seed"], "--out", file)
+        assert fit("lab/toy-v0", "psvf", *argv[:6], *own)["already_complete"] is True
+        assert len(pbvf("predict", file, "lab/toy-v0", "-q", "--json").ok().json["policies"]) > 0
+    again = pbvf(
+        *("fit-critic", "lab/toy-v0", "--critic", "psvf", "--out", "c.safetensors"),
+        *(*SMALL[:4], *argv, "--seeds", "0,3"),
+    ).ok()
+    assert "already complete: c-seed-0.safetensors, c-seed-3.safetensors" in again.err
+    lines = again.out.splitlines()
+    assert any(line.split()[0] == "3" and line.endswith(files[0]) for line in lines if line)
+    # Curves lie beside each other, and are one line of a plot.
+    plot = ("plot", "log", "--out", "p.png", "-q", "--json")
+    (panel,) = pbvf(*plot).ok().json["panels"]
+    (group,) = panel["groups"]
+    assert group["seeds"] == [0, 3]
+    run("lab/toy-v0", "psvf", *argv, "--seeds", "0,3", "--lr", 0.5).refused(
+        7, "c-seed-0.safetensors", "lr is 0.001 there and 0.5 here"
+    )
+
+
 def test_case_8_discrete_actions_keep_their_space(here):
     fit("lab/discrete-v0", "psvf", "--updates", 3)
     actions = load_critic(here / "c.safetensors").spec.actions
@@ -250,6 +284,10 @@ def test_a_pickle_at_the_output_is_not_opened(here):
         (["lab/toy-v0", "--relabel", "1e300"], "--relabel"),
         (["lab/toy-v0", "--relabel", "nan"], "--relabel"),
         (["lab/toy-v0", "--out", "."], "folder"),
+        (["lab/toy-v0", "--seeds", "0-4", "--seed", "0"], "either --seed or --seeds"),
+        (["lab/toy-v0", "--seeds", "4-0"], "--seeds: seeds '4-0' are not understood"),
+        (["lab/toy-v0", "--seeds", "99999999999"], "out of range"),
+        (["lab/toy-v0", "--seeds", "0-1", "--model", "m"], "--seeds: does not go with --model"),
     ],
 )
 def test_wrong_usage_exits_2(here, argv, words):
