@@ -156,7 +156,7 @@ class Group:
         if wrong:
             return wrong
         self._optimiser.zero_grad(set_to_none=True)
-        loss.sum().backward()  # type: ignore[no-untyped-call]
+        (loss.sum() if loss.dim() else loss).backward()  # type: ignore[no-untyped-call]
         self._whole = False
         for fit in self.fits:
             fit.whole = False

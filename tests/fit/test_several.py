@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from libtools import box_spec, fit_settings, make_data
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, DivergedError, UsageError
+from pbvf_offline.fit import to_file
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.loop import (
     advance,
@@ -200,6 +202,24 @@ def test_interrupted_and_extended_fits_have_the_same_bytes(
     run(other, at)
     assert {result.updates_done_now for result in run(other, 120)} == {120 - at}
     assert content(other) == undisturbed
+
+
+def test_a_killed_fit_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "left"
+
+    def copied(done: int, total: int, loss: float) -> None:
+        if done == 65:  # told before it is kept, so what is there is of the update before
+            shutil.copytree(tmp_path / "whole", left)
+
+    monkeypatch.setattr(to_file, "CHECKPOINT_SECONDS", -1.0)
+    run(tmp_path / "whole", 120, progress=copied)
+    assert content(tmp_path / "whole") == undisturbed
+    places = [partial_path(left / f"{seed}.safetensors") for seed in SEEDS]
+    assert [load_critic(place).fit.updates for place in places] == [64, 64, 64]
+    run(left, 120)
+    assert {name: left.joinpath(name).read_bytes() for name in undisturbed} == undisturbed
 
 
 def test_a_file_that_is_missing_is_made_and_the_others_stay(

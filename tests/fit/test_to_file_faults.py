@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import pbvf_offline.fit.to_file as module
+import pbvf_offline.fit.work as work
 from faults import Killed, sabotaged
 from libtools import box_spec, fit_settings, make_data, make_policies
 from pbvf_offline.envs.reference import EnvReference
@@ -185,7 +186,7 @@ def test_a_last_checkpoint_beside_a_shorter_fit_is_not_taken_for_the_result(
     call = Fitting(tmp_path / "c.safetensors", monkeypatch, snapshots=())
     Fitting(call.out, monkeypatch, updates=6, snapshots=())()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "finished_file", _interrupted)  # all that is left is to write it
+        patch.setattr(work, "finished_file", _interrupted)  # all that is left is to write it
         with pytest.raises(KeyboardInterrupt):
             call()
     assert load_critic(call.out).fit.updates == 6
@@ -201,7 +202,7 @@ def test_a_finished_fit_goes_further_than_an_unfinished_one_of_no_use(
     call = Fitting(tmp_path / "c.safetensors", monkeypatch, snapshots=())
     Fitting(call.out, monkeypatch, updates=6, snapshots=())()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "finished_file", _interrupted)
+        patch.setattr(work, "finished_file", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             call()
     # The checkpoint at the 12th update has passed the snapshot; the fit of 6 has not.
@@ -255,7 +256,7 @@ def test_a_finished_fit_leaves_what_an_interrupted_replacement_of_it_left(
         snapshots=(),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "finished_file", _interrupted)
+        patch.setattr(work, "finished_file", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             other()
     assert call().already_complete
