@@ -88,7 +88,7 @@ try() { # EXTRA
   fi
   [ "$1" = d3rlpy ] || python -m pip check || return 1
   (cd "$here" && MINARI_DATASETS_PATH="$here/datasets" use "$1" >/dev/null) || return 1
-  "${install[@]}" "${tools[@]}" && own_tests "$1"
+  "${install[@]}" "${tools[@]}" ".[$1]" && own_tests "$1"
 }
 
 results=() install=(python -m pip install --quiet --disable-pip-version-check)

@@ -25,6 +25,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.setting_types import MAX_PROBES, Activation, RewardChoice, Width
 
 _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
+_NO_SPREAD = 1e-6  # as of normalisers
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Critic(torch.nn.Module, ABC):
         """Take center and scale of what the network sees from policies theta (P, D)."""
         mean, variance = column_moments(self.view.rows(self.config.spec, theta))
         scale = np.sqrt(variance)
-        typical = float(np.median(scale[scale > 0])) if np.any(scale > 0) else 1.0
+        spread = scale[scale > _NO_SPREAD]
+        typical = float(np.median(spread)) if spread.size else 1.0
         # A direction without spread says nothing; dividing by its spread would make it loud.
         scale = np.where(scale < 1e-3 * typical, typical, scale)
         self.theta_center.copy_(torch.from_numpy(mean))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -24,10 +25,15 @@ from pbvf_offline.fit.steps import Fit, Group, check_weights, make_optimiser
 from pbvf_offline.fit.validation import split_policies
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.rollout.targets import chosen_rewards, value_bounds
+from pbvf_offline.rollout.targets import chosen_rewards, discounted_to_go, value_bounds
 from pbvf_offline.seeding import Stream, generator
 
 _BLOCK = 256  # updates whose batches are drawn together
+_LEARNABLE = (0.01, 10_000.0)  # largest values that 2,000 updates learned to rank, and to predict
+
+
+class RewardScaleWarning(UserWarning):
+    """Rewards are too small or too large to be learned as they are."""
 
 
 def shared_normaliser(data: Trajectories) -> Normaliser:
@@ -96,6 +102,9 @@ def training_set(
     Raises:
         IncompatibleError: Nothing is left to learn from.
         DivergedError: The rewards are beyond single precision.
+
+    Warns:
+        RewardScaleWarning: The rewards are so small or large that they will not be learned.
     """
     settings = fit.settings
     held_out = held_out_policies(data, settings)
@@ -106,8 +115,8 @@ def training_set(
         prepared = dataclasses.replace(like, entry=prepared.entry)
     if len(prepared) == 0:
         raise IncompatibleError("there is nothing to learn from", remedy="hold out fewer policies")
+    rewards = chosen_rewards(data, fit.critic.config.reward)
     if settings.bound_values:
-        rewards = chosen_rewards(data, fit.critic.config.reward)
         bounds = value_bounds(data, rewards, settings.gamma, held_out)
         largest = 0.0 if bounds is None else max(map(abs, bounds))
         if largest > torch.finfo(torch.float32).max:
@@ -116,6 +125,8 @@ def training_set(
                 remedy="scale the rewards, or use --no-bound-values",
             )
         prepared = dataclasses.replace(prepared, bounds=bounds)
+    if like is None:
+        _warn_of_scale(discounted_to_go(rewards, data.start, settings.gamma))
     if settings.relabel > 0 and like is None:
         draw = AUGMENTATIONS[settings.augment](
             data, prepared.theta.cpu().numpy(), fit.normaliser, settings.relabel, device
@@ -127,6 +138,27 @@ def training_set(
                 remedy="use --relabel 0",
             )
     return prepared
+
+
+def _warn_of_scale(values: NDArray[np.float64]) -> None:
+    """Warn where sums of rewards (N,) are such that the steps of Adam cannot learn them."""
+    sizes = np.abs(values)
+    largest, typical = float(sizes.max(initial=0.0)), float(np.median(sizes))
+    if 0 < largest < _LEARNABLE[0]:
+        what = f"are {largest:.3g} at most, too small for a critic to tell policies apart"
+    elif typical > _LEARNABLE[1]:
+        what = (
+            f"are mostly beyond {typical:.3g}, more than a critic reaches, so it predicts too "
+            "little, though it may rank policies"
+        )
+    else:
+        return
+    warnings.warn(
+        f"the data's values {what}; collect with rewards that are scaled to values between 0.1 and "
+        "1,000 (gymnasium.wrappers.TransformReward in a module of yours)",
+        RewardScaleWarning,
+        stacklevel=2,
+    )
 
 
 def batch_indices(

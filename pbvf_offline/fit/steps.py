@@ -211,12 +211,16 @@ def descend(fit: Fit, loss: Tensor) -> None:
 
 
 def check_weights(fit: Fit) -> None:
-    """Check that a critic is still finite.
+    """Check that a critic and the moments of its gradients are still finite.
 
     Raises:
-        DivergedError: A weight is NaN or infinite.
+        DivergedError: One of them is NaN or infinite.
     """
-    if not all(bool(torch.isfinite(p).all()) for p in fit.online.parameters()):
-        raise DivergedError(
-            f"the critic's weights are not finite after update {fit.updates}", remedy=_REMEDY
-        )
+    # Where squared gradients overflow, steps become 0, and nothing else shows it.
+    moments = (state[key] for state in fit.optimiser.state.values() for key in MOMENTS)
+    for name, tensors in (("weights", fit.online.parameters()), ("squared gradients", moments)):
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+            raise DivergedError(
+                f"the critic's {name} are not finite after update {fit.updates}",
+                remedy=f"scale the rewards, or {_REMEDY}",
+            )

@@ -66,7 +66,8 @@ class Scale:
         worth = played.cautious
         if gamma < 1:
             worth = worth * (1 - gamma**played.lengths) / ((1 - gamma) * played.lengths)
-        return cls(float(worth.mean()), max(float(worth.std()), 1e-6))
+        largest = float(np.abs(worth).max()) or 1.0
+        return cls(float(worth.mean()), max(float(worth.std()), 1e-6 * min(largest, 1.0)))
 
 
 class Examples(ABC):

@@ -11,6 +11,7 @@ import torch
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
 from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.loop import (
+    RewardScaleWarning,
     advance,
     batch_indices,
     held_out_policies,
@@ -164,6 +165,43 @@ def test_bounds_beyond_single_precision_diverge() -> None:
     data = dataclasses.replace(data, rewards=np.full_like(data.rewards, 5e37))
     with pytest.raises(DivergedError, match="beyond single precision; scale the rewards"):
         fitted(data, fit_settings("psvf", bound_values=True), 1)
+
+
+@pytest.mark.parametrize("kind", ["pssvf", "psvf"])
+@pytest.mark.parametrize(
+    ("size", "words"), [(1e-6, "too small .* apart"), (1e9, "predicts too li")]
+)
+def test_values_that_cannot_be_learned_are_told(kind: str, size: float, words: str) -> None:
+    data = make_data(policies=4)
+    data = dataclasses.replace(data, rewards=np.full_like(data.rewards, size))
+    with pytest.warns(RewardScaleWarning, match=f"values are .*{words}.*scaled"):
+        fitted(data, fit_settings(kind), 1)
+
+
+def test_values_that_are_all_zero_are_fine() -> None:
+    data = make_data(policies=4)
+    fitted(dataclasses.replace(data, rewards=np.zeros_like(data.rewards)), fit_settings("psvf"), 1)
+
+
+def test_squared_gradients_beyond_single_precision_diverge() -> None:
+    data = make_data(policies=4)
+    fit = start_fit(data, fit_settings("psvf"), CPU)
+    prepared = training_set(fit, data, CPU)
+    advance(fit, prepared, 1)
+    for state in fit.optimiser.state.values():
+        state["exp_avg_sq"].fill_(math.inf)  # no step is taken then, and all else stays finite
+    with pytest.raises(DivergedError, match=r"squared gradients are not finite.*scale the rewards"):
+        advance(fit, prepared, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_policies_that_hardly_differ_are_as_good_as_one(kind: str) -> None:
+    data = make_data(policies=4)
+    theta = np.zeros_like(data.policies.theta)
+    theta[1:, 0] = 1e-20
+    data = dataclasses.replace(data, policies=dataclasses.replace(data.policies, theta=theta))
+    fit = fitted(data, fit_settings(kind, standardise=True, relabel=0.3), 5)
+    assert max(fit.pending) < 1e6
 
 
 def test_cut_episodes_serve_td_and_not_monte_carlo() -> None:

@@ -82,6 +82,8 @@ def test_the_scale_of_discounted_values_by_hand() -> None:
     assert Scale.of(played_out, 0.5) == Scale(pytest.approx(2.5), pytest.approx(1.0))
     assert Scale.of(played_out, 1.0) == Scale(3.75, 2.25)
     assert Scale.of(told([1.0], [1.0], [1.0]), 1.0).unit == 1e-6
+    tiny = Scale.of(told([1e-12, 3e-12], [1.0, 1.0], [1.0, 1.0]), 1.0)
+    assert tiny.unit == pytest.approx(1e-12)
 
 
 def to_target(obs, action, rng):  # type: ignore[no-untyped-def]
