@@ -17,6 +17,10 @@
   // Distinct for colour-blind eyes (Okabe and Ito), darker on white and lighter on black.
   const LIGHT = ["#0072b2", "#c75000", "#00805e", "#a8437f", "#5f5f5f", "#8a6d00"];
   const DARK = ["#56b4e9", "#f0a030", "#2cc59a", "#e79ac6", "#b5b5b5", "#f0e442"];
+  // Viridis, without the end that the page's own colour hides.
+  const SCALE_LIGHT = [[0, "#440154"], [0.35, "#31688e"], [0.7, "#35a779"], [1, "#cdb800"]];
+  const SCALE_DARK = [[0, "#8a6fd6"], [0.35, "#3f94c4"], [0.7, "#45c08a"], [1, "#fde725"]];
+  const NARROW = 480; // width of a chart, in CSS pixels, below which its scale is above it
   const cycle = (list, k) => list[(k + Math.floor(k / list.length)) % list.length];
   const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross", "x"];
   const MARKS = ["●", "◆", "■", "▲", "✚", "✖"];
@@ -171,11 +175,13 @@
         return;
       }
       const star = series.style === "stars";
-      const marker = { size: star ? 16 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
+      const marker = { size: star ? 13 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
         symbol: star ? "star" : cycle(SYMBOLS, Math.max(0, series.source) + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#ffffff" : "#000000" } };
       if (isColoured(series)) {
-        Object.assign(marker, { line: { width: 0.8, color: "#808890" }, color: pick(series.value), colorscale: "Viridis", cmin: range[0], cmax: range[1], showscale: !scaled,
-          colorbar: { title: { text: wrapped(chart.colour, 34), side: "right" }, thickness: 14, outlinewidth: 0 } });
+        Object.assign(marker, { line: { width: 0.8, color: "#808890" }, color: pick(series.value), colorscale: isDark() ? SCALE_DARK : SCALE_LIGHT, cmin: range[0], cmax: range[1], showscale: !scaled,
+          colorbar: { thickness: 14, outlinewidth: 0, ...(plot.div.clientWidth < NARROW
+            ? { orientation: "h", y: 1.02, yanchor: "bottom", title: { text: wrapped(chart.colour, 40), side: "top" } }
+            : { title: { text: wrapped(chart.colour, 34), side: "right" } }) } });
         scaled = true;
       }
       all.push({ ...common, type: plot.gl && !star ? "scattergl" : "scatter", mode: "markers", marker });
