@@ -90,6 +90,7 @@ def _distances(critic: CriticFile, policies: Policies) -> NDArray[np.float64]:
     """
     import torch
 
+    critic.critic_of(policies.spec)  # refuses those of other observations
     own = critic.normaliser
     theta = torch.from_numpy(policies.in_normaliser(own.mean, own.std))
     with torch.no_grad():

@@ -26,9 +26,9 @@
   const MARKS = ["●", "◆", "■", "▲", "✚", "✖"];
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
   const STROKES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "10 3", longdashdot: "10 2 2 2" };
-  const LEGEND = 40; // entries of a legend
-  const GL_FROM = 2000; // points from which the graphics card draws them
-  const GL_CHARTS = 4; // a browser gives a page few places to draw there
+  const LEGEND = 12; // entries of a legend
+  const MANY = 2000; // points of a chart from which they are drawn as one picture
+  const SHADES = 64; // colours of a scale in such a picture
   const ROWS = 200; // of a table of numbers
   const PRINTED = 640; // width of a chart on paper, in CSS pixels
   let printed = {};
@@ -46,19 +46,13 @@
     root.dataset.theme
       ? root.dataset.theme === "dark"
       : matchMedia("(prefers-color-scheme: dark)").matches;
-  const hasGl = (() => {
-    const context = document.createElement("canvas").getContext("webgl");
-    if (context) context.getExtension("WEBGL_lose_context")?.loseContext();
-    return Boolean(context);
-  })();
-  let glLeft = hasGl ? GL_CHARTS : 0;
   for (const plot of plots) {
     for (const series of plot.chart.series)
       series.isNumbered = String(series.x) === String(series.index);
     if (plot.chart.series.every((s) => s.style === "histogram"))
       plot.figure.querySelector("details").hidden = true;
     const points = plot.chart.series.map((s) => (s.style === "points" ? s.x.length : 0));
-    plot.gl = points.reduce((a, b) => a + b, 0) >= GL_FROM && glLeft-- > 0;
+    plot.many = points.reduce((a, b) => a + b, 0) >= MANY;
     // Between whole numbers of steps or episodes there is nothing to mark on an axis.
     const whole = (name) => plot.chart.series.every((s) => (s[name] ?? [0]).every((v) => v === null || Number.isInteger(v)));
     plot.whole = ["x", "y"].filter((name) => whole(name) && !(name === "x" && plot.chart.ticks.length) && !(name === "y" && plot.chart.log));
@@ -177,16 +171,74 @@
       const star = series.style === "stars";
       const marker = { size: star ? 13 : rows.length > 500 ? 5 : 8, color: colour, opacity: star || rows.length < 500 ? 1 : 0.75,
         symbol: star ? "star" : cycle(SYMBOLS, Math.max(0, series.source) + turn), line: { width: star ? 1.5 : 0, color: isDark() ? "#ffffff" : "#000000" } };
+      const scale = {};
       if (isColoured(series)) {
-        Object.assign(marker, { line: { width: 0.8, color: "#808890" }, color: pick(series.value), colorscale: isDark() ? SCALE_DARK : SCALE_LIGHT, cmin: range[0], cmax: range[1], showscale: !scaled,
+        Object.assign(scale, { colorscale: isDark() ? SCALE_DARK : SCALE_LIGHT, cmin: range[0], cmax: range[1], showscale: !scaled,
           colorbar: { thickness: 14, outlinewidth: 0, ...(plot.div.clientWidth < NARROW
-            ? { orientation: "h", y: 1.02, yanchor: "bottom", title: { text: wrapped(chart.colour, 40), side: "top" } }
+            ? { orientation: "h", y: 1.02, yanchor: "bottom", title: { text: wrapped(chart.colour, 26), side: "top" } }
             : { title: { text: wrapped(chart.colour, 34), side: "right" } }) } });
-        scaled = true;
+        Object.assign(marker, { line: { width: 0.8, color: "#808890" }, color: pick(series.value), ...scale });
       }
-      all.push({ ...common, type: plot.gl && !star ? "scattergl" : "scatter", mode: "markers", marker });
+      if (plot.many && !star) {
+        // paint() draws them; plotly knows where they are, leaves room, and draws the scale.
+        all.push({ ...common, mode: "none", hoveron: "points", hoverlabel: { bgcolor: colour }, marker });
+        const ends = (list) => list.reduce(([a, b], v) => (v === null ? [a, b] : [Math.min(a, v), Math.max(b, v)]), [Infinity, -Infinity]);
+        if (rows.length) all.push({ series, x: ends(base.x), y: ends(common.y), mode: "markers", hoverinfo: "skip", marker: { size: 9, opacity: 0 } });
+        if (scale.showscale) all.push({ series, x: [null], y: [null], mode: "markers", hoverinfo: "skip", marker: { color: [range[0]], ...scale } });
+      } else all.push({ ...common, mode: "markers", marker });
+      scaled ||= Boolean(scale.showscale);
     });
     return all;
+  };
+
+  const CROSS = [[0.4, 0.4], [0.4, 1.2], [-0.4, 1.2], [-0.4, 0.4], [-1.2, 0.4], [-1.2, -0.4], [-0.4, -0.4], [-0.4, -1.2], [0.4, -1.2], [0.4, -0.4], [1.2, -0.4], [1.2, 0.4]];
+  const OUTLINES = {
+    circle: [...Array(12).keys()].map((k) => [Math.cos((k * Math.PI) / 6), Math.sin((k * Math.PI) / 6)]),
+    diamond: [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]],
+    square: [[-1, -1], [1, -1], [1, 1], [-1, 1]],
+    "triangle-up": [[0, -1.2], [1.2, 0.9], [-1.2, 0.9]],
+    cross: CROSS,
+    x: CROSS.map(([x, y]) => [(x - y) * Math.SQRT1_2, (x + y) * Math.SQRT1_2]),
+  };
+
+  /** The colours of a scale, from low to high. */
+  const shades = (scale) =>
+    [...Array(SHADES).keys()].map((k) => {
+      const at = k / (SHADES - 1);
+      const next = Math.max(1, scale.findIndex(([place]) => place >= at));
+      const [[low, from], [high, to]] = [scale[next - 1], scale[next]];
+      const part = (colour, i) => parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16);
+      return `rgb(${[0, 1, 2].map((i) => part(from, i) + ((at - low) / (high - low)) * (part(to, i) - part(from, i))).join()})`;
+    });
+
+  /** Draw the points of a chart of many under what plotly draws: WebGL would need eval. */
+  const paint = (plot) => {
+    const area = plot.div.querySelector(".nsewdrag");
+    if (!plot.many || !area) return;
+    plot.canvas ??= plot.div.insertBefore(document.createElement("canvas"), plot.div.firstChild);
+    const [box, own] = [area, plot.div].map((element) => element.getBoundingClientRect());
+    const ratio = Math.max(2, devicePixelRatio || 1);
+    Object.assign(plot.canvas, { className: "points", width: box.width * ratio, height: box.height * ratio });
+    Object.assign(plot.canvas.style, { left: `${box.left - own.left}px`, top: `${box.top - own.top}px`, width: `${box.width}px`, height: `${box.height}px` });
+    const pen = plot.canvas.getContext("2d");
+    const { xaxis, yaxis } = plot.div._fullLayout;
+    const place = ({ range: [from, to] }, length) => (value) => ((value - from) / (to - from)) * length;
+    const [x, y] = [place(xaxis, box.width), place(yaxis, box.height)];
+    for (const { mode, marker, ...trace } of plot.traces) {
+      if (mode !== "none") continue;
+      const colours = Array.isArray(marker.color) ? shades(marker.colorscale) : null;
+      const shade = (v) => colours[Math.round(((v - marker.cmin) / (marker.cmax - marker.cmin || 1)) * (SHADES - 1))];
+      const shape = new Path2D();
+      OUTLINES[marker.symbol].forEach(([a, b], k) => shape[k ? "lineTo" : "moveTo"]((a * marker.size) / 2, (b * marker.size) / 2));
+      shape.closePath();
+      pen.globalAlpha = marker.opacity;
+      trace.x.forEach((value, k) => {
+        if (value === null || trace.y[k] === null) return;
+        pen.setTransform(ratio, 0, 0, ratio, ratio * x(value), ratio * (box.height - y(trace.y[k])));
+        pen.fillStyle = (colours ? shade(marker.color[k]) : marker.color) ?? "#808890";
+        pen.fill(shape);
+      });
+    }
   };
 
   const group = (series) => `${series.source} ${series.name}`;
@@ -286,7 +338,8 @@
       plot.traces = traces(plot, by);
       plot.at = -1;
       Plotly.react(plot.div, plot.traces, layout(plot), { responsive: true, displaylogo: false,
-        modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] }).then(() => wholeTicks(plot));
+        // Named one by one: among plotly's own is one that offers to send the chart away.
+        modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", ...(plot.many ? [] : ["toImage"])]] }).then(() => wholeTicks(plot));
       legend(plot);
       plot.figure.querySelector("details").open && numbers(plot);
     }
@@ -370,5 +423,9 @@
     choose();
   });
   draw();
-  for (const plot of plots) plot.div.on("plotly_relayout", () => wholeTicks(plot));
+  for (const plot of plots) {
+    plot.div.on("plotly_relayout", () => wholeTicks(plot));
+    for (const event of ["plotly_afterplot", "plotly_relayouting"]) plot.div.on(event, () => paint(plot));
+    paint(plot);
+  }
 })();

@@ -311,7 +311,10 @@ def test_returns_without_the_survival_bonus_are_called_so_and_mixed_with_no_othe
 
 def test_a_critic_of_no_such_policies_is_left_out(at: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    pbvf("report", "theta", "actions", "deep", "--out", out, "-q").ok()
+    write_policies(tmp_path / "elsewhere", 3, {"result": {"returns": [1.0, 2.0, 3.0]}})
+    given = ("theta", "actions", "deep", tmp_path / "elsewhere")
+    pbvf("report", *given, "--out", out, "-q").ok()
+    assert not [c for c in Page(out).data["charts"] if "distance and measured" in c["title"]]
     text = out.read_text()
     assert "deep has no measured returns; its distances by actions are" in text
     assert "its distances by theta" not in text
