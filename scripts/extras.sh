@@ -45,7 +45,7 @@ use() { # EXTRA: one thing that a user installs it for, in an empty folder
   hub) HF_ENDPOINT=$nobody ends_with 10 pbvf pull hf://datasets/lab/x lab/y-v0 -q ;;
   sign) pbvf dataset keygen key -q && pbvf dataset sign lab/x-v0 --key key -q && pbvf dataset check-signature lab/x-v0 --key key.pub -q ;;
   onnx) pbvf policies export p.safetensors --out p.onnx -q && pbvf verify p.onnx -q ;;
-  wandb) pbvf fit-critic lab/x-v0 --critic psvf --updates 3 --out critic --log-dir log --logger wandb -q && ls -d log/logs/wandb/offline-run-* ;;
+  wandb) pbvf fit-critic lab/x-v0 --critic psvf --updates 3 --out critic --log-dir log --logger wandb -q && find log -name 'offline-run-*' | grep . ;;
   robotics) environment gymnasium_robotics:FetchReach-v4 --wrapper flatten-observation && rm -r critic grown "$MINARI_DATASETS_PATH/lab/e-v0" && environment gymnasium_robotics:PointMaze_UMaze-v3 --wrapper flatten-observation ;;
   dm-control) environment shimmy:dm_control/cartpole-balance-v0 --wrapper flatten-observation --max-episode-steps 20 ;;
   minigrid) environment minigrid:MiniGrid-Empty-5x5-v0 --wrapper 'select-observation:{"keys": ["direction", "image"]}' --max-episode-steps 20 ;;
@@ -78,7 +78,10 @@ own_tests() { # EXTRA
 
 try() { # EXTRA
   local tools=(pytest) here="$place/$1/here"
-  if [ "$1" = s3 ]; then tools+=("moto[server]"); fi # the other end of these tests
+  case "$1" in # what its tests need besides
+  s3) tools+=("moto[server]") ;;
+  baselines) tools+=(onnx onnxruntime) ;;
+  esac
   "$python" -m venv "$place/$1" && mkdir "$here" || return 1
   PATH="$place/$1/bin:$PATH"
   (cd "$place/$1"/lib/python3*/site-packages && ls -d "$place"/plain/lib/python3*/site-packages >plain.pth)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from multiprocessing.connection import Connection, wait
@@ -34,6 +35,7 @@ HANG_SECONDS = 600.0
 _QUEUED = 2  # jobs in a worker's hands: one running, one waiting, so that it never idles
 _POLL_SECONDS = 1.0
 _BEGUN = "begun"  # a worker's first word
+_Answer = tuple[bool, Any, list[tuple[str, type[Warning]]]]
 
 
 class Job(Protocol[Item_contra, Out_co]):
@@ -87,7 +89,8 @@ class _Pool(Generic[ItemT, OutT]):
     """Workers, what they have in hand, and the answers that nobody has taken yet.
 
     Attributes:
-        done: Answers by position: whether the job succeeded, and its result or exception.
+        done: Answers by position: whether the job succeeded, its result or exception, and what
+            it warned of.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class _Pool(Generic[ItemT, OutT]):
         self._tries: dict[int, int] = {}
         self._workers: list[_Worker[ItemT]] = []
         self._exhausted = False
-        self.done: dict[int, tuple[bool, Any]] = {}
+        self.done: dict[int, _Answer] = {}
 
     @property
     def _has_work(self) -> bool:
@@ -184,7 +187,8 @@ def ordered_map(
     """Yield ``job(item)`` for every item in order, computed by ``workers`` processes.
 
     Items may be endless: they are drawn as workers become free. Closing the iterator
-    stops the workers. An exception from the job is raised here, in its place.
+    stops the workers. An exception from the job is raised here, in its place, and what it warned
+    of is warned of here.
 
     Args:
         job: What each worker runs.
@@ -203,8 +207,10 @@ def ordered_map(
     try:
         while True:
             while next_out in pool.done:
-                good, value = pool.done.pop(next_out)
+                good, value, told = pool.done.pop(next_out)
                 next_out += 1
+                for text, category in told:
+                    warnings.warn(text, category, stacklevel=2)
                 if not good:
                     raise value
                 yield value
@@ -218,7 +224,7 @@ def ordered_map(
         pool.kill()
 
 
-def _receive(worker: _Worker[Any], done: dict[int, tuple[bool, Any]]) -> bool:
+def _receive(worker: _Worker[Any], done: dict[int, _Answer]) -> bool:
     """Take one answer; False when the pipe is broken."""
     try:
         answer = worker.conn.recv()
@@ -227,10 +233,10 @@ def _receive(worker: _Worker[Any], done: dict[int, tuple[bool, Any]]) -> bool:
     if answer == _BEGUN:
         worker.began = True
         return True
-    position, good, value = answer
+    position, good, value, told = answer
     worker.owed.popleft()
     worker.last_sign = time.monotonic()
-    done[position] = (good, value)
+    done[position] = (good, value, told)
     return True
 
 
@@ -265,6 +271,12 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
+def _category(category: type[Warning]) -> type[Warning]:
+    """Return what a warning is for the parent, which may not know somebody else's class."""
+    ours = category.__module__ == "builtins" or category.__module__.startswith("pbvf_")
+    return category if ours else UserWarning
+
+
 def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent: int) -> None:
     """Answer items until the parent closes the pipe or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the group; the parent decides
@@ -284,18 +296,20 @@ def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent
                 if os.getppid() != parent:
                     return
             position, item = child.recv()
-            try:
-                if run is None:
-                    run = job.start()
-                answer = (position, True, run(item))
-            except PbvfError as error:
-                # Tracebacks do not cross; --debug shows notes too.
-                error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-                answer = (position, False, error)
-            except MemoryError:
-                answer = (position, False, MemoryError(traceback.format_exc()))
-            except Exception:
-                answer = (position, False, RuntimeError(traceback.format_exc()))
-            child.send(answer)
+            with warnings.catch_warnings(record=True) as caught:
+                try:
+                    if run is None:
+                        run = job.start()
+                    good, value = True, run(item)
+                except PbvfError as error:
+                    # Tracebacks do not cross; --debug shows notes too.
+                    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+                    good, value = False, error
+                except MemoryError:
+                    good, value = False, MemoryError(traceback.format_exc())
+                except Exception:
+                    good, value = False, RuntimeError(traceback.format_exc())
+            told = [(str(w.message), _category(w.category)) for w in caught]
+            child.send((position, good, value, told))
     except (EOFError, OSError):
         return

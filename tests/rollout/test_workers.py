@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import pbvf_offline.rollout.workers as workers_module
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DamagedError, DivergedError, WorkerError
+from pbvf_offline.rollout.repetition import NotRepeatableWarning
 from pbvf_offline.rollout.workers import ordered_map, start_method
 
 
@@ -48,6 +50,20 @@ def no_children_left() -> bool:
 
 @pytest.mark.usefixtures("forking")
 class TestForked:
+    def test_warnings_are_told_by_the_parent_in_the_order_of_items(self) -> None:
+        class Theirs(UserWarning):
+            pass
+
+        def job(item: int) -> int:
+            warnings.simplefilter("always")
+            warnings.warn(f"of {item}", (NotRepeatableWarning, Theirs)[item % 2], stacklevel=2)
+            return item
+
+        with pytest.warns(UserWarning, match="^of ") as told:
+            assert list(ordered_map(FunctionJob(job), range(4), 2)) == [0, 1, 2, 3]
+        assert [str(w.message) for w in told] == ["of 0", "of 1", "of 2", "of 3"]
+        assert [w.category for w in told] == 2 * [NotRepeatableWarning, UserWarning]
+
     def test_items_may_depend_on_answers(self) -> None:
         answers: list[int] = []
 
