@@ -60,10 +60,11 @@ if __name__ == "__main__":
             run([*collect.split(), str(benchmark.arguments.steps)], environment)
         for kind, threads, what, target in (
             ("pssvf", "", "command", 2.2),
-            ("psvf", "--threads 2", "command", 2.2),
             ("pssvf", "", "loop", None),
-            ("psvf", "--threads 2", "loop", None),
             ("psvf", "", "processor", None),
+            ("psvf", "", "loop", None),
+            ("psvf", "--threads 2", "command", 2.2),  # two idle cores
+            ("psvf", "--threads 2", "loop", None),
         ):
             timed = functools.partial(
                 seconds, kind, what=what, folder=folder, environment=environment
