@@ -238,6 +238,16 @@ def test_chunks_end_together_and_play_nothing_in_vain() -> None:
     assert len(next(iter(chunks)) or ()) == 1
 
 
+def test_episodes_of_many_steps_are_not_begun_in_vain_nor_all_at_once() -> None:
+    chunks = Chunks(
+        itertools.count(), rows=16, workers=1, limit=20_000, episodes=None, budget=20_000
+    )
+    drawing = iter(chunks)
+    assert [len(next(drawing) or ()) for _ in range(2)] == [1, 0]
+    many = Chunks(iter(range(50)), rows=16, workers=1, limit=20_000, episodes=50, budget=None)
+    assert len(next(iter(many)) or ()) == 1
+
+
 def test_short_episodes_come_in_long_chunks() -> None:
     known = Chunks(iter(range(500)), rows=16, workers=1, limit=100, episodes=500, budget=None)
     drawing = iter(known)

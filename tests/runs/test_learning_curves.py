@@ -97,14 +97,14 @@ def test_a_figure_says_what_lines_and_bands_are_and_these_stay_inside() -> None:
     axes = figure.axes[0]
     assert axes.get_title() == "A-v0"
     assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == [
-        "sigma 1, n = 5", "sigma 2, n = 2",
+        "sigma 1, 5 seeds", "sigma 2, 2 seeds",
     ]  # fmt: skip
     assert len(axes.lines) == 4  # of the few the single ones too
     (band,) = axes.collections
     edges = band.get_paths()[0].vertices[:, 1]
     assert edges.min() >= 0
     assert edges.max() <= 402
-    assert figure.axes[1].get_title() == "B-v0 (n = 1)"
+    assert figure.axes[1].get_title() == "B-v0 (1 seed)"
     title = figure.get_suptitle()
     assert "interquartile mean" in title
     assert "thin: each seed" in title

@@ -137,8 +137,10 @@ def _rounds(at: int, source: Source) -> list[Series]:
         return []
     some = [r for r in imagined.rounds if r.attempt == imagined.kept.attempt]
     numbered = np.array([r.number for r in some])
-    assert source.critic is not None
-    names = {"believed": f"predicted ({source.critic.unit})", **_ROUNDS}
+    # Not the unit of the file, which may hold the default recipe's critic.
+    gamma = imagined.settings.gamma
+    values = "undiscounted" if gamma == 1.0 else f"discounted by {gamma:g}"
+    names = {"believed": f"predicted (cautious imagined return, {values})", **_ROUNDS}
     return [
         Series(words, at, numbered, np.array([getattr(r, name) for r in some]), "line")
         for name, words in names.items()

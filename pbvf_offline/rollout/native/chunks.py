@@ -12,7 +12,7 @@ from pbvf_offline.policies.spec import PolicySpec
 _MOST_ROWS: Final = 16  # of more, the data leave the cache and the last ones are waited for longer
 _LEAST_ROWS: Final = 4
 _WEIGHTS: Final = 2**20  # bytes of policies that are at hand in every step
-_LONG: Final = 1000  # steps of an episode, as far as is known before one was played
+_LONG: Final = 1000  # steps of an episode where no limit is known, before one was played
 _MOST: Final = 1024
 
 
@@ -48,9 +48,10 @@ class Chunks:
         budget: int | None,
     ) -> None:
         self.indices, self._rows, self._workers = indices, rows, workers
-        self._length = float(min(limit or _LONG, _LONG))
+        self._length = float(limit or _LONG)
         self._episodes, self._budget = episodes, budget
-        self._chunk_steps = rows * self._length
+        # One that holds more steps would take long to give back, and much memory.
+        self._chunk_steps = rows * min(self._length, _LONG)
         self._done = self._steps = 0
         self.drawn: list[int] = []
 
@@ -75,7 +76,7 @@ class Chunks:
             if wanted <= 0 and self._episodes is None:
                 yield None
                 continue
-            usual = min(_MOST, max(self._rows, self._chunk_steps / self._length))
+            usual = min(_MOST, self._chunk_steps / self._length)
             size = math.ceil(max(1, min(usual, wanted / self._workers)))
             chunk = tuple(itertools.islice(self.indices, size))
             self.drawn += chunk

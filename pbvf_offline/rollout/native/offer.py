@@ -113,4 +113,4 @@ def _values(config: EnvConfig) -> Mapping[str, Any]:
 
 
 def _key(config: EnvConfig) -> str:
-    return repr((config.name, sorted(config.kwargs.items())))
+    return repr((config.name, config.max_episode_steps, sorted(config.kwargs.items())))

@@ -35,7 +35,7 @@ def play_several(
         except PbvfError as error:
             found[index] = error
             continue
-        if index == item.indices[0]:
+        if index == item.indices[0] and played is not None:
             digest = episode_digest(episode)
         steps += len(episode)
         found[index] = episode if reduce is None else reduce(episode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import resource
@@ -141,6 +142,9 @@ def test_several_seeds_are_files_that_other_commands_take(here):
         own = ("--seed", part["seed"], "--out", file)
         assert fit("lab/toy-v0", "psvf", *argv[:6], *own)["already_complete"] is True
         assert len(pbvf("predict", file, "lab/toy-v0", "-q", "--json").ok().json["policies"]) > 0
+        logged = (here / "log" / f"seed-{part['seed']}" / "metrics.jsonl").read_text()
+        settings = json.loads(logged.splitlines()[0])
+        assert (settings["kind"], settings["out"]) == ("settings", file)
     again = pbvf(
         *("fit-critic", "lab/toy-v0", "--critic", "psvf", "--out", "c.safetensors"),
         *(*SMALL[:4], *argv, "--seeds", "0,3"),

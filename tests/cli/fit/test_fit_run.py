@@ -28,7 +28,7 @@ def test_a_critic_of_a_run(here, folder):
     ran = pbvf("fit-critic", folder / "run", *FIT, "--json").ok()
     assert (ran.json["data_steps"], ran.json["data_episodes"]) == (1_200, 30)
     said = " ".join(ran.err.split())
-    assert "steps used 1,200 in 30 episodes the finished run" in said
+    assert "steps used 1,200 the finished run episodes used 30: 30 whole" in said
     critic = load_critic(here / "c")
     assert critic.context.environment is not None
     assert critic.context.environment.id == "ToyDrift-v0"
@@ -73,7 +73,7 @@ def test_an_unfinished_run_is_said_to_be_one(here, folder):
     shutil.copytree(folder / "run", run)
     (run / "result.json").unlink()  # the last thing that a run writes
     ran = pbvf("fit-critic", run, *FIT, "--json").ok()
-    assert "30 episodes what the unfinished run has on disk" in " ".join(ran.err.split())
+    assert "steps used 1,200 what the unfinished run has on disk" in " ".join(ran.err.split())
 
 
 def test_a_model_of_a_run_and_rounds_in_it(here, folder):

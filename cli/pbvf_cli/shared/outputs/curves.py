@@ -83,6 +83,8 @@ class Curve:
             if s.name != "seeds"
         }
         if self.seed is not None:
+            settings["out"] = str(self.out)
+        if self.seed is not None:
             settings["seed"] = self.seed
         log = CurveLog(self.log_dir, self.out, settings, self.logger or DEFAULT)
         with contextlib.closing(log):
