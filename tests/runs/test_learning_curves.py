@@ -109,7 +109,7 @@ def test_a_figure_says_what_lines_and_bands_are_and_these_stay_inside() -> None:
     assert "interquartile mean" in title
     assert "thin: each seed" in title
     figure = draw_learning_curves(grouped(*many), "return", "median")
-    assert figure.get_suptitle() == "line: median over n seeds; band: 95 % bootstrap interval"
+    assert figure.get_suptitle() == "line: median over the seeds; band: 95 % bootstrap interval"
     assert figure.axes[0].get_legend() is None
 
 
