@@ -123,7 +123,7 @@ def test_several_things_go_in_one_bundle(at: Path, tmp_path: Path) -> None:
     [
         (("push", "theta", "OUT"), 2, "licence"),
         (("push", "theta", "https://example.org/x", *LICENCE), 2, "pull alone"),
-        (("push", "theta", "memory://x", *LICENCE), 2, "a place that stays"),
+        (("push", "theta", "memory://x", *LICENCE), 2, "would be lost when it ends"),
         (("push", "none", "OUT", *LICENCE), 2, "neither a dataset id nor an existing folder"),
         (("push", "lab/free-v0", "theta", "OUT", *LICENCE), 2, "each dataset by itself"),
         (("push", "lab/free-v0", "OUT", *LICENCE), 2, "stay as they are"),

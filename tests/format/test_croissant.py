@@ -152,7 +152,7 @@ def _flip(path: Path, at: int) -> None:
         (Path.unlink, DamagedError, "missing"),
         (lambda path: (path.unlink(), path.mkdir()), DamagedError, "missing"),
         (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), UnsafeError, "link"),
-        (_enlarge, UnsafeError, "(?:at most|holes)"),
+        (_enlarge, UnsafeError, "(?:at most|sparse)"),
     ],
 )
 def test_damage_is_noticed_and_named(

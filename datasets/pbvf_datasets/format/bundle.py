@@ -57,8 +57,11 @@ def is_part_name(name: str) -> bool:
 
 def is_bundle(folder: Path) -> bool:
     """Return whether a folder says that it is a bundle, be it damaged."""
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        return False
     with contextlib.suppress(PbvfError, OSError):
-        return stated_format(read_plain(folder / MANIFEST_FILE)) == FORMAT
+        return stated_format(read_plain(path)) == FORMAT
     return False
 
 

@@ -140,7 +140,7 @@ def test_filters_change_what_is_shown_of_their_quantity(browser: Any, page: Path
         assert {k for k in charts if shown.drawn(k) != before[k]} == {k for k in charts if ours[k]}
         assert "return of an episode (sum of rewards) from" in shown.page.text_content("#filtered")
         shown.page.click("[type=reset]")
-        shown.page.wait_for_function("!document.getElementById('filtered').textContent")
+        playwright.expect(shown.page.locator("#filtered")).to_have_text("")
         assert shown.drawn() == before[0]
         shown.page.locator("[name=source]").first.uncheck()
         assert shown.drawn() == 0
@@ -150,8 +150,7 @@ def test_axes_of_whole_numbers_have_no_other_marks(browser: Any, here: Path) -> 
     write_policies(here / "two", 2, {"result": {"returns": [1.5, 2.5]}})
     pbvf("report", "two", "--out", "page.html", "-q").ok()
     with opened(browser, here / "page.html") as shown:
-        marks = "[...document.querySelectorAll('.xtick text')].map(t => t.textContent)"
-        shown.page.wait_for_function(f"{marks}.join() === '0,1'")
+        playwright.expect(shown.page.locator(".xtick text")).to_have_text(["0", "1"])
         fractions = shown.page.locator(".ytick text").all_text_contents()
         assert any("." in text for text in fractions)
 
