@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from pbvf_offline.errors import IncompatibleError, UsageError
-from pbvf_runs.compare.figures import draw_learning_curves, figure_image
+from pbvf_runs.compare.figures import draw_learning_curves, figure_image, thousands
 from pbvf_runs.compare.learning_curves import Curve
 from pbvf_runs.compare.panels import Panel, panels
 from pbvf_runs.compare.statistics import estimate, interquartile_mean
@@ -111,6 +112,15 @@ def test_a_figure_says_what_lines_and_bands_are_and_these_stay_inside() -> None:
     figure = draw_learning_curves(grouped(*many), "return", "median")
     assert figure.get_suptitle() == "line: median over the seeds; band: 95 % bootstrap interval"
     assert figure.axes[0].get_legend() is None
+
+
+def test_marks_of_an_axis_are_at_whole_steps() -> None:
+    axes = Figure().subplots()
+    axes.plot([1, 2, 3, 4], [0.0, 1.0, 0.5, 1.5])
+    thousands(axes)
+    marks = axes.get_xticks()
+    assert len(marks) >= 3
+    assert np.array_equal(marks, np.round(marks))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])

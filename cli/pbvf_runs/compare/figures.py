@@ -154,7 +154,7 @@ def thousands(axes: Any) -> None:
     """Write steps on the horizontal axis of axes as 200,000, not as 0.2 with 1e6 beside it."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
