@@ -198,7 +198,7 @@ def test_a_data_file_of_holes_is_not_hashed(folder: Path) -> None:
         file.truncate(2**42)
     before = time.monotonic()
     for _ in range(2):
-        with pytest.raises(UnsafeError, match=r"main_data\.hdf5.*holes"):
+        with pytest.raises(UnsafeError, match=r"main_data\.hdf5.*sparse"):
             open_folder(folder, warn=False)
         (folder / "manifest.json").unlink(missing_ok=True)
     assert time.monotonic() - before < 10
