@@ -110,8 +110,7 @@ def run_quickstart(
         critic_path = _default(out, data, updates, seed, note, report)
         judged: dict[str, Any] = {}
     else:
-        critic_path, model_path, evaluator = imagined
-        judged = {"evaluator": evaluator, "model_digest": file_digest(model_path)}
+        critic_path, model_path, judged = imagined
     every = max(1, SYNTHESIS.steps // _EVALUATED_POINTS)
     note(
         f"pbvf synthesize {_quoted(critic_path)} --from-scratch 5 --out {_quoted(policies_path)} "
@@ -195,11 +194,11 @@ def _default(
 
 def _imagined(
     out: Path, data: Dataset, updates: int, seed: int, note: Callable[[str], None], report: _Report
-) -> tuple[Path, Path, ModelEvaluator] | None:
+) -> tuple[Path, Path, dict[str, Any]] | None:
     """Learn the environment and fit a PSSVF to imagined episodes.
 
-    Returns the critic's file, the model's, and an evaluator in the learned environment; None where
-    the check says that whole episodes cannot be imagined.
+    Returns the critic's file, the model's, and what synthesis takes to judge in it; None where the
+    check says that whole episodes cannot be imagined.
     """
     model, path = out / "model.safetensors", out / "pssvf.safetensors"
     source: dict[str, Any] = {
@@ -234,6 +233,7 @@ def _imagined(
         f"pbvf fit-critic {_quoted(data.path)} --critic pssvf --model {_quoted(model)} "
         f"--out {_quoted(path)} --seed {seed}"
     )
+    digest = file_digest(model)
     settings = dataclasses.replace(round_defaults("pssvf", ENV).settings, seed=seed)
     imagining, comparing = report.of("imagine"), report.of("compare")
     rounds_to_file(
@@ -241,7 +241,7 @@ def _imagined(
         learned.file,
         settings,
         path,
-        model_digest=file_digest(model),
+        model_digest=digest,
         callbacks=RoundCallbacks(
             after_round=None
             if imagining is None
@@ -253,7 +253,14 @@ def _imagined(
         **source,
     )
     horizon = episode_limit(data.trajectories, source["environment"])
-    return path, model, ModelEvaluator.of(learned.file, horizon)
+    return (
+        path,
+        model,
+        {
+            "evaluator": ModelEvaluator.of(learned.file, horizon),
+            "model_digest": digest,
+        },
+    )
 
 
 def _quoted(path: Path) -> str:
