@@ -49,6 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "policies import": ("policies.imports:import_policies", "Import weights trained elsewhere."),
     "policies export": ("policies.exports:export", "Write policies for programs without pbvf."),
     "policies info": ("policies.info:info", "Show what a policies file holds."),
+    "sweep": ("sweep", "Run a command once for each combination of settings, and compare."),
     "quickstart": ("quickstart", "Collect, fit, synthesize and evaluate on Swimmer-v5."),
     "reproduce": ("reproduce", "Run the paper's experiments, or show their results."),
 }

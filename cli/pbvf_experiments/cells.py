@@ -64,18 +64,23 @@ class _Call(Generic[In, Out]):
         return self.function
 
 
-def run_all(function: Callable[[In], Out], items: Sequence[In], workers: int) -> Iterator[Out]:
-    """Yield the result of each item in order, from this process or from ``workers`` others.
+def run_all(
+    function: Callable[[In], Out], items: Sequence[In], workers: int, *, ordered: bool = True
+) -> Iterator[Out]:
+    """Yield the result of each item, from this process or from ``workers`` others.
 
     Args:
         function: Makes a result of an item; several processes need to pickle it.
         items: What is to be done.
         workers: Number of processes.
+        ordered: Yield results in the order of items, else as they come.
     """
     if workers <= 1:
         yield from map(function, items)
     else:
-        yield from ordered_map(_Call(function), items, workers, hang_seconds=math.inf, queued=1)
+        yield from ordered_map(
+            _Call(function), items, workers, hang_seconds=math.inf, queued=1, ordered=ordered
+        )
 
 
 def cell(path: Path, settings: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

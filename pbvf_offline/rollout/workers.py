@@ -183,8 +183,9 @@ def ordered_map(
     *,
     hang_seconds: float = HANG_SECONDS,
     queued: int = _QUEUED,
+    ordered: bool = True,
 ) -> Generator[OutT, None, None]:
-    """Yield ``job(item)`` for every item in order, computed by ``workers`` processes.
+    """Yield ``job(item)`` for every item, computed by ``workers`` processes.
 
     Items may be endless: they are drawn as workers become free. Closing the iterator
     stops the workers. An exception from the job is raised here, in its place, and what it warned
@@ -197,6 +198,7 @@ def ordered_map(
         hang_seconds: A worker silent for so long with work in hand is taken for hung.
         queued: Items in a worker's hands at once; 1 for few long ones, of which none should
             wait for a busy worker while another idles.
+        ordered: Yield results in the order of items, else as they come.
 
     Raises:
         WorkerError: The same item lost its worker three times.
@@ -206,8 +208,8 @@ def ordered_map(
     next_out = 0
     try:
         while True:
-            while next_out in pool.done:
-                good, value, told = pool.done.pop(next_out)
+            while pool.done and (next_out in pool.done or not ordered):
+                good, value, told = pool.done.pop(next_out if ordered else min(pool.done))
                 next_out += 1
                 for text, category in told:
                     warnings.warn(text, category, stacklevel=2)

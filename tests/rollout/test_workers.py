@@ -212,6 +212,20 @@ class TestForked:
         assert len(drawn) < 20
         results.close()  # type: ignore[attr-defined]
 
+    def test_results_may_come_as_they_finish(self) -> None:
+        others = mp.get_context("fork").Event()
+
+        def first_waits(item: int) -> int:
+            assert item > 0 or others.wait(60)
+            return item
+
+        got = []
+        for item in ordered_map(FunctionJob(first_waits), range(20), 2, queued=1, ordered=False):
+            got.append(item)
+            if len(got) == 19:
+                others.set()
+        assert got == [*range(1, 20), 0]
+
     def test_a_slow_consumer_is_not_a_hung_worker(self, tmp_path: Path) -> None:
         def once(item: int) -> int:
             with (tmp_path / "runs").open("a") as file:
