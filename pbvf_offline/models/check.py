@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from pbvf_offline.seeding import Stream, generator
 CHECK_STEPS = (10, 50, 200)
 MAX_PIECES = 500
 FEWEST_PIECES = 5
+_WANTED = 0.9  # share of truths inside an interval
 _CALIBRATED = 2  # horizons, the longest ones, that intervals are calibrated on
 _CORRELATION, _ERROR, _SLOPE = 0.7, 0.75, (0.5, 2.0)
 
@@ -130,6 +132,20 @@ class ModelCheck(Record):
             return None
         last = self.horizons[-1]
         return last.coverage if self.calibration is None else last.calibrated
+
+    @property
+    def held_words(self) -> str | None:
+        """The same in words, with what it means for the width of the intervals."""
+        if self.held is None:
+            return None
+        # What so many pieces would give nine times in ten, were the intervals right.
+        luck = 1.645 * math.sqrt(_WANTED * (1 - _WANTED) / self.horizons[-1].pieces)
+        text = f"{self.held:.0%} of held-out sums, where {_WANTED:.0%} is aimed at"
+        if self.held < _WANTED - luck:
+            return f"{text}: they are too narrow, the truth is outside more often than they say"
+        if self.held > _WANTED + luck:
+            return f"{text}: they are wider than need be"
+        return f"{text}: as wide as they should be, as far as so many pieces tell"
 
     @property
     def score(self) -> float:

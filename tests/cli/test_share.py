@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -115,7 +116,27 @@ def test_several_things_go_in_one_bundle(at: Path, tmp_path: Path) -> None:
         ("seed-4", "run"),
     ]
     assert (shown["license"], shown["authors"]) == ("CC-BY-4.0", ["A. Nobody"])
+    pbvf("evaluate", tmp_path / "all").refused(2, "all/grown (policies) or ", "all/seed-4 (a run)")
+    fit = ("fit-critic", "--critic", "pssvf", "--out", tmp_path / "x")
+    pbvf(*fit, tmp_path / "all").refused(2, f"name {tmp_path}/all/seed-3 (a run) or ")
     pbvf("synthesize", tmp_path / "all/theta", "--out", tmp_path / "new", "--steps", 2, "-q").ok()
+
+
+def test_the_commands_of_a_card_name_what_is_there_and_no_file_twice(
+    at: Path, tmp_path: Path
+) -> None:
+    things = ("theta", "actions", "good", "one")
+    pbvf("push", *things, tmp_path / "all", *LICENCE, "--dataset", "lab/drift-v0", "-q").ok()
+    card = (tmp_path / "all/README.md").read_text()
+    commands = [shlex.split(line) for line in card.splitlines() if line.startswith("pbvf ")]
+    for critic in ("theta", "actions"):
+        grown = f"../grown-{critic}"
+        made = f"pbvf synthesize {critic} --from-scratch 5 --model good --out {grown}".split()
+        assert made in commands
+        assert f"pbvf predict {critic} {grown} --model good".split() in commands
+    assert any(c[:3] == ["pbvf", "fit-critic", "lab/drift-v0"] for c in commands)
+    outs = [c[c.index("--out") + 1] for c in commands if "--out" in c]
+    assert len(outs) == len(set(outs)) == 4
 
 
 @pytest.mark.parametrize(
@@ -124,9 +145,9 @@ def test_several_things_go_in_one_bundle(at: Path, tmp_path: Path) -> None:
         (("push", "theta", "OUT"), 2, "licence"),
         (("push", "theta", "https://example.org/x", *LICENCE), 2, "pull alone"),
         (("push", "theta", "memory://x", *LICENCE), 2, "would be lost when it ends"),
-        (("push", "none", "OUT", *LICENCE), 2, "neither a dataset id nor an existing folder"),
+        (("push", "none", "OUT", *LICENCE), 2, "none: does not exist"),
         (("push", "lab/free-v0", "theta", "OUT", *LICENCE), 2, "each dataset by itself"),
-        (("push", "lab/free-v0", "OUT", *LICENCE), 2, "stay as they are"),
+        (("push", "lab/free-v0", "OUT", *LICENCE), 2, "dataset set' gives"),
         (("push", "theta", "OUT", "--license", ""), 2, "--license"),
         (("pack", "one/checkpoint.safetensors", "FILE"), 2, "the folder of its run"),
         (("pack", "datasets/lab/drift-v0/README.md", "FILE"), 2, "a part of a dataset"),
@@ -158,6 +179,8 @@ def test_a_bundle_is_no_dataset_and_commands_say_so(at: Path, tmp_path: Path) ->
         pbvf("dataset", *command).refused(2, "is a bundle", "'pbvf push'")
     for command in (("dataset", "info"), ("fit-critic", "--critic", "psvf", "--out", "x")):
         pbvf(*command, tmp_path / "it", "-q").refused(2, "not a dataset folder but a bundle")
+    none = "it holds no policies and no run; 'pbvf info' tells what it holds"
+    pbvf("evaluate", tmp_path / "it").refused(2, none)
     assert names(tmp_path) == ["it", "it.tar"]
 
 

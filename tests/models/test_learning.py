@@ -158,6 +158,21 @@ def test_features_are_chosen_by_the_errors_at_all_horizons() -> None:
     assert ModelCheck((), None, None, 60).error_at_all_horizons == float("inf")
 
 
+@pytest.mark.parametrize(
+    ("pieces", "share", "words"),
+    [
+        (400, 0.85, "85% of held-out sums, where 90% is aimed at: they are too narrow"),
+        (400, 0.95, "95% of held-out sums, where 90% is aimed at: they are wider than need be"),
+        (30, 0.85, "as far as so many pieces tell"),
+    ],
+)
+def test_what_coverage_means_for_intervals(pieces: int, share: float, words: str) -> None:
+    last = HorizonCheck(200, pieces, 0.9, 1.0, 1.0, 2.0, share, 0.1)
+    text = ModelCheck((last,), None, None, 60).held_words
+    assert text is not None
+    assert words in text
+
+
 def test_an_episode_is_held_out_and_one_is_learned_from() -> None:
     assert held_out_episodes(10, 0.01, 0).sum() == 1
     assert held_out_episodes(10, 0.3, 0).sum() == 3

@@ -226,7 +226,7 @@ def test_the_card_is_what_the_hub_reads_and_says_what_is_known(
         "| `toy-v0.safetensors (psvf)` |",  # what the policies were grown through
         "| authors | A. Nobody |",
         # Nothing is made inside a bundle.
-        "pbvf synthesize toy-v0.safetensors --from-scratch 5 --out ../grown.safetensors",
+        "pbvf synthesize toy-v0.safetensors --from-scratch 5 --out ../grown-toy-v0.safetensors",
         "pbvf evaluate run/policy.safetensors --env MODULE:ToyVaried-v0 --episodes 10",
         "| steps | `60` |",
         "| measured with | `--evaluations 2 --evaluation-episodes 2` |",
@@ -260,6 +260,7 @@ def test_the_card_leaves_the_module_to_its_reader(tmp_path: Path) -> None:
     bundles.push([tmp_path / "p"], str(tmp_path / "out"), license="MIT")
     card = (tmp_path / "out/README.md").read_text("utf-8")
     assert "pbvf evaluate p --env MODULE:Toy-v0 --episodes 10\n" in card
+    assert "`MODULE` is left to you: to name a module is to import it" in card
 
 
 def test_what_a_file_says_has_no_effect_on_its_card(tmp_path: Path) -> None:

@@ -87,14 +87,18 @@ def compare(
     complete = False
     if out is not None:
         episodes = f"{chosen.episodes} episode{'s' * (chosen.episodes != 1)} each"
-        figure = draw_comparison(
-            found, _names(first, second), f"{config.name}, {episodes}, seed {chosen.seed}"
-        )
+        title = f"{_place(config)}, {episodes}, seed {chosen.seed}"
+        figure = draw_comparison(found, _names(first, second), title)
         complete = keep_figure(figure, out, overwrite=overwrite)
     if found.difference.low is None:
         sink.note("note: there is no interval of fewer than five policies on a side")
     settings = {"episodes": chosen.episodes, "seed": chosen.seed}
     _print(sink, config, (first, second), found, settings, out, already_complete=complete)
+
+
+def _place(config: EnvConfig) -> str:
+    arguments = config.reference().arguments
+    return f"{config.name} with {arguments}" if arguments else config.name
 
 
 def _names(first: str, second: str) -> tuple[str, str]:
@@ -129,9 +133,8 @@ def _print(
         "already_complete": already_complete,
     }
     one, other = _names(*paths)
-    arguments = config.reference().arguments
     rows = [
-        ("environment", f"{config.name} with {arguments}" if arguments else config.name),
+        ("environment", _place(config)),
         ("episodes", f"{settings['episodes']} of each policy, from the same starts"),
         (f"{one} less {other}", estimate_text(found.difference)),
         (f"P({one} > {other})", estimate_text(found.improvement)),

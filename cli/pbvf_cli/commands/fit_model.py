@@ -156,6 +156,8 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("time", time_taken(seconds, rate, "updates")),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),
     ]
+    if check is not None and check.held_words is not None:
+        rows.append(("intervals hold", check.held_words))
     if check is not None and check.replayed:
         rows.append(("checked by", "replaying stored actions, without a policy that reacts"))
     if check is not None and check.shortage is not None:

@@ -18,6 +18,7 @@ from pbvf_offline.errors import UsageError
 from pbvf_offline.setting_types import MAX_HORIZON
 
 if TYPE_CHECKING:
+    from pbvf_offline.models.check import ModelCheck
     from pbvf_offline.synthesis.prediction import Predictions
 
 
@@ -96,11 +97,10 @@ def predict(
         best = PoliciesFile(given.policies.select(rows), given.environment, origin)
         written = policies_to_file(best, out, results=("result",), overwrite=overwrite)
     check = None if evaluator is None else evaluator.check
-    coverage = None if check is None else check.held
     units = {"predicted": judge.unit, "imagined": None if evaluator is None else IMAGINED_UNIT}
     shown = ROWS_SHOWN if top is None else top
     done = out is not None and not written
-    _print(sink, said, units, out, coverage, shown=shown, already_complete=done)
+    _print(sink, said, units, out, check, shown=shown, already_complete=done)
 
 
 def _print(
@@ -108,7 +108,7 @@ def _print(
     said: Predictions,
     units: dict[str, str | None],
     out: Path | None,
-    coverage: float | None,
+    check: ModelCheck | None,
     *,
     shown: int,
     already_complete: bool,
@@ -129,7 +129,7 @@ def _print(
         "policies": entries,
         "units": units,
         "interval_of": said.interval_of,
-        "coverage": coverage,
+        "coverage": None if check is None else check.held,
         "out": out,
         "already_complete": already_complete,
     }
@@ -141,8 +141,8 @@ def _print(
             said.interval_of or "- (needs --model, or a pssvf fitted with --validation-policies)",
         ),
     ]
-    if coverage is not None:
-        rows.append(("such intervals held, in the model's check", f"{coverage:.0%}"))
+    if check is not None and check.held_words is not None:
+        rows.append(("such intervals held, in the model's check", check.held_words))
     if out is not None:
         rows.append(("written", str(out)))
     names = ["predicted"]

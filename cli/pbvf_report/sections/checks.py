@@ -59,6 +59,8 @@ def section(sources: Sequence[Source]) -> Section:
                 f"{source.name}: stored actions were replayed, since its data name no policies."
             )
         notes.append(f"{source.name} is fit for: {', '.join(check.fit_for) or 'nothing'}.")
+        if check.held_words is not None:
+            notes.append(f"Intervals of {source.name} hold {check.held_words}.")
         rows += [
             [source.name, f"{h.steps}", f"{h.pieces}",
              *(_text(measure(h)) for _, measure, _ in _MEASURES), _text(h.calibrated)]

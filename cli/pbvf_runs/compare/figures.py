@@ -257,6 +257,7 @@ def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) 
     axes.tick_params(axis="x", labelsize=7)
     axes.set_xlabel("mean return of a policy", fontsize=8)
     bar = "" if all(s.iqm.low is None for s in sides) else "; bar: 95 % bootstrap interval"
+    title = fill(shorten(title, 200), 70)  # what is wider is cut off
     figure.suptitle(f"{title}\nmark: interquartile mean{bar}; dot: a policy", fontsize=7)
     shared_legend(figure, axes, columns=1, fontsize=7)
     return figure

@@ -14,7 +14,7 @@ from typing import Final
 
 from pbvf_datasets.format.card import clean, license_lines, paper, rights
 from pbvf_datasets.inspect.verify_file import GRAPH, WEIGHTS
-from pbvf_runs.share.facts import Facts, facts_of
+from pbvf_runs.share.facts import MODULE, Around, Facts, facts_of
 from pbvf_runs.share.lineage import Source, Thing, lineage
 
 _MOST: Final = 400  # characters of a value
@@ -28,6 +28,10 @@ _KINDS: Final = {
     WEIGHTS: "A policy as the weights of a torch module, for programs without pbvf.",
     GRAPH: "A policy as an ONNX graph, for programs without pbvf.",
 }
+_NO_MODULE: Final = (
+    f"`{MODULE}` is left to you: to name a module is to import it, and nothing foreign is imported "
+    "unasked. The tables above say which one registered the environment."
+)
 _HEADER: Final = (
     "library_name: pbvf-offline",
     "pipeline_tag: reinforcement-learning",
@@ -73,8 +77,10 @@ def bundle_card(
     lines += ["| | |", "|---|---|", f"| licence | {clean(license or 'none given')} |"]
     lines += [f"| authors | {named} |", ""]
     commands: list[tuple[str, ...]] = [("pbvf", "verify", ".")]
+    found = {tie.source.digest: tie.found for tie in ties if tie.found is not None}
+    around = Around.of(parts, {**datasets, **found})
     for part in parts:
-        facts = facts_of(part)
+        facts = facts_of(part, around)
         sources = [
             (tie.source, tie.found_shown or datasets.get(tie.source.digest))
             for tie in ties
@@ -84,6 +90,8 @@ def bundle_card(
         commands += facts.commands
     lines += ["## How to use it", "", "In this folder, once it is here:", "", "```bash"]
     lines += [*(shlex.join(command) for command in commands), "```", ""]
+    if any(word.startswith(f"{MODULE}:") for command in commands for word in command):
+        lines += [_NO_MODULE, ""]
     lines += [*rights(license, "these files"), "## Citation", "", "```bibtex", paper(), "```"]
     return "\n".join(lines) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Defaults
 from pbvf_runs.share.lineage import Thing
 
+MODULE: Final = "MODULE"  # stands in commands for a module, which only a reader may name
 _SHOWN: Final = 20  # numbers of a list
 _PLAIN: Final = re.compile("[a-z0-9_]{1,40}")
 _LARGE: Final = 1e300
@@ -38,13 +39,44 @@ class Facts:
     commands: list[tuple[str, ...]] = field(default_factory=list)
 
 
-def facts_of(part: Thing) -> Facts:
+@dataclass(frozen=True)
+class Around:
+    """What a thing is shared with, as far as its commands name it.
+
+    Attributes:
+        names: What things were made from: what each is called there or, of a dataset that is not
+            among them, its id; by digest.
+        models: Models that may imagine whole episodes, by their own digest and their dataset's.
+    """
+
+    names: Mapping[str, str]
+    models: Mapping[str, str]
+
+    @classmethod
+    def of(cls, parts: Sequence[Thing], names: Mapping[str, str]) -> Around:
+        """Return what is around each of several things.
+
+        Raises:
+            PbvfError: A model cannot be read.
+        """
+        from pbvf_offline.models.model_file import load_model
+
+        models: dict[str, str] = {}
+        for part in parts:
+            if part.kind == "model":
+                file = load_model(part.path)
+                if file.check is not None and file.check.refusal is None:
+                    models |= dict.fromkeys((file.dataset, *part.digests()), part.name)
+        return cls(names, models)
+
+
+def facts_of(part: Thing, around: Around) -> Facts:
     """Return what is told of one thing.
 
     Raises:
         PbvfError: It cannot be read.
     """
-    return _FACTS[part.kind](part)
+    return _FACTS[part.kind](part, around)
 
 
 def _about(environment: EnvReference | None, spec: PolicySpec) -> dict[str, object]:
@@ -89,7 +121,7 @@ def _told(values: object) -> dict[str, object]:
     return told
 
 
-def _critic(part: Thing) -> Facts:
+def _critic(part: Thing, around: Around) -> Facts:
     from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.fit.rounds import round_defaults
     from pbvf_offline.fit.settings import fit_defaults
@@ -120,15 +152,18 @@ def _critic(part: Thing) -> Facts:
         facts.checks["policies grown from imagined episodes"] = imagined.comparison.imagined
         facts.checks["policies grown by the default recipe"] = imagined.comparison.recipe
     facts.checks |= _told(file.validation)
-    name = part.name
+    asked = "" if imagined is None else imagined.model
+    model = around.models.get(asked) or around.models.get(file.context.dataset)
+    judged = () if model is None else ("--model", model)
+    name, grown = part.name, _outside("grown", part)
     facts.commands = [
-        ("pbvf", "synthesize", name, "--from-scratch", "5", "--out", "../grown.safetensors"),
-        ("pbvf", "predict", name, "../grown.safetensors"),
+        ("pbvf", "synthesize", name, "--from-scratch", "5", *judged, "--out", grown),
+        ("pbvf", "predict", name, grown, *judged),
     ]
     return facts
 
 
-def _model(part: Thing) -> Facts:
+def _model(part: Thing, around: Around) -> Facts:
     from pbvf_offline.models.model_file import load_model
     from pbvf_offline.models.settings import ModelSettings
 
@@ -148,6 +183,8 @@ def _model(part: Thing) -> Facts:
     )
     if file.check is not None:
         facts.checks["fit for"] = ", ".join(file.check.fit_for) or "nothing: its check failed"
+        if file.check.held_words is not None:
+            facts.checks["intervals hold"] = file.check.held_words
         if file.check.replayed:
             facts.checks["checked by"] = "replaying stored actions: the data name no policies"
         for horizon in file.check.horizons:
@@ -155,9 +192,15 @@ def _model(part: Thing) -> Facts:
             told |= {"error": horizon.error, "spread": horizon.spread}
             values = ", ".join(f"{k} {v:.3g}" for k, v in told.items() if v is not None)
             facts.checks[f"sums of {horizon.steps} held-out steps"] = values
-    more = ("--critic", "pssvf", "--model", part.name, "--out", "../critic.safetensors")
-    facts.commands = [("pbvf", "fit-critic", "DATASET", *more)]
+    data = around.names.get(file.dataset, "DATASET")
+    more = ("--critic", "pssvf", "--model", part.name, "--out", _outside("critic", part))
+    facts.commands = [("pbvf", "fit-critic", data, *more)]
     return facts
+
+
+def _outside(what: str, part: Thing) -> str:
+    """Return a file for what is made of a part: outside the bundle, and no other part's."""
+    return f"../{what}-{part.name}"
 
 
 def _model_source(name: str, asked: Mapping[str, Any]) -> str | None:
@@ -169,7 +212,7 @@ def _model_source(name: str, asked: Mapping[str, Any]) -> str | None:
     return MODEL_SOURCES[name] if asked.get(name) is None else "chosen"
 
 
-def _policies(part: Thing) -> Facts:
+def _policies(part: Thing, _: Around) -> Facts:
     from pbvf_offline.policies.files import load_policies
 
     file = load_policies(part.path)
@@ -193,7 +236,7 @@ def _evaluate(name: str, environment: EnvReference | None) -> tuple[str, ...]:
         and environment.module is not None
         and _ENV_ID.fullmatch(environment.id)
     ):
-        place = ("--env", f"MODULE:{environment.id}")
+        place = ("--env", f"{MODULE}:{environment.id}")
     return ("pbvf", "evaluate", name, *place, "--episodes", "10")
 
 
@@ -214,7 +257,7 @@ def _synthesis_defaults(
     return None
 
 
-def _run(part: Thing) -> Facts:
+def _run(part: Thing, _: Around) -> Facts:
     from pbvf_offline.online.settings import online_defaults
     from pbvf_runs.data import run_config, run_progress
     from pbvf_runs.records import average_returns
@@ -242,14 +285,15 @@ def _run(part: Thing) -> Facts:
         },
     )
     if progress.finished:
+        out = _outside("critic", part)
         facts.commands = [
             _evaluate(f"{part.name}/policy.safetensors", config.environment),
-            ("pbvf", "fit-critic", part.name, "--critic", "psvf", "--out", "../critic.safetensors"),
+            ("pbvf", "fit-critic", part.name, "--critic", "psvf", "--out", out),
         ]
     return facts
 
 
-def _exported(part: Thing) -> Facts:
+def _exported(part: Thing, _: Around) -> Facts:
     from pbvf_offline.exchange.exported import read_exported_graph, read_exported_weights
 
     read = read_exported_graph if part.kind == GRAPH else read_exported_weights

@@ -41,6 +41,7 @@ _OTHERS: Final = {
     "signature": "it goes along with what it signs",
     "checkpoint": "share the folder of its run",
 }
+_OWN: Final = {"dataset": "; 'pbvf dataset set' gives a dataset another licence or authors"}
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def outgoing(
             raise UsageError(
                 f"it is a {kind}, whose licence, authors and card stay as they are",
                 where=path,
-                remedy="leave --license, --author and --dataset out",
+                remedy=f"leave --license, --author and --dataset out{_OWN.get(kind, '')}",
             )
         yield path
         return

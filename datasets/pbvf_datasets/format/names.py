@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, printable
 
 # Minari's own pattern for ids, but with a version, and each component by itself.
 _COMPONENT = re.compile(r"[-_\w]+")
@@ -119,5 +119,5 @@ def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = No
     if path.exists():
         raise UsageError("this is a file; a dataset is a folder", where=path)
     raise UsageError(
-        f"{text!r} is neither a dataset id nor an existing folder", remedy=_ID_REMEDY
+        "does not exist", where=printable(text), remedy=f"check its path; of a dataset {_ID_REMEDY}"
     ) from malformed

@@ -313,7 +313,7 @@ def _open_data_folder(root: int, entries: Mapping[str, os.stat_result], folder: 
             raise UsageError(
                 "this is not a dataset folder but a bundle",
                 where=folder,
-                remedy="name a run in it; 'pbvf info' tells what it holds",
+                remedy="'pbvf info' tells what it holds",
             )
     if "data" not in entries or not stat.S_ISDIR(entries["data"].st_mode):
         raise DamagedError("this is not a dataset folder: it has no folder 'data'", where=folder)
@@ -357,7 +357,7 @@ def _os_error(
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return link_error(where)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return UsageError("there is no such dataset folder", where=where)
+        return UsageError("does not exist", where=where)
     if error.errno == errno.EIO:
         return DamagedError(f"it cannot be read: {error.strerror}", where=where)
     return ResourceError(f"it cannot be opened: {error.strerror}", where=where)

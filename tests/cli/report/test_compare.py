@@ -120,6 +120,12 @@ def test_a_figure_of_others_is_never_replaced(here, suffix):
         assert figure.read_bytes() == content
 
 
+def test_a_figure_names_the_arguments_of_the_environment(here):
+    file("one", 5, limit=3)
+    compared("one", "one", "--out", "figure.svg")
+    assert "ToyVaried-v0 with max_episode_steps=3, 3 episodes" in (here / "figure.svg").read_text()
+
+
 def test_a_name_that_says_no_format_is_refused_before_anything_is_played(here):
     pbvf("compare", "missing", "missing", "--out", "figure.jpg").refused(2, "figures end in .png")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +65,35 @@ class Data:
         }
 
 
+def refuse_bundle(path: Path, kinds: Mapping[str, str]) -> None:
+    """Refuse a bundle where one thing in it is wanted, and name those that would do.
+
+    Args:
+        path: What may be a bundle.
+        kinds: The kinds of parts that would do, each with what to call it.
+
+    Raises:
+        UsageError: It is one.
+        PbvfError: It is one, and its manifest cannot be read.
+    """
+    from pbvf_datasets.format.bundle import is_bundle, parse_bundle, parts_of
+    from pbvf_datasets.format.manifest import read_plain
+    from pbvf_datasets.format.schema import MANIFEST_FILE
+
+    if not is_bundle(path):
+        return
+    where = path / MANIFEST_FILE
+    parts = [
+        part for part in parts_of(parse_bundle(read_plain(where), where)) if part.kind in kinds
+    ]
+    if parts:
+        named = " or ".join(f"{path / part.name} ({kinds[part.kind]})" for part in parts)
+        remedy = f"name {named}"
+    else:
+        remedy = f"it holds no {' and no '.join(kinds)}; 'pbvf info' tells what it holds"
+    raise UsageError("this is not a dataset folder but a bundle", where=path, remedy=remedy)
+
+
 def open_data(
     name: str, table: SettingsTable, *, require_manifest: bool, untagged: bool = False
 ) -> Data:
@@ -84,6 +114,7 @@ def open_data(
     path = resolve_dataset(name)
     if is_run(path):
         return _run(path, table, require_manifest=require_manifest)
+    refuse_bundle(path, {"run": "a run"})
     if not is_dataset(path) and (runs := runs_in(path)):
         raise UsageError(f"holds {runs_text(runs)}", where=path, remedy="name one of them")
     data = load_dataset(path, require_manifest=require_manifest, untagged=untagged)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pbvf_cli.shared.inputs.data import open_data
+from pbvf_cli.shared.inputs.data import open_data, refuse_bundle
 from pbvf_cli.shared.options import argument, counting, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import IncompatibleError, UsageError
@@ -83,6 +83,8 @@ def open_policies(name: str, *, require_manifest: bool) -> GivenPolicies:
     Raises:
         PbvfError: As ``load_policies``, ``load_dataset`` and ``load_run`` do.
     """
+    from pbvf_datasets.format.names import resolve_dataset
+
     path = Path(name)
     if path.is_file() or path.suffix == ".safetensors":  # a file that is missing is called one
         from pbvf_offline.io.reading import file_digest
@@ -90,6 +92,7 @@ def open_policies(name: str, *, require_manifest: bool) -> GivenPolicies:
 
         loaded = load_policies(path)
         return GivenPolicies(loaded.policies, loaded.environment, file_digest(path), None)
+    refuse_bundle(resolve_dataset(name), {"policies": "policies", "run": "a run"})
     data = open_data(name, SettingsTable(), require_manifest=require_manifest)
     of = data.trajectories
     return GivenPolicies(of.policies, data.environment, data.digest, of)

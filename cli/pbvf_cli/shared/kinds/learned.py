@@ -111,10 +111,12 @@ def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str
     if file.check is not None and file.check.replayed:
         uses += "; checked by replaying stored actions"
         about["policies"] = "not known: the data name none"
+    held = None if file.check is None else file.check.held_words
     return [
         ("path", str(payload["path"])),
         ("updates", f"{payload['updates']:,} of {payload['updates_wanted']:,}"),
         ("fit for", uses if payload["finished"] else "not finished, so not checked"),
+        *([] if held is None else [("intervals hold", held)]),
         (
             "networks",
             f"{payload['members']}, hidden layers {_sizes(payload['settings']['hidden'])}",
