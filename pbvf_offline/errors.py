@@ -25,6 +25,16 @@ def printable(name: str) -> str:
     return text if len(text) <= 120 else f"{text[:119]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return how many there are of something.
+
+    >>> counted(1, "episode"), counted(2000, "policy")
+    ('1 episode', '2,000 policies')
+    """
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
 def shorten(value: object, limit: int = 120) -> str:
     """Return a value as one line of text, shortened for a message."""
     text = " ".join(str(value).split())

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 
 from pbvf_datasets.write.incoming import IncomingEpisodes
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, UsageError
+from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, UsageError, counted
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.io.tensor_file import decode, read_tensor_file
@@ -86,7 +86,7 @@ def runs_in(folder: Path) -> list[Path]:
 def runs_text(runs: Sequence[Path]) -> str:
     """Return what a folder that holds these runs holds, for a message."""
     names = ", ".join(run.name for run in runs[:_NAMED]) + (", …" if len(runs) > _NAMED else "")
-    return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} ({names})"
+    return f"{counted(len(runs), 'run')} ({names})"
 
 
 def run_config(folder: Path) -> StoredConfig:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import IncompatibleError, counted
 from pbvf_offline.models.calibration import Calibration, HeldOutSums, held_by_the_others
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import Imagined, imagine
@@ -40,7 +40,8 @@ def held_out_episodes(episodes: int, fraction: float, seed: int) -> NDArray[np.b
     count = max(1, round(fraction * episodes))
     if count >= episodes:
         raise IncompatibleError(
-            f"the data have {episodes} episodes, of which {count} would be held out for the check",
+            f"the data have {counted(episodes, 'episode')}, of which {count} would be held out for "
+            "the check",
             remedy="collect more episodes, or hold out a smaller fraction",
         )
     held = np.zeros(episodes, dtype=bool)

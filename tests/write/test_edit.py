@@ -728,7 +728,7 @@ def test_filter_refuses_what_makes_no_sense(root: Path) -> None:
         with pytest.raises(UsageError, match=words):
             FilterSettings(**options)
     for settings, words in (
-        (FilterSettings(min_return=100), "none of the 5 episodes of lab/a-v0 passes"),
+        (FilterSettings(min_return=100), "no episode of lab/a-v0 passes, of 5"),
         (FilterSettings(episodes=((0, 5),)), "no episode 5: lab/a-v0 has 0 to 4"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -13,7 +13,7 @@ from pbvf_cli.shared.registered import Wrappers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import NO_RETURN, Sink, as_payload, return_range, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, counted
 from pbvf_offline.policies.settings import NewPolicy
 from pbvf_runs.settings import FRESH, PERTURBING, CollectSettings
 
@@ -112,9 +112,9 @@ def collect(
         def report(steps_done: int, steps_wanted: int | None, episodes_done: int) -> None:
             warm.close()
             if settings.episodes is None:
-                bar.update(steps_done, steps_wanted, f"{episodes_done:,} episodes")
+                bar.update(steps_done, steps_wanted, counted(episodes_done, "episode"))
             else:
-                bar.update(episodes_done, settings.episodes, f"{steps_done:,} steps")
+                bar.update(episodes_done, settings.episodes, counted(steps_done, "step"))
 
         result = collect_dataset(
             settings,

@@ -15,6 +15,7 @@ from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, estimate_text, number
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_cli.shared.values import EnvOptions
+from pbvf_offline.errors import counted
 from pbvf_offline.records import Defaults
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def compare(
         )
     complete = False
     if out is not None:
-        episodes = f"{chosen.episodes} episode{'s' * (chosen.episodes != 1)} each"
+        episodes = f"{counted(chosen.episodes, 'episode')} each"
         title = f"{_place(config)}, {episodes}, seed {chosen.seed}"
         figure = draw_comparison(found, _names(first, second), title)
         complete = keep_figure(figure, out, overwrite=overwrite)

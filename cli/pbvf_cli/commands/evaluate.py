@@ -24,6 +24,7 @@ from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_cli.shared.values import EnvOptions
+from pbvf_offline.errors import counted
 from pbvf_offline.records import Defaults, Record, setting
 from pbvf_offline.setting_types import MOST, Seed
 
@@ -226,7 +227,7 @@ def _print(
     rows = [
         ("environment", place),
         ("mean return", number(float(returns.mean()))),
-        ("episodes", f"{returns.shape[1]} of each of {count:,} policies"),
+        ("episodes", f"{returns.shape[1]} of {counted(count, 'policy')}{' each' * (count > 1)}"),
         ("gamma", number(payload["gamma"])),
         ("seed", str(payload["seed"])),
     ]

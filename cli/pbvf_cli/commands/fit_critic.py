@@ -19,6 +19,7 @@ from pbvf_cli.shared.registered import Critic, CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_offline.errors import counted
 from pbvf_offline.fit.rounds import IMAGINED, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.setting_types import MAX_UPDATES
@@ -152,8 +153,8 @@ def fit_critic(
     sink.settings("pbvf fit-critic", table.settings)
     if cut := data.counts["cut_episodes"]:
         sink.note(
-            f"note: {cut:,} of {data.trajectories.episodes:,} episodes, cut by the step budget: no "
-            "return, so no Monte Carlo target; they serve TD learning only"
+            f"note: {cut:,} of {counted(data.trajectories.episodes, 'episode')}, cut by the step "
+            "budget: no return, so no Monte Carlo target; they serve TD learning only"
         )
     curves = [curve] if several is None else [curve.of_seed(s, seed_path(out, s)) for s in several]
     with (

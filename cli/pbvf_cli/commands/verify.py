@@ -12,7 +12,7 @@ from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.outputs import lineage as shared
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.progress import Bar
-from pbvf_offline.errors import IncompatibleError, PbvfError, UnsafeError
+from pbvf_offline.errors import IncompatibleError, PbvfError, UnsafeError, counted
 
 if TYPE_CHECKING:
     from pbvf_datasets.inspect.findings import Verification
@@ -129,7 +129,7 @@ def _with_others(error: PbvfError, others: int) -> PbvfError:
     """Return an error that also says how many other problems there are."""
     if others == 0:
         return error
-    what = f"{error.what} (and {others:,} more {'problem' if others == 1 else 'problems'})"
+    what = f"{error.what} (and {counted(others, 'more problem')})"
     return type(error)(what, where=error.where, remedy=error.remedy)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pbvf_offline.errors import PbvfError, UsageError, shorten
+from pbvf_offline.errors import PbvfError, UsageError, counted, shorten
 from pbvf_offline.exchange.output import already_written, refuse_foreign
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.reading import read_file
@@ -181,9 +181,9 @@ def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -
     looks = {label: index for index, label in enumerate(filter(None, labels))}
     for axes, panel in zip(grid, panels, strict=False):
         counts = {len(group.curves) for group in panel.groups}
-        equal = f" ({_seeds(counts.pop())})" if len(counts) == 1 else ""
+        equal = f" ({counted(counts.pop(), 'seed')})" if len(counts) == 1 else ""
         for group in panel.groups:
-            n = "" if equal else _seeds(len(group.curves))
+            n = "" if equal else counted(len(group.curves), "seed")
             label = ", ".join(filter(None, (group.label, n)))
             _draw_group(axes, group, looks.get(group.label, 0), label)
         axes.set_title(fill(f"{shorten(panel.title, 120)}{equal}", 46), fontsize=8)
@@ -199,10 +199,6 @@ def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -
     if text := _explanation(panels, statistic):
         figure.suptitle(text, fontsize=7)
     return figure
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' * (count != 1)}"
 
 
 def _draw_group(axes: Any, group: Group, index: int, label: str) -> None:
@@ -250,7 +246,7 @@ def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) 
         if side.iqm.low is not None and side.iqm.high is not None:
             axes.plot([side.iqm.low, side.iqm.high], [y, y], color=color, linewidth=5, alpha=0.35)
         mark = {"linestyle": "", "marker": "|", "markersize": 9, "markeredgewidth": 2}
-        label = f"{shorten_left(name)}, {len(means)} {'policy' if len(means) == 1 else 'policies'}"
+        label = f"{shorten_left(name)}, {counted(len(means), 'policy')}"
         axes.plot([side.iqm.value], [y], color=color, label=label, **mark)
     axes.set_yticks([])
     axes.set_ylim(-1.75, 0.35)

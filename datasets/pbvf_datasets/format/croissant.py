@@ -21,6 +21,7 @@ from pbvf_datasets.format.schema import (
     METADATA_FILE,
     dataset_version,
 )
+from pbvf_offline.errors import counted
 
 _CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
 """The one context that Croissant 1.0 prescribes."""
@@ -68,9 +69,11 @@ def croissant_bytes(
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": dataset_id,
-        "description": f"{stats['episodes']:,} episodes ({stats['steps']:,} steps) from {name}, "
-        f"each step tagged with the parameters of the policy that acted; {stats['policies']:,} "
-        f"distinct policies. Format version {version} of {clean(provenance['tool'])}.",
+        "description": f"{counted(stats['episodes'], 'episode')} "
+        f"({counted(stats['steps'], 'step')}) from {name}, "
+        "each step tagged with the parameters of the policy that acted; "
+        f"{counted(stats['policies'], 'distinct policy')}. "
+        f"Format version {version} of {clean(provenance['tool'])}.",
         "keywords": [
             "reinforcement learning",
             "offline reinforcement learning",

@@ -26,6 +26,7 @@ from pbvf_offline.errors import (
     IncompatibleError,
     ResourceError,
     UsageError,
+    counted,
     shorten,
 )
 from pbvf_offline.io.strict_json import parse_json
@@ -151,8 +152,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         return (
-            f"Dataset({self.id!r}: {len(self)} episodes, {len(self.trajectories)} steps, "
-            f"{len(self.policies)} policies ({self.spec.arch}), "
+            f"Dataset({self.id!r}: {counted(len(self), 'episode')}, "
+            f"{counted(len(self.trajectories), 'step')}, "
+            f"{counted(len(self.policies), 'policy')} ({self.spec.arch}), "
             f"{'verified' if self.verified else 'unverified'})"
         )
 

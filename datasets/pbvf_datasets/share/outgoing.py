@@ -23,7 +23,7 @@ from pbvf_datasets.share.receiving import CHUNK
 from pbvf_datasets.share.remote import BrokenError, Incoming, MissingFileError, Remote
 from pbvf_datasets.share.remotes.folder import FolderRemote
 from pbvf_datasets.share.signing import read_signature
-from pbvf_offline.errors import DamagedError, UnsafeError, UsageError
+from pbvf_offline.errors import DamagedError, UnsafeError, UsageError, counted
 from pbvf_offline.io.durable import path_exists
 from pbvf_offline.io.reading import read_file
 
@@ -153,7 +153,7 @@ def _refuse_problems(found: Verification) -> None:
     error = found.error
     if error is not None:
         more = len(found.problems) - 1
-        others = f" (and {more:,} more {'problem' if more == 1 else 'problems'})" if more else ""
+        others = f" (and {counted(more, 'more problem')})" if more else ""
         raise type(error)(
             f"{error.what}{others}",
             where=error.where,

@@ -26,6 +26,7 @@ from pbvf_datasets.format.schema import (
 )
 from pbvf_datasets.format.spaces import serialize_space
 from pbvf_datasets.format.statistics import Tally, total_reward
+from pbvf_offline.errors import counted
 from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.spec import PolicySpec
@@ -152,7 +153,7 @@ def _metadata(facts: DatasetFacts, seen: _Seen, size: int) -> bytes:
         "minari_version": versions()["minari"],
         "dataset_size": round(size / 1e6, 1),
         "algorithm_name": tool_version(),
-        "description": f"{len(seen.tally.policies):,} {kind} {facts.spec.arch} policies; "
+        "description": f"{counted(len(seen.tally.policies), f'{kind} {facts.spec.arch} policy')}; "
         "infos hold the parameters that acted at each step.",
     }
     if facts.identity["authors"]:

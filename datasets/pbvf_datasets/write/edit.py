@@ -180,6 +180,8 @@ def merge(
         if result.left_out:
             notes.append(
                 f"{result.left_out:,} episodes are in more than one input and were taken once"
+                if result.left_out > 1
+                else "1 episode is in more than one input and was taken once"
             )
         return replace(result, notes=tuple(notes))
 

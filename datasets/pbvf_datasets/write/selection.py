@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_datasets.write.edit_settings import FilterSettings, Ranges, SplitSettings
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, counted
 from pbvf_offline.seeding import Stream, generator
 
 
@@ -71,7 +71,7 @@ def select(facts: Facts, settings: FilterSettings, name: str) -> list[int]:
         rows = np.sort(best[: math.ceil(round(settings.top * rows.size, 9))])
     if not rows.size:
         raise UsageError(
-            f"none of the {count:,} episodes of {name} passes",
+            f"no episode of {name} passes, of {count:,}",
             remedy="ask for less",
         )
     chosen: list[int] = rows.tolist()
@@ -105,9 +105,9 @@ def assign_parts(facts: Facts, settings: SplitSettings, name: str) -> list[list[
         parts[lacking.index(max(lacking))] += groups[k]
     for part_name, part in zip(settings.names, parts, strict=True):
         if not part:
-            tied = f" in {len(groups):,} groups that share no policy"
+            tied = f" in {counted(len(groups), 'group')} that share no policy"
             raise UsageError(
-                f"the part {part_name} would be empty: {name} has {count:,} episodes"
+                f"the part {part_name} would be empty: {name} has {counted(count, 'episode')}"
                 f"{tied if settings.by == 'policy' else ''}",
                 where="--fractions",
             )

@@ -31,7 +31,7 @@ from pbvf_datasets.write.edit import (
 from pbvf_datasets.write.edit_inputs import Source, infinite_return_is_damage
 from pbvf_datasets.write.writer import DatasetWriter
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import IncompatibleError, UsageError, shorten
+from pbvf_offline.errors import IncompatibleError, UsageError, counted, shorten
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
@@ -160,7 +160,8 @@ def _refuse_unchecked(policies: Policies, where: Path, *, unchecked: bool, order
 def _check_order(order: Sequence[int], episodes: int, policies: int) -> None:
     if len(order) != episodes:
         raise UsageError(
-            f"it has {len(order):,} rows, and the dataset {episodes:,} episodes", where="--order"
+            f"it has {counted(len(order), 'row')}, and the dataset {counted(episodes, 'episode')}",
+            where="--order",
         )
     for i, row in enumerate(order):
         if not 0 <= row < policies:

@@ -12,7 +12,7 @@ from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.critics import CRITICS
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, counted
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _comparison(updates: int, given: Given[RoundSettings]) -> tuple[str, str]:
     """Return what is said of the comparison, which may take longer than the rounds."""
     source = "given" if "compare" in given.values else "default; --compare 0 leaves it out"
     what = "the default recipe is fitted too, and held against the result"
-    return f"{updates:,} updates: {what}" if updates else "0: no comparison", source
+    return f"{counted(updates, 'update')}: {what}" if updates else "0: no comparison", source
 
 
 def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pbvf_cli.shared.inputs.data import open_data, refuse_bundle
 from pbvf_cli.shared.options import argument, counting, option
 from pbvf_cli.shared.settings import SettingsTable
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.errors import IncompatibleError, UsageError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +124,7 @@ def choose_policies(
             raise UsageError(
                 f"{index} is not in 0 … {count - 1}",
                 where="--index",
-                remedy=f"{name} holds {count} policies",
+                remedy=f"{name} holds {counted(count, 'policy')}",
             )
         return Choice(np.array([index]))
     if top is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pbvf_cli.shared.terminal.layout import CommandText
 from pbvf_cli.shared.terminal.output import Shown, number, pairs, size_text
 from pbvf_cli.shared.terminal.policy_text import environment_rows
+from pbvf_offline.errors import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +78,10 @@ def _rows(found: Description) -> list[tuple[str, str]]:
             ("settings", pairs(chosen(provenance["settings"])) or "-"),
             ("command", CommandText(provenance.get("command") or "-")),
         ]
-        sources = [f"{s['id']} ({s['episodes']:,} episodes)" for s in provenance.get("sources", ())]
+        sources = [
+            f"{s['id']} ({counted(s['episodes'], 'episode')})"
+            for s in provenance.get("sources", ())
+        ]
         if sources:
             rows.append(("goes back to", ", ".join(sources)))
     elif isinstance(found.metadata.get("minari_version"), str):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pbvf_cli.shared.terminal.output import Shown, number, size_text
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.kinds import Progress
@@ -74,7 +74,7 @@ def _of_bundle(
         ("authors", ", ".join(provenance["authors"]) or "none given"),
         ("made by", provenance["tool"]),
         ("signed", _SIGNED[signed]),
-        ("size", f"{size_text(payload['size'])} in {number(len(sizes))} files"),
+        ("size", f"{size_text(payload['size'])} in {counted(len(sizes), 'file')}"),
     ]
     return Shown(payload, rows)
 
