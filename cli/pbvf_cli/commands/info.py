@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument
 from pbvf_cli.shared.terminal.output import Sink
+from pbvf_offline.errors import counted
+
+_HEADER: Final = ("what", "kind", "environment", "holds", "digest")
+_COUNTS: Final = {
+    "episodes": "episode",
+    "steps": "step",
+    "policies": "policy",
+    "updates": "update",
+    "parts": "part",
+    "runs": "run",
+}
 
 
 @command(
@@ -52,13 +63,30 @@ def info(
         sink.result(payload, [("kind", kind), *shown.rows], table=table or shown.table)
         return
     told = [{"kind": kind, **show(kind, place).payload} for kind, place in found]
-    rows = [(path, _what(one)) for path, one in zip(paths, told, strict=True)]
-    sink.result({"things": told, "lineage": shared.payload(ties)}, rows, table=table)
+    rows = [
+        (path, _what(one), one.get("env") or "-", _holds(one), _digest(one))
+        for path, one in zip(paths, told, strict=True)
+    ]
+    payload = {"things": told, "lineage": shared.payload(ties)}
+    sink.result(payload, rows, header=_HEADER, table=table)
 
 
 def _what(told: Mapping[str, Any]) -> str:
     """Return the kind of a thing, and of a critic which it is: its name need not tell."""
     return f"critic ({told['critic']})" if told["kind"] == "critic" else str(told["kind"])
+
+
+def _holds(told: Mapping[str, Any]) -> str:
+    """Return how much a thing holds, of what tells it from others of its kind."""
+    counts = {name: told.get(name) for name in _COUNTS}
+    if told["kind"] in ("critic", "model"):  # a critic also keeps some policies of its data
+        counts = {"updates": told["updates"]}
+    known = {n: len(c) if isinstance(c, Sized) else c for n, c in counts.items() if c is not None}
+    return ", ".join(counted(count, _COUNTS[name]) for name, count in known.items()) or "-"
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return told.get("digest") or told.get("sha256") or "-"
 
 
 def _has_parts(found: list[tuple[str, Path]]) -> bool:

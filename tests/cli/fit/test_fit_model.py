@@ -118,7 +118,7 @@ def test_other_settings_are_a_conflict(here):
 
 def test_errors_that_users_can_see(here, datasets):
     argv = ("--out", "m.safetensors", *FIXED, "--seed", 0)
-    pbvf("fit-model", "lab/one-v0", *argv).refused(5, "1 episodes, of which 1 would be held out")
+    pbvf("fit-model", "lab/one-v0", *argv).refused(5, "1 episode, of which 1 would be held out")
     for option, value in (
         ("--members", 65),
         ("--validation-episodes", 1.0),

@@ -85,6 +85,19 @@ def test_what_was_made_from_which_is_followed_by_digest(
     assert next(tie["digest"] for tie in ties) in text.replace("\n", "")
 
 
+def test_what_tells_several_datasets_apart_stands_side_by_side(at: Path) -> None:
+    names = ("lab/drift-v0", "lab/other-v0")
+    lines = pbvf("info", *names, "theta", "-q").ok().out.splitlines()
+    assert lines[0].split() == ["what", "kind", "environment", "holds", "digest"]
+    for name in names:
+        alone = pbvf("info", name, "--json", "-q").ok().json
+        told = next(line.split() for line in lines if line.strip().startswith(name))
+        counts = [f"{alone[what]:,}" for what in ("episodes", "steps", "policies")]
+        assert (told[0::2][:2], told[-1]) == ([name, alone["env"]], alone["digest"])
+        assert [word for word in told if word in counts] == counts
+    assert any(line.strip().startswith("theta ") and "20 updates" in line for line in lines)
+
+
 def test_a_bundle_tells_what_is_in_it_of_what(at: Path) -> None:
     shown = pbvf("info", "bundle", "--json", "-q").ok().json
     by_name = {tie["name"]: tie["found"] for tie in shown["lineage"]}

@@ -222,8 +222,9 @@ class Sink:
     def result(
         self,
         payload: Mapping[str, Any],
-        rows: Iterable[tuple[str, str]],
+        rows: Iterable[Sequence[str]],
         *,
+        header: Sequence[str] | None = None,
         table: tuple[Sequence[str], Iterable[Sequence[str]]] | None = None,
         place: object = None,
     ) -> None:
@@ -232,6 +233,7 @@ class Sink:
         Args:
             payload: What ``--json`` prints.
             rows: The same for people, name and value.
+            header: Names of the columns of rows that are something else.
             table: A second table, header and rows.
             place: What was made; a note names it where it was complete before.
 
@@ -244,7 +246,7 @@ class Sink:
         if self.json_only:
             text = json.dumps(plain(payload), allow_nan=False)
         else:
-            text = _table(None, None, rows, self._data)
+            text = _table(None, header, rows, self._data)
             if table is not None:
                 text += "\n\n" + _table(None, *table, self._data)
         try:
