@@ -88,7 +88,7 @@ def plot(
     folders = curve_folders(runs)
     table = SettingsTable()
     table.show("runs", tuple(map(str, runs)))
-    name = table.choose("metric", metric, lambda: MetricName(natural_metric(folders[0])))
+    name = table.choose("metric", metric, lambda: MetricName(natural_metric(folders)))
     statistic = table.choose("statistic", statistic, Statistic.IQM)
     table.show("out", out)
     sink.settings("pbvf plot", table.settings)

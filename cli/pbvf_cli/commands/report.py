@@ -84,7 +84,7 @@ def report(
 
         check_video(Path("film.mp4"), overwrite=True)  # before what takes time
     plotly = plotly_script()
-    sources = _named([s for path in paths for s in _sources(path, require_manifest)])
+    sources = _named([s for path in paths for s in _sources(path, require_manifest)], sink)
     if ascent:
         sources = [climbed_again(source, sources, sink) for source in sources]
     if video:
@@ -109,25 +109,25 @@ def report(
     sink.result(payload, rows, place=out)
 
 
-def _named(found: list[tuple[Source, Path]]) -> list[Source]:
-    """Return sources with names that differ.
+def _named(found: list[tuple[Source, Path]], sink: Sink) -> list[Source]:
+    """Return sources with names that differ: those of one name are numbered.
 
-    Those of one name have the name of their folder before it; what is still alike is numbered.
+    The folders that they are in would tell them apart, but are no part of what is shown. So only
+    who makes the page is told which is which.
     """
     import dataclasses
     from collections import Counter
 
     alike = Counter(source.name for source, _ in found)
-    names = [
-        f"{_name(path.parent)}/{source.name}" if alike[source.name] > 1 else source.name
-        for source, path in found
-    ]
     counts: Counter[str] = Counter()
     result = []
-    for (source, _), name in zip(found, map(one_line, names), strict=True):
-        counts[name] += 1
-        own = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        result.append(dataclasses.replace(source, name=own))
+    for source, path in found:
+        counts[source.name] += 1
+        name = source.name
+        if alike[name] > 1:
+            name = f"{name} ({counts[name]})"
+            sink.note(f"note: {name} is {path}")
+        result.append(dataclasses.replace(source, name=name))
     return result
 
 
@@ -142,8 +142,7 @@ def _sources(name: str, require_manifest: bool) -> Iterator[tuple[Source, Path]]
     from pbvf_report.sources import Source
     from pbvf_runs.share.lineage import sources_of, things
 
-    given = things(name)
-    for thing in given:
+    for thing in things(name):
         kind, path = thing.kind, thing.path
         if kind not in (*_SHOWN, "file"):
             raise UsageError(
@@ -163,8 +162,6 @@ def _sources(name: str, require_manifest: bool) -> Iterator[tuple[Source, Path]]
         elif kind == "dataset" and settings is not None:
             settings = chosen(settings)
         called = shown.payload["dataset"] if kind == "dataset" else _name(path)
-        if kind == "run" and len(given) > 1:  # whose folders are called seed-0, …
-            called = f"{_name(path.parent)}/{called}"
         source = Source(
             name=one_line(called),
             kind=kind,

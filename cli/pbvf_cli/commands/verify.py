@@ -16,8 +16,9 @@ from pbvf_offline.errors import IncompatibleError, PbvfError, UnsafeError, count
 
 if TYPE_CHECKING:
     from pbvf_datasets.inspect.findings import Verification
-    from pbvf_runs.share.lineage import Tie
+    from pbvf_runs.share.lineage import Source, Thing, Tie
 
+_EXTENDS: Final = {"critic": "--updates", "model": "--updates", "run": "--steps"}
 _SEVERITY: Final = ("intact", "unverified", "damaged", "unsafe")
 
 
@@ -51,6 +52,7 @@ def verify(
     or files than those given with it.
     """
     from pbvf_runs.share.kinds import kind_of
+    from pbvf_runs.share.lineage import lineage
 
     kinds = [kind_of(path) for path in paths]
     found = [_verified(kind, place, sink) for kind, place in kinds]
@@ -59,7 +61,8 @@ def verify(
         table = (("problem", "where", "what"), problems) if problems else None
         sink.result(found[0].to_dict(), _rows(found[0]), table=table)
     else:
-        ties = [] if any(one.problems for one in found) else _ties(paths)
+        given = [] if any(one.problems for one in found) else _things(paths)
+        ties = lineage(given)
         _print_several(sink, paths, found, ties)
     for one in found:
         if require_manifest and one.manifest is False:
@@ -72,7 +75,7 @@ def verify(
     if worst.error is not None:
         raise _with_others(worst.error, sum(len(one.problems) for one in found) - 1)
     if len(found) > 1:
-        _refuse_others(ties)
+        _refuse_others(ties, given)
 
 
 def _verified(kind: str, place: Path, sink: Sink) -> Verification:
@@ -85,10 +88,10 @@ def _verified(kind: str, place: Path, sink: Sink) -> Verification:
     return found
 
 
-def _ties(paths: list[str]) -> list[Tie]:
-    from pbvf_runs.share.lineage import lineage, things
+def _things(paths: list[str]) -> list[Thing]:
+    from pbvf_runs.share.lineage import things
 
-    return lineage([thing for path in paths for thing in things(path)])
+    return [thing for path in paths for thing in things(path)]
 
 
 def _print_several(
@@ -108,7 +111,7 @@ def _print_several(
     sink.result(payload, rows, table=table)
 
 
-def _refuse_others(ties: list[Tie]) -> None:
+def _refuse_others(ties: list[Tie], given: list[Thing]) -> None:
     """Refuse things that were made from others than those given.
 
     Raises:
@@ -120,9 +123,22 @@ def _refuse_others(ties: list[Tie]) -> None:
         error = IncompatibleError(
             f"it names {source.what} ({source.relation}), and none of those given is that",
             where=wrong[0].name,
-            remedy="'pbvf info' of them shows what was made from which",
+            remedy=_extended(source, given) or "'pbvf info' of them shows what was made from which",
         )
         raise _with_others(error, len(wrong) - 1)
+
+
+def _extended(source: Source, given: list[Thing]) -> str | None:
+    """Return what may be the matter where one of those given was extended in its place since."""
+    for thing in given:
+        option = _EXTENDS.get(thing.kind)
+        if thing.kind in source.kinds and option is not None:
+            now = "" if thing.kind == "run" else f", now {', '.join(thing.digests())}"
+            return (
+                f"if {thing.name} was extended since ({option}), its digest changed{now}: take "
+                "the copy from before, or make anew what was made from it"
+            )
+    return None
 
 
 def _with_others(error: PbvfError, others: int) -> PbvfError:

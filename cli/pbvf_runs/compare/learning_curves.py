@@ -109,20 +109,40 @@ def _has_curve(folder: Path) -> bool:
     return is_run(folder) or (folder / METRICS_FILE).is_file()
 
 
-def natural_metric(folder: Path) -> str:
-    """Return the metric that the folder of a run or fit has first of all.
+def natural_metric(folders: Sequence[Path]) -> str:
+    """Return the first metric that all of the folders of runs and fits have.
 
     Raises:
-        DamagedError: Its events are malformed.
-        IncompatibleError: It has none.
+        DamagedError: Their events are malformed.
+        IncompatibleError: One has none, or they have none in common.
     """
+    known = {folder: _metrics(folder) for folder in folders}
+    for folder, names in known.items():
+        if not names:
+            raise IncompatibleError("holds no events that could be drawn", where=folder)
+    first = folders[0]
+    common = [name for name in known[first] if all(name in names for names in known.values())]
+    if common:
+        return common[0]
+    other = next(folder for folder, names in known.items() if known[first][0] not in names)
+    raise IncompatibleError(
+        f"has {', '.join(known[other])}, and {first} has {', '.join(known[first])}",
+        where=other,
+        remedy="draw them apart: a figure shows one of these",
+    )
+
+
+def _metrics(folder: Path) -> list[str]:
+    """Return the metrics that the folder of a run or fit has."""
     if is_run(folder):
-        return "return"
-    kinds = {event["kind"] for event in _events(folder)}
-    for name, metric in METRICS.items():
-        if metric.event is not None and metric.event[0] in kinds:
-            return name
-    raise IncompatibleError("holds no events that could be drawn", where=folder)
+        return [name for name, metric in METRICS.items() if metric.event is None]
+    events = _events(folder)
+    return [
+        name
+        for name, metric in METRICS.items()
+        if metric.event is not None
+        and any(e["kind"] == metric.event[0] and metric.event[1] in e for e in events)
+    ]
 
 
 def read_curve(folder: Path, metric: str) -> Curve:
@@ -136,11 +156,15 @@ def read_curve(folder: Path, metric: str) -> Curve:
     if is_run(folder) and event is None:
         return _of_run(folder, metric)
     if not is_run(folder) and event is not None:
-        return _of_fit(folder, event)
-    what, other = ("a training run", "return") if event else ("the curve of a fit", "loss")
-    raise IncompatibleError(
-        f"is {what}, which has no {metric}", where=folder, remedy=f"try --metric {other}"
-    )
+        return _of_fit(folder, metric, event)
+    raise _lacks(folder, metric)
+
+
+def _lacks(folder: Path, metric: str) -> IncompatibleError:
+    what = "a training run" if is_run(folder) else "the curve of a fit"
+    known = _metrics(folder)
+    remedy = f"it has {', '.join(known)}" if known else "let it go on, and try again"
+    return IncompatibleError(f"is {what}, which has no {metric}", where=folder, remedy=remedy)
 
 
 def _of_run(folder: Path, metric: str) -> Curve:
@@ -199,7 +223,7 @@ def _trailing_means(returns: Sequence[tuple[int, float]]) -> list[tuple[int, flo
     ]
 
 
-def _of_fit(folder: Path, event: tuple[str, str]) -> Curve:
+def _of_fit(folder: Path, metric: str, event: tuple[str, str]) -> Curve:
     kind, name = event
     events = _events(folder)
     where = folder / METRICS_FILE
@@ -214,7 +238,7 @@ def _of_fit(folder: Path, event: tuple[str, str]) -> Curve:
                 raise DamagedError(f"{name} is {shorten(value, 40)}, no number", where=where)
             points.append((line["step"], float(value)))
     if not points and any(line["kind"] != SETTINGS for line in events):
-        raise IncompatibleError(f"has no events with a {name}", where=folder)
+        raise _lacks(folder, metric)
     steps, values = _arrays(points)
     settings = {key: value for key, value in first.items() if key not in _NO_SETTINGS}
     place = str(settings.pop("command", "fit"))

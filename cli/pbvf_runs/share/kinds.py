@@ -24,6 +24,7 @@ def kind_of(name: str) -> tuple[str, Path]:
     from pbvf_datasets.format.names import resolve_dataset
     from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_runs.data import is_run, runs_in
+    from pbvf_runs.loggers import METRICS_FILE
 
     try:
         folder = resolve_dataset(name)
@@ -41,6 +42,13 @@ def kind_of(name: str) -> tuple[str, Path]:
         return "run", folder
     if runs_in(folder):
         return "runs", folder
+    if any(map(Path.is_file, (folder / METRICS_FILE, *folder.glob(f"*/{METRICS_FILE}")))):
+        raise UsageError(
+            "this folder holds what a fit wrote for --log-dir",
+            where=folder,
+            remedy="'pbvf plot' draws it; for all else name the file that was fitted, which keeps "
+            "its curve too",
+        )
     raise UsageError(
         "this folder is neither a dataset's, a bundle's nor a run's, and no run is directly in it",
         where=folder,

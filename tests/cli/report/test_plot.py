@@ -130,9 +130,11 @@ def test_curves_of_fits(made):
     ]
     for argv, words in (
         ((made / "five", "--metric", "loss"), "is a training run, which has no loss"),
-        ((made / "fits", "--metric", "return"), "is the curve of a fit, which has no return"),
-        ((made / "five", made / "fits"), "is the curve of a fit, which has no return"),
-        ((made / "fits", "--metric", "cautious"), "has no events with a cautious"),
+        ((made / "fits", "--metric", "return"), "is the curve of a fit, which has no return; it"),
+        ((made / "fits", "--metric", "cautious"), "has no cautious; it has loss"),
+        ((made / "ascent", "--metric", "loss"), "it has objective, grown-return"),
+        ((made / "five", made / "fits"), "fits/a: has loss, and "),
+        ((made / "ascent", made / "fits"), "/ascent has objective, grown-return; draw them apart"),
     ):
         pbvf("plot", *argv, "--out", "g.png", "-q").refused(5, words)
 

@@ -123,10 +123,13 @@ def test_what_was_made_from_what_is_told_by_digest(at: Path, tmp_path: Path) -> 
 def test_two_of_a_name_are_told_apart(at: Path, tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     shutil.copy(at / "deep", tmp_path / "x" / "grown")
-    ran = pbvf("report", "grown", tmp_path / "x" / "grown", "--out", tmp_path / "p", "--json").ok()
-    assert [source["name"] for source in ran.json["sources"]] == [f"{at.name}/grown", "x/grown"]
-    ran = pbvf("report", "grown", "grown", "--out", tmp_path / "q", "--json").ok()
-    assert [source["name"] for source in ran.json["sources"]][1] == f"{at.name}/grown (2)"
+    other = tmp_path / "x" / "grown"
+    ran = pbvf("report", "grown", "theta", other, "--out", tmp_path / "p", "--json").ok()
+    names = ["grown (1)", "theta", "grown (2)"]
+    assert [source["name"] for source in ran.json["sources"]] == names
+    assert f"note: grown (2) is {other}" in ran.err
+    # Names of folders are the sender's own affair.
+    assert f"{at.name}/" not in (tmp_path / "p").read_text()
 
 
 def test_many_points_are_thinned_and_the_page_says_so(here: Path) -> None:
@@ -187,7 +190,12 @@ def test_what_cannot_be_shown_is_refused(
     (link / "data" / "main_data.hdf5").rename(tmp_path / "moved")
     (link / "data" / "main_data.hdf5").symlink_to(tmp_path / "moved")
     refused(4, link, words=("symbolic link",))
-    refused(2, tmp_path / "missing", words=("missing",))
+    refused(2, tmp_path / "missing", words=("missing: does not exist; check its path",))
+    (tmp_path / "logs/theta").mkdir(parents=True)
+    (tmp_path / "logs/theta/metrics.jsonl").touch()
+    for folder in ("logs", "logs/theta"):
+        words = ("holds what a fit wrote for --log-dir; 'pbvf plot' draws it",)
+        refused(2, tmp_path / folder, words=words)
     pbvf("report", "grown", "--out", tmp_path, "-q").refused(2, "is a folder")
     pbvf("report", "grown", "--out", "grown", "-q").refused(2, "would replace")
     make(at, f"dataset pack {DATASET} {tmp_path}/packed")
@@ -347,7 +355,7 @@ def test_runs_are_shown_beside_each_other(here: Path) -> None:
     train = "train-online toyenv:ToyDrift-v0 --critic pssvf --steps 200 --evaluations 2"
     make(here, f"{train} --run many --seeds 3-4")
     ran = pbvf("report", "many", "--out", "page.html", "--json", "-q").ok().json
-    assert [s["name"] for s in ran["sources"]] == ["many/seed-3", "many/seed-4"]
+    assert [s["name"] for s in ran["sources"]] == ["seed-3", "seed-4"]
     (mean,) = series(here / "page.html", "interquartile mean over seeds")
     runs = [pbvf("info", f"many/seed-{seed}", "--json", "-q").ok().json for seed in (3, 4)]
     of_both = [[np.mean(e["returns"]) for e in run["evaluations"]] for run in runs]

@@ -126,6 +126,19 @@ def test_a_chain_that_does_not_fit_is_exit_5(given: tuple[str, ...], words: str,
     assert pbvf("info", *given, "-q").code == 0  # it only tells
 
 
+def test_what_was_made_before_a_critic_was_extended_is_told_from_a_mismatch(
+    at: Path, tmp_path: Path
+) -> None:
+    critic, grown = tmp_path / "critic", tmp_path / "grown"
+    shutil.copy("theta", critic)
+    pbvf("synthesize", critic, "--steps", 1, "--seed", 0, "--out", grown, "-q").ok()
+    fit = ("fit-critic", "lab/drift-v0", "--critic", "psvf", "--hidden", 8, "--seed", 0)
+    pbvf(*fit, "--updates", 30, "--out", critic, "-q").ok()
+    now = pbvf("info", critic, "--json", "-q").ok().json["sha256"]
+    words = f"if {critic} was extended since (--updates), its digest changed, now {now}"
+    pbvf("verify", critic, grown).refused(5, "(grown through), and none of those given", words)
+
+
 def test_parts_of_one_bundle_need_not_be_of_each_other(at: Path, tmp_path: Path) -> None:
     pbvf("pack", "theta", "one", tmp_path / "x.tar", "-q").ok()
     pbvf("unpack", tmp_path / "x.tar", "--out", tmp_path / "both", "-q").ok()
