@@ -29,6 +29,7 @@ from pbvf_offline.synthesis.rounds_to_file import RoundCallbacks, episode_limit,
 from pbvf_offline.synthesis.settings import EvaluationSettings, default_synthesis_settings
 from pbvf_offline.synthesis.to_file import synthesize_to_file
 from pbvf_runs.collection import collect
+from pbvf_runs.compare.figures import check_figures
 from pbvf_runs.settings import CollectSettings
 
 ENV = "Swimmer-v5"
@@ -97,6 +98,7 @@ def run_quickstart(
         f"MINARI_DATASETS_PATH={_quoted(out)} pbvf collect {ENV} --dataset {DATASET} "
         f"--steps {steps} --perturb-every 200 --sigma 0.5 --workers {workers} --seed {seed}"
     )
+    check_figures(out, FIGURE)
     collected = collect(
         CollectSettings(EnvConfig(ENV), DATASET, steps=steps, perturb_every=200, seed=seed),
         root=out,

@@ -32,6 +32,7 @@ from pbvf_experiments.online.variants import (
 from pbvf_experiments.plots import draw_offline
 from pbvf_offline.errors import UsageError
 from pbvf_offline.io.durable import write_file
+from pbvf_runs.compare.figures import check_figures
 
 Rows = Sequence[Mapping[str, float | str | None]]
 Note = Callable[[str], None]
@@ -81,12 +82,13 @@ def _offline(request: Request) -> Reproduction:
     settings = OfflineSettings(workers=request.workers, recipes=parse_recipes(request.cells))
     seeds = list(range(10)) if request.seeds is None else list(request.seeds)
     _must_run(request, "fig-offline")
-    results = run_offline(settings, seeds, request.out, request.note)
     drawn = {
         "fig-offline.png": draw_offline if "paper" in settings.recipes else None,
         "recipes.png": draw_recipes,
         "estimates.png": draw_estimates if EVALUATION in settings.recipes else None,
     }
+    check_figures(request.out, *(name for name, draw in drawn.items() if draw is not None))
+    results = run_offline(settings, seeds, request.out, request.note)
     figures = []
     for name, draw in drawn.items():
         if draw is not None:
@@ -116,6 +118,7 @@ def _lqr(request: Request) -> Reproduction:
     _must_run(request, "fig-lqr")
     seeds = _SEEDS if request.seeds is None else request.seeds
     kinds = None if request.cells is None else tuple(request.cells.split(","))
+    check_figures(request.out, "fig-lqr-*.png")
     results = run_lqr(LqrSettings(), list(seeds), request.out, request.note, kinds=kinds)
     return Reproduction(summary(results), tuple(draw_lqr(results, request.out)))
 
@@ -131,7 +134,9 @@ def _zero_shot(request: Request) -> Reproduction:
     seeds = tuple(range(10)) if request.seeds is None else request.seeds
     rows: list[Mapping[str, float | str | None]] = []
     figures = []
-    for cell in choose_zero_shot(request.cells):
+    cells = choose_zero_shot(request.cells)
+    check_figures(request.out, *(f"{cell.name}.png" for cell in cells))
+    for cell in cells:
         results = run_zero_shot_seeds(
             cell, seeds, request.out, workers=request.workers, note=request.note
         )
@@ -184,6 +189,8 @@ def _drawn(
     request: Request, name: str, wanted: Wanted, panels: Panels, draw: Callable[..., bool]
 ) -> tuple[Path, ...]:
     """Run what is wanted and draw those lines of panels; return the figure, if there is one."""
+    path = request.out / f"{name}.png"
+    check_figures(request.out, path.name)
     _run(request, wanted)
     cells = {cell.name for cell, _ in wanted}
     shown = {
@@ -191,7 +198,6 @@ def _drawn(
         for title, lines in panels.items()
         if (kept := {label: cell for label, cell in lines.items() if cell.name in cells})
     }
-    path = request.out / f"{name}.png"
     seeds = sorted({seed for _, seeds in wanted for seed in seeds})
     return (path,) if draw(shown, request.out, seeds, path) else ()
 

@@ -77,6 +77,21 @@ def render(sources: Sequence[Source], sections: Sequence[Section], plotly: str) 
     return text.encode("utf-8", "replace")
 
 
+def check_page(out: Path) -> None:
+    """Check that what is in the place of a page, if anything, may be replaced by one.
+
+    Raises:
+        ConflictError: It is no page.
+        ResourceError: It cannot be read.
+    """
+    if out.exists() and not read_file(out).startswith(_START):
+        raise ConflictError(
+            "is no page of pbvf report, so it is not replaced",
+            where=out,
+            remedy="choose another --out",
+        )
+
+
 def write_page(out: Path, page: bytes, *, overwrite: bool) -> bool:
     """Write a page whole or not at all; return whether it was there already.
 
@@ -91,12 +106,7 @@ def write_page(out: Path, page: bytes, *, overwrite: bool) -> bool:
             return True
         if refusal is not None:
             raise refusal
-        if there is not None and not there.startswith(_START):
-            raise ConflictError(
-                "is no page of pbvf report, so it is not replaced",
-                where=out,
-                remedy="choose another --out",
-            )
+        check_page(out)
         if there is not None and not overwrite:
             raise ConflictError(
                 "exists with other content",

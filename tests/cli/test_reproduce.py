@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli_tools import content, pbvf, rows
+from pbvf_experiments.online.zero_shot import choose_zero_shot
 from pbvf_experiments.quickstart import QuickstartResult
 
 CELL = ("--cells", "pssvf-linear-CartPole-v1", "--seeds", 0, "-q")
@@ -31,6 +32,27 @@ def test_a_folder_of_results_or_an_empty_one_is_shown(tmp_path: Path, name: str 
         (tmp_path / "notes.txt").write_text("mine")
     ran = pbvf("reproduce", "table", "--no-run", "--out", tmp_path, *CELL).ok()
     assert "unfinished" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("command", "figure"),
+    [
+        ("reproduce fig-lqr", "fig-lqr-pssvf.png"),
+        ("reproduce fig-offline --cells default", "recipes.png"),
+        ("reproduce fig-zero-shot", None),
+        ("reproduce fig-learning-curves", "fig-learning-curves.png"),
+        ("reproduce fig-ablations", "fig-ablations.png"),
+        ("quickstart", "quickstart.png"),
+    ],
+)
+def test_a_figure_without_a_mark_is_refused_before_anything_runs(
+    command: str, figure: str | None, tmp_path: Path
+) -> None:
+    figure = figure or f"{choose_zero_shot(None)[0].name}.png"
+    (tmp_path / figure).write_bytes(b"of an earlier version")
+    ran = pbvf(*command.split(), "--out", tmp_path).refused(7, f"{figure}: exists and is no figure")
+    assert "seed 0" not in ran.err
+    assert content(tmp_path) == {figure: b"of an earlier version"}
 
 
 def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPatch) -> None:

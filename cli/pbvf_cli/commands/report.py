@@ -73,7 +73,7 @@ def report(
     markup or script of the page.
     """
     from pbvf_cli.commands.parts.report_extras import all_filmed, climbed_again
-    from pbvf_report.page import plotly_script, render, write_page
+    from pbvf_report.page import check_page, plotly_script, render, write_page
     from pbvf_report.sections import sections
 
     values.output_file(out, *paths)
@@ -84,6 +84,7 @@ def report(
 
         check_video(Path("film.mp4"), overwrite=True)  # before what takes time
     plotly = plotly_script()
+    check_page(out)
     sources = _named([s for path in paths for s in _sources(path, require_manifest)], sink)
     if ascent:
         sources = [climbed_again(source, sources, sink) for source in sources]

@@ -82,6 +82,21 @@ def check_figure(path: Path) -> None:
     refuse_foreign(path, is_figure, _WHAT)
 
 
+def check_figures(folder: Path, *names: str) -> None:
+    """Check, before hours of work, that what is in a folder may be replaced by figures.
+
+    Args:
+        folder: Where they are to be; it may not exist yet.
+        names: Their names, in which ``*`` stands for anything.
+
+    Raises:
+        ConflictError: Something else is there than a figure that was made here, such as one of
+            version 0.1.0, which bears no mark of its maker.
+    """
+    for path in (path for name in names for path in folder.glob(name)):
+        refuse_foreign(path, is_figure, _WHAT)
+
+
 def figure_image(figure: Any, suffix: str = ".png", *, dpi: int = 120) -> bytes:
     """Return a figure as the bytes of a file; equal figures give equal bytes.
 
