@@ -142,14 +142,19 @@ class CriticFile:
         Raises:
             IncompatibleError: The critic does not read such policies.
         """
+        own = self.normaliser
+        critic = self.critic_of(policies.spec if isinstance(policies, Policies) else spec)
         if isinstance(policies, Policies):
-            own, spec = self.normaliser, policies.spec
             theta = policies.in_normaliser(own.mean, own.std)
         else:
-            theta = policies
+            theta, size = policies, (spec or self.spec).size
+            if theta.ndim != 2 or theta.shape[1] != size:
+                raise IncompatibleError(
+                    f"the policies have shape {theta.shape}, and (K, {size}) is needed"
+                )
         device = next(self.critic.parameters()).device
         states = self.normalised(self.context.initial_observations)
-        return self.critic_of(spec).objective(torch.from_numpy(theta).to(device), states).numpy()
+        return critic.objective(torch.from_numpy(theta).to(device), states).numpy()
 
     def distance(self, theta: torch.Tensor, spec: PolicySpec | None = None) -> torch.Tensor:
         """Return the distance (K,) of thetas (K, D) from the dataset's policies, differentiable.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.errors import IncompatibleError, UsageError, counted
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD
 from pbvf_offline.policies.spec import PolicySpec
@@ -142,5 +142,15 @@ class Policies:
     def in_normaliser(
         self, mean: NDArray[np.float64], std: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        """Return theta (K, D) re-expressed in one normaliser; see :func:`renormalise`."""
+        """Return theta (K, D) re-expressed in one normaliser; see :func:`renormalise`.
+
+        Raises:
+            IncompatibleError: The normaliser is of other observations.
+        """
+        if mean.shape != (self.spec.obs_dim,):
+            raise IncompatibleError(
+                f"the policies observe {counted(self.spec.obs_dim, 'number')}, and the normaliser "
+                f"is of {mean.size:,}",
+                remedy="give policies with the same observations",
+            )
         return renormalise(self.spec, self.theta, self.obs_mean, self.obs_std, mean, std)

@@ -68,6 +68,7 @@ def predict(
             environment than the model's.
     """
     spec, normaliser = policies.spec, critic.normaliser
+    critic.critic_of(spec)  # its refusal says more than that of a normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
     device = next(critic.critic.parameters()).device
     blocks = [theta[at : at + _BLOCK] for at in range(0, len(theta), _BLOCK)]

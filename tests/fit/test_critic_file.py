@@ -27,6 +27,7 @@ from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import stack_episodes
+from pbvf_offline.synthesis.prediction import predict
 
 
 @pytest.mark.parametrize("kind", ["pssvf", "psvf", "pavf"])
@@ -313,3 +314,14 @@ def test_policies_are_judged_in_the_critics_normaliser_and_bare_thetas_as_they_a
     other = Policies(own.spec, theta, *moved)
     assert file.predict(other) == pytest.approx(file.predict(own), abs=1e-5)
     assert np.array_equal(file.predict(own), file.predict(own.theta))
+
+
+def test_policies_of_other_observations_are_refused_as_such() -> None:
+    file, other = make_file(), make_policies(box_spec(5), 2)
+    for refused in (lambda: file.predict(other), lambda: predict(file, other)):
+        with pytest.raises(IncompatibleError, match=r"policies from 2 observations to .* 5"):
+            refused()
+    with pytest.raises(IncompatibleError, match=r"shape \(2, 6\), and \(K, 3\) is needed"):
+        file.predict(other.theta)
+    with pytest.raises(IncompatibleError, match="observe 5 numbers, and the normaliser is of 2"):
+        other.in_normaliser(file.normaliser.mean, file.normaliser.std)

@@ -802,7 +802,7 @@ def test_by_policy_no_policy_is_in_two_parts(root: Path, seed: int) -> None:
     assert chain <= policies[0] or chain <= policies[1]
     one_policy = [hostile.episode(i, steps=2, policies=1, theta=theta[:1]) for i in range(4)]
     make(root, B, one_policy)
-    with pytest.raises(UsageError, match="4 episodes in 1 groups that share no policy"):
+    with pytest.raises(UsageError, match="4 episodes in 1 group that share no policy"):
         split(B, "lab/no-v0", SplitSettings((0.5, 0.5), by="policy"))
 
 

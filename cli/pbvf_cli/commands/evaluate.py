@@ -227,7 +227,7 @@ def _print(
     rows = [
         ("environment", place),
         ("mean return", number(float(returns.mean()))),
-        ("episodes", f"{returns.shape[1]} of {counted(count, 'policy')}{' each' * (count > 1)}"),
+        ("episodes", f"{returns.shape[1]} of {'each of ' * (count > 1)}{counted(count, 'policy')}"),
         ("gamma", number(payload["gamma"])),
         ("seed", str(payload["seed"])),
     ]
