@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pbvf_cli.shared import options, values
+from pbvf_cli.shared import options
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.outputs import transfers
@@ -70,19 +70,15 @@ def push(
 
     transfers.send(
         sink,
+        bundles.push,
+        paths,
         remote,
-        lambda verifying, sending: bundles.push(
-            paths,
-            remote,
-            license=license_id,
-            authors=author or (),
-            datasets=dataset or (),
-            overwrite=overwrite,
-            allow=allow or (),
-            verifying=verifying,
-            progress=sending,
-        ),
-        _what(paths),
+        what=_what(paths),
+        license=license_id,
+        authors=author or (),
+        datasets=dataset or (),
+        overwrite=overwrite,
+        allow=allow,
     )
 
 
@@ -107,12 +103,7 @@ def pull(
     from pbvf_runs.share import bundles
 
     transfers.check_arrival(name)
-    transfers.fetch(
-        sink,
-        lambda fetching: bundles.pull(
-            remote, name, overwrite=overwrite, public_key=public_key, progress=fetching
-        ),
-    )
+    transfers.fetch(sink, bundles.pull, remote, name, overwrite=overwrite, public_key=public_key)
 
 
 @command(
@@ -136,20 +127,16 @@ def pack(
     """
     from pbvf_runs.share import bundles
 
-    values.output_file(file)
     transfers.write_archive(
         sink,
-        lambda verifying, packing: bundles.pack(
-            paths,
-            file,
-            license=license_id,
-            authors=author or (),
-            datasets=dataset or (),
-            overwrite=overwrite,
-            verifying=verifying,
-            progress=packing,
-        ),
-        _what(paths),
+        bundles.pack,
+        paths,
+        file,
+        what=_what(paths),
+        license=license_id,
+        authors=author or (),
+        datasets=dataset or (),
+        overwrite=overwrite,
     )
 
 
@@ -177,10 +164,7 @@ def unpack(
     else:
         transfers.check_arrival(out)
     transfers.read_archive(
-        sink,
-        lambda unpacking: bundles.unpack(
-            file, out, overwrite=overwrite, public_key=public_key, progress=unpacking
-        ),
+        sink, bundles.unpack, file, out, overwrite=overwrite, public_key=public_key
     )
 
 

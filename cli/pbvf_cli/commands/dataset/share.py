@@ -33,18 +33,7 @@ def push(
     """
     from pbvf_datasets.share.transfer import push as push_dataset
 
-    transfers.send(
-        sink,
-        remote,
-        lambda verifying, sending: push_dataset(
-            dataset,
-            remote,
-            overwrite=overwrite,
-            allow=allow or (),
-            verifying=verifying,
-            progress=sending,
-        ),
-    )
+    transfers.send(sink, push_dataset, dataset, remote, overwrite=overwrite, allow=allow)
 
 
 @command(
@@ -68,12 +57,7 @@ def pull(
     from pbvf_datasets.share.transfer import pull as pull_dataset
 
     values.check_dataset(dataset)
-    transfers.fetch(
-        sink,
-        lambda fetching: pull_dataset(
-            remote, dataset, overwrite=overwrite, public_key=public_key, progress=fetching
-        ),
-    )
+    transfers.fetch(sink, pull_dataset, remote, dataset, overwrite=overwrite, public_key=public_key)
 
 
 @command("pbvf dataset pack lab/swimmer-v0 swimmer.tar")
@@ -90,13 +74,7 @@ def pack(
     """
     from pbvf_datasets.share.archive import pack as pack_dataset
 
-    values.output_file(file)
-    transfers.write_archive(
-        sink,
-        lambda verifying, packing: pack_dataset(
-            dataset, file, overwrite=overwrite, verifying=verifying, progress=packing
-        ),
-    )
+    transfers.write_archive(sink, pack_dataset, dataset, file, overwrite=overwrite)
 
 
 @command("pbvf dataset unpack swimmer.tar lab/swimmer-v0", continues=True)
@@ -119,8 +97,5 @@ def unpack(
     else:
         values.check_dataset(dataset)
     transfers.read_archive(
-        sink,
-        lambda unpacking: unpack_dataset(
-            file, dataset, overwrite=overwrite, public_key=public_key, progress=unpacking
-        ),
+        sink, unpack_dataset, file, dataset, overwrite=overwrite, public_key=public_key
     )

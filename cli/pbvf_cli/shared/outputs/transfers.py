@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.terminal.output import Sink, as_payload, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
-from pbvf_cli.shared.values import check_place
+from pbvf_cli.shared.values import check_place, output_file
 from pbvf_offline.errors import UsageError, printable
 
 if TYPE_CHECKING:
@@ -46,15 +46,25 @@ FromRemote = Annotated[
 
 
 def send(
-    sink: Sink, remote: str, push: Callable[[Progress, Progress], Pushed], what: str = "dataset"
+    sink: Sink,
+    push: Callable[..., Pushed],
+    given: str | list[str],
+    remote: str,
+    *,
+    allow: list[str] | None,
+    what: str = "dataset",
+    **options: Any,
 ) -> None:
     """Push something, with bars, and print what became of it.
 
     Args:
         sink: Where to.
+        push: Pushes it, such as :func:`pbvf_datasets.share.transfer.push`.
+        given: What to push.
         remote: The address.
-        push: Pushes it; told how to show what is verified and what is sent.
+        allow: Texts that may go out.
         what: What to call it.
+        options: What else the function takes.
 
     Raises:
         UsageError: The address is of a place that ends with this process, or of one inside a
@@ -73,7 +83,7 @@ def send(
         check_place(FolderRemote(remote).folder)
     start = time.perf_counter()
     with _bars("sending", sink) as bars:
-        pushed = push(*bars)
+        pushed = push(given, remote, allow=allow or (), **bars, **options)
     seconds, size = time.perf_counter() - start, sum(pushed.files.values())
     payload = _payload(pushed, what) | {"bytes": size, "seconds": seconds}
     rows = [
@@ -108,12 +118,19 @@ def check_own_place(inside: Inside, file: Path) -> None:
 
 
 def write_archive(
-    sink: Sink, pack: Callable[[Progress, Progress], Packed], what: str = "dataset"
+    sink: Sink,
+    pack: Callable[..., Packed],
+    given: str | list[str],
+    file: Path,
+    *,
+    what: str = "dataset",
+    **options: Any,
 ) -> None:
     """Pack something, with bars, and print what became of it; arguments as of :func:`send`."""
+    output_file(file)
     start = time.perf_counter()
     with _bars("packing", sink) as bars:
-        packed = pack(*bars)
+        packed = pack(given, file, **bars, **options)
     seconds = time.perf_counter() - start
     payload = _payload(packed, what, "size") | {"bytes": packed.size, "seconds": seconds}
     rows = [
@@ -124,23 +141,32 @@ def write_archive(
     sink.result(payload, rows)
 
 
-def fetch(sink: Sink, pull: Callable[[Progress], ReceiveResult]) -> None:
+def fetch(
+    sink: Sink, pull: Callable[..., ReceiveResult], remote: str, name: str, **options: Any
+) -> None:
     """Pull something, with a bar, and print what became of it."""
-    _take(sink, pull, "fetching", "remote", "fetched")
+    _take(sink, pull, remote, name, ("fetching", "remote", "fetched"), options)
 
 
-def read_archive(sink: Sink, unpack: Callable[[Progress], ReceiveResult]) -> None:
+def read_archive(
+    sink: Sink, unpack: Callable[..., ReceiveResult], file: Path, name: str | None, **options: Any
+) -> None:
     """Unpack something, with a bar, and print what became of it."""
-    _take(sink, unpack, "unpacking", "file", "read")
+    _take(sink, unpack, file, name, ("unpacking", "file", "read"), options)
 
 
 def _take(
-    sink: Sink, take: Callable[[Progress], ReceiveResult], doing: str, source: str, moved: str
+    sink: Sink,
+    take: Callable[..., ReceiveResult],
+    source: str | Path,
+    name: str | None,
+    words: tuple[str, str, str],
+    options: dict[str, Any],
 ) -> None:
     start = time.perf_counter()
-    with Bar(doing, "bytes", sink=sink) as bar:
-        received = take(bar.update)
-    _print_received(sink, received, time.perf_counter() - start, source, moved)
+    with Bar(words[0], "bytes", sink=sink) as bar:
+        received = take(source, name, progress=bar.update, **options)
+    _print_received(sink, received, time.perf_counter() - start, *words[1:])
 
 
 def _payload(result: Pushed | Packed | ReceiveResult, what: str, *left_out: str) -> dict[str, Any]:
@@ -150,7 +176,7 @@ def _payload(result: Pushed | Packed | ReceiveResult, what: str, *left_out: str)
 
 
 @contextlib.contextmanager
-def _bars(what: str, sink: Sink) -> Iterator[tuple[Progress, Progress]]:
+def _bars(what: str, sink: Sink) -> Iterator[dict[str, Progress]]:
     """Yield progress functions of the verification and of the bytes; the second ends the first."""
     with contextlib.ExitStack() as first, Bar(what, "bytes", sink=sink) as bar:
         steps = first.enter_context(Bar("verifying", "steps", sink=sink))
@@ -159,7 +185,7 @@ def _bars(what: str, sink: Sink) -> Iterator[tuple[Progress, Progress]]:
             first.close()
             bar.update(done, total)
 
-        yield steps.update, move
+        yield {"verifying": steps.update, "progress": move}
 
 
 def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
