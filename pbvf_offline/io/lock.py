@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
+import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import ClassVar, Final
 from pbvf_offline.errors import ConflictError, PbvfError
 from pbvf_offline.io.durable import make_folders, write_error
 
+_TEMPORARY: Final = "pbvf-temporary-"
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -114,3 +117,35 @@ def locked(path: Path, *, look: bool = False) -> Iterator[PbvfError | None]:
     finally:
         if lock is not None:
             lock.release()
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield an empty folder where ``TMPDIR`` says, and remove it; with it those that kills left.
+
+    Such a folder exists only while its lock is held, so one whose lock is free is nobody's.
+
+    Raises:
+        ResourceError: It cannot be made.
+    """
+    above = Path(tempfile.gettempdir())
+    for left in above.glob(f".{_TEMPORARY}*.lock"):
+        with contextlib.suppress(PbvfError, OSError):  # it is in use, or another user's
+            _remove_left(left)
+    folder = above / f"{_TEMPORARY}{os.urandom(8).hex()}"
+    with locked(folder):
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise write_error(error, folder) from error
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_left(lock: Path) -> None:
+    folder = lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))
+    if lock.lstat().st_uid == os.getuid():
+        with locked(folder), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import pytest
 
 from faults import read_only
 from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UnsafeError
-from pbvf_offline.io.lock import OutputLock
+from pbvf_offline.io.lock import OutputLock, temporary_folder
 from pbvf_offline.io.work_folder import (
     Layout,
     WorkFolder,
@@ -245,3 +249,23 @@ def test_a_disk_that_is_too_small(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="MB are needed"):
         folder.require_space(2**60)
     folder.close()
+
+
+def test_a_temporary_folder_that_a_kill_left_is_removed_and_one_in_use_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = (
+        "import os, signal\nfrom pbvf_offline.io.lock import temporary_folder\n"
+        "with temporary_folder() as folder:\n"
+        "    (folder / 'data').mkdir()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    place = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", killed], env=place, check=False)
+    assert ran.returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob("pbvf-*")
+    with temporary_folder() as used:
+        assert not left.exists()
+        with temporary_folder() as other:
+            assert set(tmp_path.glob("pbvf-*")) == {used, other}
+    assert list(tmp_path.iterdir()) == []

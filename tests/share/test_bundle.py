@@ -161,7 +161,7 @@ def test_a_full_temporary_folder_is_named_and_not_what_is_copied(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ResourceError, match="set TMPDIR") as error:
         bundles.pack(files[:1], tmp_path / "x.tar")
-    assert str(error.value.where).startswith(f"{tmp_path}/pbvf-bundle-")
+    assert str(error.value.where).startswith(f"{tmp_path}/pbvf-temporary-")
 
 
 def test_a_damaged_file_is_named_where_it_is_and_nothing_goes_out(

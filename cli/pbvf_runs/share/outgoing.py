@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,7 +26,7 @@ from pbvf_offline.errors import (
     printable,
 )
 from pbvf_offline.io.durable import make_folders, resource_error, resource_errors
-from pbvf_offline.io.lock import locked
+from pbvf_offline.io.lock import locked, temporary_folder
 from pbvf_offline.io.reading import open_regular
 from pbvf_runs.folder import portable_files
 from pbvf_runs.share.cards import bundle_card
@@ -70,8 +69,8 @@ def outgoing(
         return
     parts = _parts(given)
     cited = _cited(parts, datasets)
-    with tempfile.TemporaryDirectory(prefix="pbvf-bundle-") as room:
-        folder, made = Path(room) / "bundle", False
+    with temporary_folder() as room:
+        folder, made = room / "bundle", False
         try:
             with resource_errors(folder, lambda: "free space, or set TMPDIR to another disk"):
                 _gather(folder, parts, license, authors, cited)

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +50,7 @@ from pbvf_offline.io.durable import (
     write_all,
     write_error,
 )
-from pbvf_offline.io.lock import locked
+from pbvf_offline.io.lock import locked, temporary_folder
 from pbvf_offline.io.reading import open_regular
 
 
@@ -274,9 +273,9 @@ def verify_archive(
         UsageError: There is no such file.
         ResourceError: It cannot be read, or there is no room to unpack it.
     """
-    with tempfile.TemporaryDirectory(prefix="pbvf-verify-") as room:
+    with temporary_folder() as room:
         try:
-            place = Path(room) / "inside"
+            place = room / "inside"
             with _opened(file) as stream:
                 source = ArchiveReader(
                     stream, file, forms or only_datasets(None), progress or silent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pbvf_cli.shared.terminal.output import Sink
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import IncompatibleError, PbvfError
+from pbvf_offline.io.lock import temporary_folder
 from pbvf_offline.setting_types import MAX_HORIZON
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ def _filmed(source: Source, env: str | None, sink: Sink) -> Source:
     config = environments.choose_environment(
         place, [(file.environment, Path(source.name))], file.policies.spec
     )
-    with tempfile.TemporaryDirectory() as folder, Bar("filming", "frames", sink=sink) as bar:
-        film = Path(folder) / "film.mp4"
+    with temporary_folder() as folder, Bar("filming", "frames", sink=sink) as bar:
+        film = folder / "film.mp4"
         policies = file.policies.select([best])
         record_video(config, policies, film, seed=0, episodes=1, progress=bar.update)
         content = film.read_bytes()
