@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pbvf_offline.errors import IncompatibleError
-from pbvf_report.content import Chart, Guide, Section, Series, Style
+from pbvf_report.content import Chart, Guide, Section, Series, Style, Table
 from pbvf_report.sources import Source, in_data, measured
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ _BLOCK = 512
 
 def section(sources: Sequence[Source]) -> Section:
     """Return charts for each critic: its data, and the policies on the page that it can read."""
-    charts, notes = [], []
+    charts: list[Chart] = []
+    rows: list[tuple[str, ...]] = []
     for at, source in enumerate(sources):
         critic = source.critic
         if critic is None:
@@ -48,10 +49,7 @@ def section(sources: Sequence[Source]) -> Section:
                 quantity = measured(grown, sources)
                 series.append(_series("policies", other, found, returns, quantity, "stars"))
             else:
-                notes.append(
-                    f"{grown.name} has no measured returns; its distances by {source.name} are "
-                    f"{found.min():.3g} to {found.max():.3g}."
-                )
+                rows.append((grown.name, source.name, f"{found.min():.3g}", f"{found.max():.3g}"))
         quantity = in_data(source, sources)
         charts.append(
             _chart(
@@ -68,7 +66,9 @@ def section(sources: Sequence[Source]) -> Section:
                     series,
                 )
             )
-    return Section("Trust region", _TEXT, charts, notes=notes)
+    header = ("policies", "by", "least distance", "largest distance")
+    tables = [Table("Policies without measured returns", header, rows)] if rows else []
+    return Section("Trust region", _TEXT, charts, tables)
 
 
 def _chart(title: str, returns: str, series: Sequence[Series]) -> Chart:

@@ -119,5 +119,5 @@ def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = No
     if path.exists():
         raise UsageError("this is a file; a dataset is a folder", where=path)
     raise UsageError(
-        "does not exist", where=printable(text), remedy=f"check its path; of a dataset {_ID_REMEDY}"
+        "does not exist", where=printable(text), remedy=f"check its path, or {_ID_REMEDY}"
     ) from malformed
