@@ -24,11 +24,11 @@ STEPS, FRAGMENT, BATCH, GAMMA, LR = 100_000, 200, 128, 0.999, 1e-3
 CPU = torch.device("cpu")
 
 
-def data_for(hidden: tuple[int, ...]) -> Trajectories:
-    """Return Swimmer-shaped random data: 500 policies in fragments of 200 steps."""
+def data_for(hidden: tuple[int, ...], steps: int = STEPS) -> Trajectories:
+    """Return Swimmer-shaped random data: a policy for each 200 steps, episodes of 1,000."""
     rng = np.random.default_rng(0)
     spec = PolicySpec(8, hidden, BoxActions((-1.0, -1.0), (1.0, 1.0)))
-    count, episodes = STEPS // FRAGMENT, STEPS // 1_000
+    count, episodes = steps // FRAGMENT, steps // 1_000
     policies = Policies(
         spec,
         rng.normal(size=(count, spec.size)).astype(np.float32),
@@ -37,13 +37,13 @@ def data_for(hidden: tuple[int, ...]) -> Trajectories:
     )
     return Trajectories(
         policies=policies,
-        observations=rng.normal(size=(STEPS + episodes, 8)),
-        actions=rng.uniform(-1, 1, size=(STEPS, 2)).astype(np.float32),
-        rewards=rng.normal(size=STEPS),
-        terminated=np.zeros(STEPS, bool),
-        truncated=np.zeros(STEPS, bool),
+        observations=rng.normal(size=(steps + episodes, 8)),
+        actions=rng.uniform(-1, 1, size=(steps, 2)).astype(np.float32),
+        rewards=rng.normal(size=steps),
+        terminated=np.zeros(steps, bool),
+        truncated=np.zeros(steps, bool),
         policy=np.repeat(np.arange(count, dtype=np.int32), FRAGMENT),
-        start=np.arange(0, STEPS + 1, 1_000),
+        start=np.arange(0, steps + 1, 1_000),
         cut=np.zeros(episodes, bool),
         seeds=np.arange(episodes),
     )

@@ -30,7 +30,12 @@ _REFUSED_BY_MACHINE: Final = {
     errno.ENFILE,
     errno.EAGAIN,
 }
-_MEMORY_TEXTS: Final = ("can't allocate memory", "out of memory", "not enough memory")
+_MEMORY_TEXTS: Final = (
+    "can't allocate memory",
+    "out of memory",
+    "not enough memory",
+    "alloc_failed",  # of cuBLAS and cuDNN
+)
 _LONGEST_CHAIN: Final = 10
 
 

@@ -25,6 +25,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.setting_types import MAX_PROBES, Activation, RewardChoice, Width
 
 _CHUNK_VALUES = 16_384  # (theta, state) pairs worked on at once: 2 layers of 512 take 64 MB
+_CHUNK_VALUES_GPU = 65_536  # with fewer a GPU waits for its next task most of the time
 _NO_SPREAD = 1e-6  # as of normalisers
 
 
@@ -80,6 +81,11 @@ class Critic(torch.nn.Module, ABC):
         self.theta_scale: Tensor
         self.register_buffer("theta_center", torch.zeros(self.view.width))
         self.register_buffer("theta_scale", torch.ones(self.view.width))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.network.first_bias.device
 
     def standardise_to(self, theta: NDArray[np.float32]) -> None:
         """Take center and scale of what the network sees from policies theta (P, D)."""
@@ -224,8 +230,9 @@ class Critic(torch.nn.Module, ABC):
         values: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
     ) -> Tensor:
         values = self.values if values is None else values
-        size = max(1, _CHUNK_VALUES // max(1, theta.shape[0]))
-        mean = torch.zeros(theta.shape[0], dtype=torch.float64)
+        most = _CHUNK_VALUES if theta.device.type == "cpu" else _CHUNK_VALUES_GPU
+        size = max(1, most // max(1, theta.shape[0]))
+        parts: list[Tensor] = []
         pieces = torch.split(states, size) if self.kind.depends_on_state else (states[:1],)
         total = sum(piece.shape[0] for piece in pieces)
         for piece in pieces:
@@ -235,7 +242,11 @@ class Critic(torch.nn.Module, ABC):
             per_theta = values(leaf, piece, part).sum(dim=1) / total
             if gradient is not None:
                 gradient += torch.autograd.grad(per_theta.sum(), leaf)[0]
-            mean += per_theta.detach().cpu().double()
+            parts.append(per_theta.detach())
+        # Added up on the CPU, where callers look at them; a GPU is waited for once.
+        mean = torch.zeros(theta.shape[0], dtype=torch.float64)
+        for sums in torch.stack(parts).cpu().double():
+            mean += sums
         return mean
 
 

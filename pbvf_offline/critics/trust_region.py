@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.policies.batch import double_device
 from pbvf_offline.policies.normaliser import column_moments
 
 _QUANTILE = 0.95
@@ -61,9 +63,12 @@ class TrustRegion:
         return cls(center, factor, max(quantile, 1e-12))
 
     def whiten(self, theta: Tensor) -> Tensor:
-        """Return thetas (K, D) as (K, D) float64 coordinates in which the region is a ball."""
-        away = theta.cpu().double() - torch.from_numpy(self.center)
-        factor = torch.from_numpy(self.factor)
+        """Return thetas (K, D) as (K, D) float64 coordinates in which the region is a ball.
+
+        They are on the thetas' device, or on the CPU where that has no double precision.
+        """
+        center, factor = self._on(theta.device)
+        away = theta.to(center.device).double() - center
         if factor.dim() == 1:
             return away / factor
         solved: Tensor = torch.linalg.solve_triangular(factor, away.T, upper=False)
@@ -71,20 +76,32 @@ class TrustRegion:
 
     def colour(self, white: Tensor) -> Tensor:
         """Return the thetas (K, D) float32 of whitened coordinates: undoes :meth:`whiten`."""
-        factor = torch.from_numpy(self.factor)
+        center, factor = self._on(white.device)
         away = white * factor if factor.dim() == 1 else white @ factor.T
-        return (away + torch.from_numpy(self.center)).float()
+        return (away + center).float()
 
     def pull_back(self, gradient: Tensor) -> Tensor:
         """Return gradients in theta (K, D) as gradients in whitened coordinates, float64."""
-        factor = torch.from_numpy(self.factor)
-        wide = gradient.detach().cpu().double()
+        _, factor = self._on(gradient.device)
+        wide = gradient.detach().to(factor.device).double()
         return wide * factor if factor.dim() == 1 else wide @ factor
 
     def distance(self, theta: Tensor) -> Tensor:
         """Return the Mahalanobis distance of each theta (K, D) from the center, (K,) float64."""
         norm: Tensor = torch.linalg.vector_norm(self.whiten(theta), dim=1)
         return norm
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return center and factor where they are computed with, copied there once."""
+        place = double_device(device)
+        if place not in self._placed:
+            both = (torch.from_numpy(self.center), torch.from_numpy(self.factor))
+            self._placed[place] = (both[0].to(place), both[1].to(place))
+        return self._placed[place]
+
+    @cached_property
+    def _placed(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        return {}
 
     @property
     def scale(self) -> float:

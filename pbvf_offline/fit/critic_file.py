@@ -111,8 +111,8 @@ class CriticFile:
 
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:
         """Return raw observations (S, obs_dim) as the critic sees them, on its device."""
-        device = next(self.critic.parameters()).device
-        return torch.from_numpy(self.normaliser.apply(observations).astype(np.float32)).to(device)
+        rows = self.normaliser.apply(observations).astype(np.float32)
+        return torch.from_numpy(rows).to(self.critic.device)
 
     def critic_of(self, spec: PolicySpec | None) -> Critic:
         """Return the critic of policies of a spec, with the same weights; None: its own.
@@ -152,9 +152,8 @@ class CriticFile:
                 raise IncompatibleError(
                     f"the policies have shape {theta.shape}, and (K, {size}) is needed"
                 )
-        device = next(self.critic.parameters()).device
         states = self.normalised(self.context.initial_observations)
-        return critic.objective(torch.from_numpy(theta).to(device), states).numpy()
+        return critic.objective(torch.from_numpy(theta).to(critic.device), states).numpy()
 
     def distance(self, theta: torch.Tensor, spec: PolicySpec | None = None) -> torch.Tensor:
         """Return the distance (K,) of thetas (K, D) from the dataset's policies, differentiable.

@@ -145,6 +145,9 @@ class Group:
         """
         if loss.numel() != len(self.fits):
             raise one_at_a_time(self.online)
+        self._optimiser.zero_grad(set_to_none=True)
+        (loss.sum() if loss.dim() else loss).backward()  # type: ignore[no-untyped-call]
+        # Looked at once all is asked of a GPU that changes no weight: it is waited for here.
         values = loss.detach().reshape(-1).tolist()
         wrong = {
             k: DivergedError(
@@ -155,8 +158,6 @@ class Group:
         }
         if wrong:
             return wrong
-        self._optimiser.zero_grad(set_to_none=True)
-        (loss.sum() if loss.dim() else loss).backward()  # type: ignore[no-untyped-call]
         self._whole = False
         for fit in self.fits:
             fit.whole = False

@@ -128,12 +128,11 @@ def _values(
     rows: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """Return the value (G,) of each theta (G, D) in its own observation row (G,)."""
-    device = next(critic.parameters()).device
     obs = normaliser.apply(data.observations[rows]).astype(np.float32)
     parts = []
     with torch.no_grad():
         for at in range(0, len(rows), _ROWS):
-            thetas = torch.from_numpy(theta[at : at + _ROWS]).to(device)
-            states = torch.from_numpy(obs[at : at + _ROWS]).to(device)
+            thetas = torch.from_numpy(theta[at : at + _ROWS]).to(critic.device)
+            states = torch.from_numpy(obs[at : at + _ROWS]).to(critic.device)
             parts.append(critic.paired_values(thetas, states).cpu().double().numpy())
     return np.concatenate(parts)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.models.check import ModelCheck, check_model
@@ -64,6 +65,7 @@ def choose_settings(
     updates: int,
     members: int = 2,
     note: Callable[[Trial], None] | None = None,
+    device: torch.device | None = None,
 ) -> tuple[ModelSettings, tuple[Trial, ...]]:
     """Return the settings whose check comes out best.
 
@@ -84,13 +86,15 @@ def choose_settings(
         updates: Updates of each short training.
         members: Networks of each short training.
         note: Called after each of them.
+        device: Where to compute; the CPU when None.
     """
     tried: dict[ModelSettings, Trial] = {}
 
     def checked(candidate: ModelSettings) -> ModelCheck:
         if candidate not in tried:
             short = dataclasses.replace(candidate, members=members)
-            check = check_model(train(data, held, short, updates), data, held, settings.seed)
+            ensemble = train(data, held, short, updates, device=device)
+            check = check_model(ensemble, data, held, settings.seed)
             trial = Trial(candidate.noise, candidate.angles, candidate.unroll, check)
             tried[candidate] = trial
             if note is not None:
@@ -126,14 +130,15 @@ def train(
     settings: ModelSettings,
     updates: int,
     after_update: Callable[[int], None] | None = None,
+    device: torch.device | None = None,
 ) -> Ensemble:
     """Return an ensemble trained on the episodes that are not held out (E,)."""
     step = np.flatnonzero(~held[data.episode])
-    ensemble = Ensemble(data.policies.spec, Scales.of(data, step), settings)
+    ensemble = Ensemble(data.policies.spec, Scales.of(data, step), settings).to(device)
     fit = start_training(ensemble, updates)
     advance(
         fit,
-        Steps.of(data, ensemble.scales, step),
+        Steps.of(data, ensemble.scales, step, device),
         updates,
         None if after_update is None else lambda fit: after_update(fit.updates),
     )

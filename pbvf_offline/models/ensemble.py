@@ -63,6 +63,11 @@ class Ensemble(torch.nn.Module):
             self.register_buffer(name, torch.from_numpy(np.asarray(value, np.float32)))
 
     @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.mean.device
+
+    @property
     def members(self) -> int:
         """Number M of networks."""
         return self.settings.members
@@ -126,8 +131,14 @@ class Steps:
     last: Tensor
 
     @classmethod
-    def of(cls, data: Trajectories, scales: Scales, step: NDArray[np.int64]) -> Steps:
-        """Return the given steps (n,) of a dataset, in increasing order.
+    def of(
+        cls,
+        data: Trajectories,
+        scales: Scales,
+        step: NDArray[np.int64],
+        device: torch.device | None = None,
+    ) -> Steps:
+        """Return the given steps (n,) of a dataset, in increasing order, on a device.
 
         Each ends at its true next observation, whatever followed: a change of policy, a
         time limit or a step budget is no change of the environment.
@@ -139,14 +150,15 @@ class Steps:
         episode = data.episode[step]
         breaks = np.flatnonzero((np.diff(step) != 1) | (np.diff(episode) != 0))
         ends = np.append(breaks, len(step) - 1)
-        return cls(
-            obs=_float(scales.normaliser.apply(obs)),
-            change=_float((after - obs) / scales.normaliser.std),
-            action=action_inputs(data.policies.spec, data.actions[step]),
-            reward=_float(reward),
-            ended=_float(data.terminated[step]),
-            last=torch.from_numpy(np.repeat(ends, np.diff(ends, prepend=-1))),
+        tensors = (
+            _float(scales.normaliser.apply(obs)),
+            _float((after - obs) / scales.normaliser.std),
+            action_inputs(data.policies.spec, data.actions[step]),
+            _float(reward),
+            _float(data.terminated[step]),
+            torch.from_numpy(np.repeat(ends, np.diff(ends, prepend=-1))),
         )
+        return cls(*(tensor.to(device) for tensor in tensors))
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])

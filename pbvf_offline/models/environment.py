@@ -100,13 +100,14 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
         def shared_out(values: torch.Tensor) -> torch.Tensor:
             """Give row i to member i % M; the last rows are filled up."""
+            values = values.to(self._ensemble.device)
             filled = values.new_zeros(each * members, values.shape[1])
             filled[: self.num_envs] = values
             return filled.reshape(each, members, -1).transpose(0, 1)
 
         def gathered(values: torch.Tensor) -> NDArray[Any]:
             rows = values.transpose(0, 1).reshape(each * members, *values.shape[2:])
-            result: NDArray[Any] = rows[: self.num_envs].numpy()
+            result: NDArray[Any] = rows[: self.num_envs].cpu().numpy()
             return result
 
         with torch.inference_mode():

@@ -133,14 +133,18 @@ def _snapshot_tensors(ensemble: Ensemble, snapshot: Snapshot, prefix: str) -> Te
     names = [name for name, _ in ensemble.named_parameters()]
     kinds = zip(_MOMENTS, (snapshot.weights, snapshot.first, snapshot.second), strict=True)
     return {
-        f"{prefix}{kind}/{name}": value.numpy()
+        f"{prefix}{kind}/{name}": value.cpu().numpy()
         for kind, values in kinds
         for name, value in zip(names, values, strict=False)  # no moments before update 1
     }
 
 
-def load_model(path: Path) -> ModelFile:
+def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
     """Read and check a model file.
+
+    Args:
+        path: The file.
+        device: Where the networks are to be; the CPU when None.
 
     Raises:
         UsageError: It does not exist.
@@ -160,7 +164,7 @@ def load_model(path: Path) -> ModelFile:
     spec = progress.spec
     _check_size(spec, settings, tensors, where)
     scales = _scales(spec, progress, tensors, where)
-    fit = start_training(Ensemble(spec, scales, settings), progress.total)
+    fit = start_training(Ensemble(spec, scales, settings).to(device), progress.total)
     fit.restore(_snapshot(fit.ensemble, tensors, "", progress.updates, progress.pending, where))
     fit.record = list(progress.record)
     if progress.fall is not None:

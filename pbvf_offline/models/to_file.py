@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.curve import LossEvents, OnEvent
@@ -88,6 +89,7 @@ def fit_model_to_file(
     dataset: str,
     overwrite: bool = False,
     hooks: Hooks | None = None,
+    device: torch.device | None = None,
 ) -> ModelResult:
     """Learn the environment of a dataset and write it to ``out``, with its own check.
 
@@ -104,6 +106,7 @@ def fit_model_to_file(
         dataset: The dataset's digest.
         overwrite: Start over whatever is there; it stays until the new one is finished.
         hooks: What is called on the way.
+        device: Where to compute; the CPU when None.
 
     Raises:
         UsageError: A number is out of range.
@@ -121,7 +124,7 @@ def fit_model_to_file(
     partial = partial_path(out)
     held = held_out_episodes(data.episodes, request.validation, request.seed)
     with writing(out, kind="model", overwrite=overwrite) as refusal:
-        done = None if overwrite else _finished(out, request, updates, dataset)
+        done = None if overwrite else _finished(out, request, updates, dataset, device)
         if done is not None and done.fit.total == updates:
             if refusal is None:
                 remove_file(partial)
@@ -133,9 +136,9 @@ def fit_model_to_file(
         if overwrite:
             remove_file(partial)
         started = time.perf_counter()
-        file = _unfinished(partial, request, updates, dataset) or done
+        file = _unfinished(partial, request, updates, dataset, device) or done
         if file is None:
-            file = _begin(data, request, held, updates, environment, dataset, hooks)
+            file = _begin(data, request, held, updates, environment, dataset, hooks, device)
         else:
             _report_trials(file, hooks)
         losses = LossEvents(hooks.on_event)
@@ -162,7 +165,8 @@ def _train(
     fit = file.fit
     fit.extend(updates)
     first = fit.updates
-    steps = Steps.of(data, fit.ensemble.scales, np.flatnonzero(~held[data.episode]))
+    ensemble, learned_from = fit.ensemble, np.flatnonzero(~held[data.episode])
+    steps = Steps.of(data, ensemble.scales, learned_from, ensemble.device)
     try:
         advance(fit, steps, updates, keeper)
     except DivergedError:
@@ -206,6 +210,7 @@ def _begin(
     environment: EnvReference | None,
     dataset: str,
     hooks: Hooks,
+    device: torch.device | None,
 ) -> ModelFile:
     tried = 0
 
@@ -227,12 +232,13 @@ def _begin(
         unrolls=UNROLLS if request.unroll is None else (request.unroll,),
         updates=request.trial_updates,
         note=note,
+        device=device,
     )
     scales = Scales.of(data, np.flatnonzero(~held[data.episode]))
     initial = data.initial_observations.astype(np.float64)
     kept = generator(request.seed, Stream.MODEL_CHECK, 1).permutation(len(initial))[:MAX_INITIAL]
     return ModelFile(
-        fit=start_training(Ensemble(data.policies.spec, scales, settings), updates),
+        fit=start_training(Ensemble(data.policies.spec, scales, settings).to(device), updates),
         asked=request.to_dict(),
         environment=environment,
         dataset=dataset,
@@ -241,7 +247,9 @@ def _begin(
     )
 
 
-def _finished(out: Path, request: ModelRequest, updates: int, dataset: str) -> ModelFile | None:
+def _finished(
+    out: Path, request: ModelRequest, updates: int, dataset: str, device: torch.device | None
+) -> ModelFile | None:
     """Return the finished model at ``out``, if there is one.
 
     Raises:
@@ -249,7 +257,7 @@ def _finished(out: Path, request: ModelRequest, updates: int, dataset: str) -> M
     """
     if not out.exists():
         return None
-    file = load_model(out)
+    file = load_model(out, device)
     _refuse_difference(file, request, dataset, out)
     if file.fit.total > updates:
         raise ConflictError(
@@ -261,7 +269,7 @@ def _finished(out: Path, request: ModelRequest, updates: int, dataset: str) -> M
 
 
 def _unfinished(
-    partial: Path, request: ModelRequest, updates: int, dataset: str
+    partial: Path, request: ModelRequest, updates: int, dataset: str, device: torch.device | None
 ) -> ModelFile | None:
     """Return what an interrupted training left, if it is of use.
 
@@ -269,7 +277,7 @@ def _unfinished(
         ConflictError: It was made otherwise.
     """
     try:
-        file = load_model(partial)
+        file = load_model(partial, device)
     except PbvfError:
         return None  # none, or damaged: only ever our own leftovers
     _refuse_difference(file, request, dataset, partial)

@@ -88,15 +88,15 @@ class ModelFit:
         self.record = [(u, loss) for u, loss in self.record if u <= snapshot.updates]
         self.pending = list(snapshot.pending)
         self.optimiser = _adam(self.ensemble)
-        step = torch.tensor(float(snapshot.updates))
+        step = torch.tensor(float(snapshot.updates), device=self.ensemble.device)
         for k, parameter in enumerate(self.ensemble.parameters()):
             with torch.no_grad():
                 parameter.copy_(snapshot.weights[k])
             if snapshot.updates:
                 self.optimiser.state[parameter] = {
                     "step": step.clone(),
-                    "exp_avg": snapshot.first[k].clone(),
-                    "exp_avg_sq": snapshot.second[k].clone(),
+                    "exp_avg": snapshot.first[k].to(step.device, copy=True),
+                    "exp_avg_sq": snapshot.second[k].to(step.device, copy=True),
                 }
 
     def extend(self, total: int) -> None:
@@ -155,7 +155,7 @@ def model_loss(ensemble: Ensemble, steps: Steps, index: Tensor, noise: Tensor | 
     size, change_std = ensemble.spec.obs_dim, ensemble.change_std
     away: Tensor | float = 0.0 if noise is None else noise * change_std
     last = steps.last[index]
-    total, count = torch.zeros(len(index)), torch.zeros(len(index))
+    total, count = change_std.new_zeros(len(index)), change_std.new_zeros(len(index))
     for ahead in range(ensemble.settings.unroll):
         row = torch.minimum(index + ahead, last)
         there = (index + ahead <= last).float()
@@ -209,7 +209,7 @@ def advance(
 
     Args:
         fit: The training, changed in place.
-        steps: What the networks learn from.
+        steps: What the networks learn from, on their device.
         until: Number of updates wanted in all.
         after_update: Called after every update, for progress and checkpoints.
 
@@ -217,21 +217,22 @@ def advance(
         DivergedError: The loss is NaN or infinite; nothing of that update was applied.
     """
     ensemble = fit.ensemble
-    settings, obs_dim = ensemble.settings, ensemble.spec.obs_dim
-    for index, noise in batches(settings, len(steps), obs_dim, fit.updates, until):
+    settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
+    for index, drawn in batches(settings, len(steps), obs_dim, fit.updates, until):
         if fit.updates == fall_from(fit.total):
             fit.before_fall = fit.snapshot()
         for group in fit.optimiser.param_groups:
             group["lr"] = learning_rate(settings, fit.updates, fit.total)
-        loss = model_loss(ensemble, steps, index, noise)
-        value = loss.item()
+        noise = None if drawn is None else drawn.to(device)
+        loss = model_loss(ensemble, steps, index.to(device), noise)
+        fit.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        value = loss.item()  # a GPU is waited for here, after all that changes no weight
         if not math.isfinite(value):
             raise DivergedError(
                 f"the model's loss is {value} at update {fit.updates + 1}", remedy="lower --lr"
             )
         fit.whole = False
-        fit.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
         fit.optimiser.step()
         fit.updates += 1
         fit.pending.append(value / settings.members)

@@ -13,6 +13,11 @@ from pbvf_offline.policies.spec import PolicySpec
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
+def double_device(device: torch.device) -> torch.device:
+    """Return where to compute in double precision: the device itself, or the CPU for MPS."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:
     """Return the raw outputs (…, S, outputs) of policies theta (…, D) in normalised observations.
 

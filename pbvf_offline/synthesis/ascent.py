@@ -170,7 +170,7 @@ def synthesize(
         chosen_step=climb.chosen,
         predicted=file.predict(final, spec),
         objective=climb.best.numpy(),
-        distance=file.distance(climb.kept, spec).numpy(),
+        distance=file.distance(climb.kept, spec).cpu().numpy(),
         path=tuple(climb.path),
         liked=liked,
     )
@@ -227,7 +227,7 @@ class _ConfinedAdam:
         self._lr = lr / region.scale
         self._white = shrink(region.whiten(theta), self._radius)
         self._mean = torch.zeros_like(self._white)
-        self._square = torch.zeros(len(theta), 1, dtype=torch.float64)
+        self._square = self._white.new_zeros(len(theta), 1)
         self._steps = 0
 
     @property

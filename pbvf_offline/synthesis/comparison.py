@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.critics import CRITICS
@@ -68,7 +67,7 @@ def better_critic(
     if imagined.imagined is None:
         raise ValueError("this critic is of no imagined episodes")
     env_id = None if environment is None else environment.id
-    device = torch.device("cpu")
+    device = evaluator.ensemble.device
     fit = start_fit(data, default_recipe(data, settings, env_id), device)
     context = make_context(data, fit, environment=environment, dataset=dataset)
     climb = dataclasses.replace(

@@ -40,7 +40,6 @@ from pbvf_offline.synthesis.model_evaluation import ImaginedReturns
 
 _STEPS = 128  # of a policy that are told; n-step sums are over all of its steps
 _NUMBERS = 2**14  # of observations that they start from: fewer steps where those are wide
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class ReturnExamples(Examples):
             cut=~ended,
             seeds=np.full(count, -1),
         )
-        return training_set(self._fit, episodes, _CPU)
+        return training_set(self._fit, episodes, self._fit.online.device)
 
 
 class StepExamples(Examples):
@@ -166,8 +165,9 @@ class StepExamples(Examples):
         if imagined.recording is None:
             raise ValueError("the episodes were not recorded")
         data = imagined_trajectories(self._ensemble, policies, imagined.recording, imagined.lengths)
-        whole = training_set(self._fit, lowered(data, played), _CPU)
-        self._told.append(whole.picked(torch.from_numpy(_some_steps(data, self._rng))))
+        device = self._fit.online.device
+        whole = training_set(self._fit, lowered(data, played), device)
+        self._told.append(whole.picked(torch.from_numpy(_some_steps(data, self._rng)).to(device)))
 
     def training_set(self, scale: Scale) -> TrainingSet:
         """Return the steps of all policies."""

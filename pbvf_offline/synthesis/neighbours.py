@@ -43,17 +43,20 @@ def neighbours(
         near: NDArray[np.float32] = region.colour(shrink(white, radius * region.quantile)).numpy()
         return near
     critic = file.critic_of(spec)
-    direction = torch.from_numpy(rng.standard_normal(theta.shape).astype(np.float32))
+    theta = theta.to(critic.device)
+    drawn = rng.standard_normal(theta.shape).astype(np.float32)
+    direction = torch.from_numpy(drawn).to(theta.device)
     length = torch.linalg.vector_norm(theta, dim=1, keepdim=True)
     direction *= _TINY * length / torch.linalg.vector_norm(direction, dim=1, keepdim=True)
     with torch.no_grad():
         places = [critic.view.place(spec, theta + by * direction) for by in (0, 1)]
         away = region.whiten(places[1]) - region.whiten(places[0])
         moved = torch.linalg.vector_norm(away, dim=1, keepdim=True).clamp_min(1e-12)
-        step = direction * (torch.from_numpy(far) * region.quantile / moved).float()
+        length = torch.from_numpy(far).to(moved.device) * region.quantile / moved
+        step = direction * length.float().to(theta.device)
         for _ in range(_HALVINGS):
             outside = file.distance(theta + step, spec) > radius
-            step[outside] *= 0.5
-        step[file.distance(theta + step, spec) > radius] = 0.0
-    moved_there: NDArray[np.float32] = (theta + step).numpy()
+            step[outside.to(step.device)] *= 0.5
+        step[(file.distance(theta + step, spec) > radius).to(step.device)] = 0.0
+    moved_there: NDArray[np.float32] = (theta + step).cpu().numpy()
     return moved_there

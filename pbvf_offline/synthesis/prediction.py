@@ -70,13 +70,13 @@ def predict(
     spec, normaliser = policies.spec, critic.normaliser
     critic.critic_of(spec)  # its refusal says more than that of a normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
-    device = next(critic.critic.parameters()).device
     blocks = [theta[at : at + _BLOCK] for at in range(0, len(theta), _BLOCK)]
     predicted = np.concatenate([critic.predict(block, spec) for block in blocks])
     with torch.no_grad():
-        distances = [critic.distance(torch.from_numpy(b).to(device), spec) for b in blocks]
+        rows = (torch.from_numpy(block).to(critic.critic.device) for block in blocks)
+        distances = [critic.distance(part, spec) for part in rows]
     # Synthesis ends on the border of the region, where rounding decides.
-    inside = torch.cat(distances).numpy() <= 1.0 + _BORDER
+    inside = torch.cat(distances).cpu().numpy() <= 1.0 + _BORDER
     low = high = np.full(len(theta), np.nan)
     if evaluator is not None:
         imagined = evaluator.evaluate(policies, progress=progress)

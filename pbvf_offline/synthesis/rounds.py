@@ -129,7 +129,7 @@ class _Try:
             average=0.99,
             fingerprint=settings.fingerprint,
         )
-        self._fit = start_fit(data, fit_settings, torch.device("cpu"))
+        self._fit = start_fit(data, fit_settings, evaluator.ensemble.device)
         context: CriticContext = make_context(
             data, self._fit, environment=environment, dataset=dataset
         )
@@ -234,19 +234,21 @@ class _Try:
         rng = self._generator(Stream.ROUND_BATCH)
         drawn = torch.from_numpy(rng.integers(ends[-1], size=shape))
         numbers = online.noise_shape(parts[0][1])
+        device = online.device
         for index in drawn:
             noise = None
             if numbers is not None:
                 noise = torch.from_numpy(
                     rng.standard_normal((shape[1], *numbers), dtype=np.float32)
                 )
-            loss = torch.zeros(())
+            loss = torch.zeros((), device=device)
             for (critic, told), end in zip(parts, ends.tolist(), strict=True):
                 mine = (index < end) & (index >= end - len(told))
                 count = int(mine.sum())
                 if count:
-                    entries = index[mine] - (end - len(told))
-                    part = critic.loss(told, entries, None if noise is None else noise[mine])
+                    entries = (index[mine] - (end - len(told))).to(device)
+                    own = None if noise is None else noise[mine].to(device)
+                    part = critic.loss(told, entries, own)
                     loss = loss + part * (count / shape[1])
             descend(self._fit, loss)
 

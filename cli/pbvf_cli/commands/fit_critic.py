@@ -122,16 +122,17 @@ def fit_critic(
     table.show("out", out)
     devices.use_threads(threads, table)
     if model is not None:
-        devices.runs_on_cpu(device, sink)
+        place = devices.with_doubles(torch_device, sink)
+        table.show("device", str(place), devices.source(device))
         imagined.fit_imagined(
             sink,
             table,
             data,
             critic,
             model,
-            out,
             asked,
             curve,
+            device=place,
             overwrite=overwrite,
             force=force,
         )

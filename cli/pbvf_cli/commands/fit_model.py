@@ -67,7 +67,7 @@ def fit_model(
         from pbvf_offline.models.network import has_bfloat16
         from pbvf_offline.models.to_file import Hooks, fit_model_to_file, stored_model_seed
 
-    devices.runs_on_cpu(device, sink)
+    place = devices.with_doubles(devices.torch_device(device), sink)
     table = SettingsTable()
     data = open_data(dataset, table, require_manifest=require_manifest, untagged=True)
     table.show("out", out)
@@ -79,6 +79,7 @@ def fit_model(
         stored_seed=None if overwrite else lambda: stored_model_seed(out),
     )
     curve.show(table)
+    table.show("device", str(place), devices.source(device))
     sink.settings("pbvf fit-model", table.settings)
 
     def tried(trial: Trial) -> None:
@@ -110,6 +111,7 @@ def fit_model(
             dataset=data.digest_in(out),
             overwrite=overwrite,
             hooks=Hooks(trial=tried, update=report, on_event=on_event),
+            device=place,
         )
     _print(sink, out, result, data)
 

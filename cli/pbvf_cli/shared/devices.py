@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pbvf_cli.shared.errors import signals
@@ -25,6 +26,9 @@ def torch_device(device: DeviceName) -> torch.device:
         import torch
 
     cuda = torch.cuda.is_available()
+    if cuda:
+        # Read when CUDA starts: with it, cuBLAS adds up in the same order each time.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if device == DeviceName.AUTO:
         return torch.device("cuda" if cuda else "cpu")
     wanted = torch.device(device)
@@ -41,6 +45,16 @@ def torch_device(device: DeviceName) -> torch.device:
 def _refuse_missing(there: bool, what: str) -> None:
     if not there:
         raise UsageError(what, where="--device", remedy="give --device cpu or auto")
+
+
+def with_doubles(device: torch.device, sink: Sink) -> torch.device:
+    """Return where a learned environment is; where that is another device, say so."""
+    from pbvf_offline.policies.batch import double_device
+
+    place = double_device(device)
+    if place != device:
+        sink.note(f"note: this needs double precision, which {device} has not; it runs on {place}")
+    return place
 
 
 def source(device: DeviceName) -> str:

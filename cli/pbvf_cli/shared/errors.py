@@ -224,6 +224,9 @@ def _of_machine(error: BaseException) -> tuple[str, int]:
     from pbvf_offline.foreign import is_memory
 
     if is_memory(error):
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be loaded
+            what = "the device has not enough memory; use --device cpu, or ask for less"
+            return what, RESOURCES
         return "there is not enough memory; close other programs, or ask for less", RESOURCES
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         from pbvf_offline.io.durable import resource_error

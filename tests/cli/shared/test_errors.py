@@ -8,6 +8,7 @@ import sys
 import warnings
 
 import pytest
+import torch
 import typer
 
 from cli_tools import pbvf
@@ -23,6 +24,8 @@ from pbvf_offline import errors as library
         (library.DamagedError("is cut", where="f", remedy="do this"), 3, "f: is cut; do this"),
         (MemoryError(), 6, "memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 6, "memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to"), 6, "the device has not enough"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), 6, "memory"),
         (OSError(errno.ENOSPC, "No space", "/x/y"), 6, "/x/y: no space left"),
         (OSError(errno.EROFS, "Read-only", "/x/y"), 6, "/x/y"),
         (OSError(errno.EROFS, "Read-only", 7), 6, "read-only"),  # the number of an open file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -306,6 +307,27 @@ def test_the_device_asked_for(name, monkeypatch):
     assert devices.torch_device(DeviceName(name)) == torch.device(name)
     assert devices.torch_device(DeviceName.AUTO) == torch.device("cuda")
     assert devices.torch_device(DeviceName.CPU) == torch.device("cpu")
+
+
+def test_where_a_learned_environment_is(capsys):
+    import torch
+
+    sink = Sink(json_only=False, quiet=False)
+    for name in ("cpu", "cuda:1"):
+        assert devices.with_doubles(torch.device(name), sink) == torch.device(name)
+    assert capsys.readouterr().err == ""
+    assert devices.with_doubles(torch.device("mps"), sink) == torch.device("cpu")
+    assert "needs double precision, which mps has not; it runs on cpu" in capsys.readouterr().err
+
+
+def test_cublas_adds_up_in_one_order_unless_told_otherwise(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    devices.torch_device(DeviceName.AUTO)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    devices.torch_device(DeviceName.AUTO)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:", "cuda:-1", "cuda:01", "mps:0", "CUDA", ""])

@@ -16,6 +16,8 @@ from pbvf_offline.errors import UsageError, counted
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults
 
 if TYPE_CHECKING:
+    import torch
+
     from pbvf_cli.shared.command import Given
     from pbvf_cli.shared.inputs.data import Data
     from pbvf_cli.shared.outputs.curves import Curve
@@ -69,10 +71,10 @@ def fit_imagined(
     data: Data,
     critic: str,
     model: Path,
-    out: Path,
     given: Given[RoundSettings],
     curve: Curve,
     *,
+    device: torch.device,
     overwrite: bool,
     force: bool,
 ) -> None:
@@ -84,9 +86,9 @@ def fit_imagined(
         data: What the critic is fitted to.
         critic: The kind of critic.
         model: The model file.
-        out: The critic file.
         given: Settings of the rounds.
-        curve: Where the curve goes.
+        curve: The critic file, and where its curve goes.
+        device: Where to compute.
         overwrite: Replace the output, also one of other settings.
         force: Use the model though its check failed.
 
@@ -104,8 +106,9 @@ def fit_imagined(
             stored_rounds_seed,
         )
 
+    out = curve.out
     signals.continues = False  # rounds have no file of their progress
-    file = load_model(model)
+    file = load_model(model, device)
     refuse_unfit(file, force=force)
     table.show("model", model)
     settings = table.fill(

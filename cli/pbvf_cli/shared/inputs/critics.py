@@ -69,16 +69,18 @@ def load_evaluator(
 ) -> ModelEvaluator:
     """Return a learned environment in which whole episodes can be imagined; add it to the table.
 
-    ``horizon`` is in steps; None: what the files tell. A note says where the model and the critic
+    It is on the critic's device, or on the CPU where that has no double precision. ``horizon`` is
+    in steps; None: what the files tell. A note says where the model and the critic
     are of different data.
 
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes.
     """
     from pbvf_offline.models.model_file import load_model
+    from pbvf_offline.policies.batch import double_device
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon, refuse_unfit
 
-    model = load_model(path)
+    model = load_model(path, double_device(critic.critic.device))
     try:
         refuse_unfit(model)
     except IncompatibleError as error:
