@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import runpy
 import sys
@@ -15,7 +16,14 @@ import torch
 from safetensors.numpy import load_file
 
 from cli_tools import ROOT, pbvf
+from libtools import make_policies
+from model_tools import SETTINGS, target_data
 from pbvf_cli.shared import devices
+from pbvf_offline.models.ensemble import Ensemble
+from pbvf_offline.models.environment import ImaginedVectorEnv
+from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.noise import action_noise
+from pbvf_offline.models.scales import Scales
 from stand_in import CPU, THERE, Standing
 
 DATA = "lab/drift-v0"
@@ -173,6 +181,26 @@ def test_a_step_waits_for_a_gpu_as_seldom_as_it_can(here, drift, standing, argv,
         run(drift, "cuda", f"of-{steps}", *argv, option, steps)
         waits.append(standing.back.total() - before)
     assert 0 < (waits[1] - waits[0]) / 20 <= most
+
+
+def test_noise_stored_actions_and_a_vector_environment_are_brought_to_the_device(standing):
+    data, rng = target_data(), np.random.default_rng(0)
+    spec, scales = data.policies.spec, Scales.of(data, np.arange(len(data)))
+    drawing = dataclasses.replace(spec, stochastic=True)
+    starts = data.initial_observations[:2].astype(np.float64)
+    noise = action_noise(drawing, rng, 4, SETTINGS.members, len(starts))
+    theta, actions = make_policies(drawing, 3).theta, torch.ones(3, 4, spec.actions.outputs)
+    said = []
+    for place in (CPU, THERE):
+        ensemble = Ensemble(spec, scales, SETTINGS).to(place)
+        env = ImaginedVectorEnv(ensemble, starts, 3, 4)
+        env.reset(seed=0)
+        drawn = imagine(ensemble, drawing, theta, starts, 4, noise=noise, record=True)
+        given = imagine(ensemble, spec, theta[:, :0], starts, 4, actions=actions)
+        rewards = env.step(np.zeros((3, spec.actions.outputs), np.float32))[1]
+        said.append((drawn.returns, drawn.recording.states, given.returns, rewards))
+    for own, there in zip(*said, strict=True):
+        np.testing.assert_array_equal(own, there)
 
 
 def test_the_device_that_stands_in_keeps_its_tensors_apart(standing):

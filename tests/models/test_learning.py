@@ -140,7 +140,7 @@ def test_angles_win_a_near_tie(error: float, angles: bool, monkeypatch: pytest.M
         found = error if candidate.angles else 1.0
         return ModelCheck((HorizonCheck(10, 9, 0.9, 1, found, 1, 0.9, found),), None, None, 60)
 
-    monkeypatch.setattr(choice, "train", lambda data, held, settings, updates: settings)
+    monkeypatch.setattr(choice, "train", lambda data, held, settings, updates, device: settings)
     monkeypatch.setattr(choice, "check_model", check)
     data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
     assert choose_settings(data, held_out(data), SETTINGS, updates=1)[0].angles == angles
