@@ -18,12 +18,15 @@ from safetensors.numpy import load_file
 from cli_tools import ROOT, pbvf
 from libtools import make_policies
 from model_tools import SETTINGS, target_data
+from pbvf_cli.commands.parts import fit_imagined
 from pbvf_cli.shared import devices
+from pbvf_offline.fit.rounds import RoundSettings, round_defaults
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.environment import ImaginedVectorEnv
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.scales import Scales
+from pbvf_offline.records import Defaults
 from stand_in import CPU, THERE, Standing
 
 DATA = "lab/drift-v0"
@@ -34,7 +37,6 @@ MODEL = (
     "--trial-updates", 5,
 )  # fmt: skip
 ROUNDS = ("fit-critic", DATA, "--model", "{drift}/good", "--hidden", 8, "--rounds", 1)
-SLOW = ("rounds of returns", "rounds of steps")  # of 400 updates
 CLIMB = ("--steps", 6, "--restarts", 2)
 TRAIN = ("--steps", 200, "--evaluations", 2, "--evaluation-episodes", 1, "--hidden", 8)
 COMMANDS: dict[str, tuple[object, ...]] = {
@@ -70,6 +72,16 @@ WITHOUT_OUT = ("predict", "evaluate")
 @pytest.fixture(autouse=True)
 def _datasets(drift: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(drift / "datasets"))
+
+
+@pytest.fixture(autouse=True)
+def _small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(kind: str, env_id: str | None) -> Defaults[RoundSettings]:
+        usual = round_defaults(kind, env_id)
+        few = {"known": 4, "fresh": 4, "starts": 2, "steps": 4, "updates": 5}
+        return Defaults(dataclasses.replace(usual.settings, **few), usual.sources)
+
+    monkeypatch.setattr(fit_imagined, "round_defaults", small)
 
 
 @pytest.fixture
@@ -123,10 +135,7 @@ def assert_alike(one: Path, other: Path) -> None:
 
 
 @pytest.mark.usefixtures("_device")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in COMMANDS],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_says_on_a_device_what_it_says_on_the_cpu(here, drift, name):
     there, own = (run(drift, device, device, *COMMANDS[name]) for device in ("cuda", "cpu"))
     assert dict(measured(there)) == pytest.approx(dict(measured(own)), rel=1e-2, abs=1e-3)
