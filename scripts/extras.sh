@@ -46,6 +46,7 @@ use() { # EXTRA: one thing that a user installs it for, in an empty folder
   sign) pbvf dataset keygen key -q && pbvf dataset sign lab/x-v0 --key key -q && pbvf dataset check-signature lab/x-v0 --key key.pub -q ;;
   onnx) pbvf policies export p.safetensors --out p.onnx -q && pbvf verify p.onnx -q ;;
   wandb) pbvf fit-critic lab/x-v0 --critic psvf --updates 3 --out critic --log-dir log --logger wandb -q && find log -name 'offline-run-*' | grep . ;;
+  ray) pbvf collect LQR-v0 --dataset lab/y-v0 --episodes 3 --seed 0 --ray local --workers 1 -q ;;
   robotics) environment gymnasium_robotics:FetchReach-v4 --wrapper flatten-observation && rm -r critic grown "$MINARI_DATASETS_PATH/lab/e-v0" && environment gymnasium_robotics:PointMaze_UMaze-v3 --wrapper flatten-observation ;;
   dm-control) environment shimmy:dm_control/cartpole-balance-v0 --wrapper flatten-observation --max-episode-steps 20 ;;
   minigrid) environment minigrid:MiniGrid-Empty-5x5-v0 --wrapper 'select-observation:{"keys": ["direction", "image"]}' --max-episode-steps 20 ;;
@@ -67,6 +68,7 @@ own_tests() { # EXTRA
   sign) "${check[@]}" tests/share/test_signing.py ;;
   onnx) "${check[@]}" tests/exchange/test_exporter.py ;;
   wandb) "${check[@]}" tests/runs/test_loggers.py ;;
+  ray) "${check[@]}" tests/cli/test_ray.py ;;
   robotics) "${check[@]}" tests/cli/test_wrappers.py -k robotics ;;
   dm-control) "${check[@]}" tests/cli/test_wrappers.py -k dm_control ;;
   minigrid) "${check[@]}" tests/cli/test_wrappers.py -k minigrid ;;

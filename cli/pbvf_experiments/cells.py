@@ -14,7 +14,7 @@ from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.rollout.workers import ordered_map
+from pbvf_offline.rollout.workers import is_done_here, ordered_map
 
 _MAX_CELL = 16 * 2**20
 
@@ -75,7 +75,7 @@ def run_all(
         workers: Number of processes.
         ordered: Yield results in the order of items, else as they come.
     """
-    if workers <= 1:
+    if is_done_here(workers):
         yield from map(function, items)
     else:
         yield from ordered_map(

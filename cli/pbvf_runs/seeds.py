@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbvf_offline.errors import PbvfError, UsageError
-from pbvf_offline.rollout.workers import ordered_map
+from pbvf_offline.rollout.workers import is_done_here, ordered_map
 from pbvf_runs.loggers import DEFAULT
 from pbvf_runs.records import RunConfig, RunResult
 from pbvf_runs.train import train_run
@@ -164,7 +164,7 @@ def train_seeds(
 
     at_once = min(workers, len(runs))
     outcomes = []
-    for outcome in outcomes_elsewhere(at_once) if at_once > 1 else outcomes_here():
+    for outcome in outcomes_here() if is_done_here(at_once) else outcomes_elsewhere(at_once):
         outcomes.append(outcome)
         for text in outcome.notes:
             tell(outcome.run, text)

@@ -49,7 +49,7 @@ from pbvf_offline.rollout.repetition import (
     without_repetition,
 )
 from pbvf_offline.rollout.schedules import Schedule, Segment
-from pbvf_offline.rollout.workers import Job, ordered_map
+from pbvf_offline.rollout.workers import Job, is_done_here, ordered_map
 
 _FIRST_CAPACITY = 1024
 _MAX_INT32 = 2**31 - 1
@@ -453,7 +453,7 @@ def _through_gymnasium(
 def _answers(
     job: EpisodeJob, items: Iterator[Item | None], workers: int
 ) -> Generator[Any, None, None]:
-    if workers <= 1:
+    if is_done_here(workers):
         run = job.start()
         return (run(item) for item in items if item is not None)
     typed: Job[Any, Any] = job  # a union and None are too much for mypy to take apart

@@ -1,14 +1,17 @@
-"""Ordered parallel map over processes that survives workers which die or hang.
+"""Parallel map over processes that survives workers which die or hang.
 
 ``multiprocessing.Pool.map`` waits for ever for a killed worker, and
 ``ProcessPoolExecutor`` can neither kill a hung one nor go on after a death, so the
 few lines of supervision needed here are written out: each worker has a pipe of its
-own, and whatever a lost worker still owed is handed to a fresh one.
+own, and whatever a lost worker still owed is handed to a fresh one. Another engine (:func:`using`)
+may take the place of these processes: it is given items and gives back answers in any order.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import functools
 import multiprocessing as mp
 import os
 import signal
@@ -18,7 +21,8 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextvars import ContextVar
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
@@ -85,8 +89,18 @@ def start_method() -> str:
     return "fork" if forkable else "spawn"
 
 
-class _Pool(Generic[ItemT, OutT]):
-    """Workers, what they have in hand, and the answers that nobody has taken yet.
+class Pool(abc.ABC, Generic[ItemT, OutT]):
+    """Items of work in the hands of one engine, and the answers that nobody has taken yet.
+
+    The base of engines: those say who works, this says how many items may be under way, and how
+    often one may be lost.
+
+    Args:
+        job: What is done with each item.
+        items: The work; None while what comes next is not known.
+        workers: How many items are worked on at once.
+        hang_seconds: An item in hand for so long has hung.
+        queued: Items in hand for each that is worked on.
 
     Attributes:
         done: Answers by position: whether the job succeeded, its result or exception, and what
@@ -101,54 +115,109 @@ class _Pool(Generic[ItemT, OutT]):
         hang_seconds: float,
         queued: int,
     ) -> None:
-        self._context = mp.get_context(start_method())
         self._job, self._source = job, iter(items)
         self._drawn = 0
         self._most, self._hang_seconds, self._queued = workers, hang_seconds, queued
         self._lost: deque[tuple[int, ItemT]] = deque()
         self._tries: dict[int, int] = {}
-        self._workers: list[_Worker[ItemT]] = []
         self._exhausted = False
         self.done: dict[int, _Answer] = {}
 
     @property
-    def _has_work(self) -> bool:
-        """Whether there may be items that no worker has."""
-        return bool(self._lost) or not self._exhausted
+    @abc.abstractmethod
+    def in_hand(self) -> int:
+        """How many items are under way."""
 
     @property
     def finished(self) -> bool:
         """Whether every item has been answered."""
-        return not self._has_work and not any(w.owed for w in self._workers)
+        return not self._has_work and not self.in_hand
 
-    def grow(self) -> bool:
-        """Start one more worker where there is work for it; return whether one was started."""
-        wanted = len(self._workers) < self._most and self._has_work
-        if wanted:
-            self._workers.append(_Worker(self._context, self._job))
-        return wanted
+    @abc.abstractmethod
+    def hand_out(self) -> None:
+        """Give out as many items as may be in hand."""
+
+    @abc.abstractmethod
+    def collect(self) -> None:
+        """Wait a moment for answers; what was lost will be handed out again.
+
+        Raises:
+            WorkerError: The same item was lost three times.
+        """
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """Stop all work."""
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there may be items that nobody has in hand."""
+        return bool(self._lost) or not self._exhausted
+
+    def _next(self) -> tuple[int, ItemT] | None:
+        """Return an item to hand out, with its position; None where there is none now."""
+        if self._lost:
+            return self._lost.popleft()
+        # Results that wait for an earlier one count too, so memory stays bounded.
+        if len(self.done) + self.in_hand >= self._most * self._queued * 2:
+            return None
+        try:
+            item = next(self._source)
+        except StopIteration:
+            self._exhausted = True
+            return None
+        if item is None:
+            return None
+        self._drawn += 1
+        return self._drawn - 1, item
+
+    def _count_loss(self, position: int, how: str) -> None:
+        """Count a loss against an item.
+
+        Raises:
+            WorkerError: It was the third.
+        """
+        self._tries[position] = self._tries.get(position, 0) + 1
+        if self._tries[position] >= MAX_TRIES:
+            raise WorkerError(
+                f"a worker {how} {MAX_TRIES} times on item {position}",
+                remedy="what was finished is safe; check memory, or use --workers 1 to see the "
+                "cause",
+            )
+
+
+class _Processes(Pool[ItemT, OutT]):
+    """Processes of this machine."""
+
+    def __init__(
+        self,
+        job: Job[ItemT, OutT],
+        items: Iterable[ItemT | None],
+        workers: int,
+        hang_seconds: float,
+        queued: int,
+    ) -> None:
+        super().__init__(job, items, workers, hang_seconds, queued)
+        self._context = mp.get_context(start_method())
+        self._workers: list[_Worker[ItemT]] = []
+
+    @property
+    def in_hand(self) -> int:
+        """How many items are under way."""
+        return sum(len(worker.owed) for worker in self._workers)
 
     def hand_out(self) -> None:
-        """Give workers as many items as they may have in hand."""
-        # Results that wait for an earlier one count too, so memory stays bounded.
-        room = self._most * self._queued * 2
-        for worker in self._workers:
-            while len(worker.owed) < self._queued and self._has_work:
-                waiting = len(self.done) + sum(len(w.owed) for w in self._workers)
-                if self._lost:
-                    worker.send(*self._lost.popleft())
-                elif waiting >= room:
-                    break
-                else:
-                    try:
-                        item = next(self._source)
-                    except StopIteration:
-                        self._exhausted = True
-                        return
-                    if item is None:
-                        return
-                    worker.send(self._drawn, item)
-                    self._drawn += 1
+        """Give workers as many items as they may have, and start those there is work for."""
+        while True:
+            for worker in self._workers:
+                while len(worker.owed) < self._queued and self._has_work:
+                    drawn = self._next()
+                    if drawn is None:
+                        break
+                    worker.send(*drawn)
+            if len(self._workers) >= self._most or not self._has_work:
+                return
+            self._workers.append(_Worker(self._context, self._job))
 
     def collect(self) -> None:
         """Wait a moment for answers; replace workers that died or hang.
@@ -167,13 +236,40 @@ class _Pool(Generic[ItemT, OutT]):
                 self._workers.remove(worker)
                 worker.kill()
                 _refuse_unguarded(worker)
-                _mourn(worker, self._tries, hung=hung)
+                if worker.owed:  # what it was busy with
+                    code = worker.process.exitcode
+                    how = "hung" if hung else f"died (exit code {code})"
+                    self._count_loss(worker.owed[0][0], how)
                 self._lost.extendleft(reversed(worker.owed))
 
     def kill(self) -> None:
         """Stop all workers."""
         for worker in self._workers:
             worker.kill()
+
+
+Engine = Callable[..., Pool[Any, Any]]
+"""Makes a pool of the arguments of :class:`Pool`."""
+
+_engine: ContextVar[Engine] = ContextVar("engine", default=_Processes)
+
+
+@contextlib.contextmanager
+def using(engine: Engine) -> Iterator[None]:
+    """Have another engine do all work that :func:`ordered_map` is given in the block.
+
+    It changes where items are worked on and no result, so it is no argument of those who have work.
+    """
+    token = _engine.set(engine)
+    try:
+        yield
+    finally:
+        _engine.reset(token)
+
+
+def is_done_here(workers: int) -> bool:
+    """Whether work for so many workers is done by the process that has it."""
+    return workers <= 1 and _engine.get() is _Processes
 
 
 def ordered_map(
@@ -204,7 +300,7 @@ def ordered_map(
         WorkerError: The same item lost its worker three times.
         UsageError: A worker failed to import the script that started it.
     """
-    pool = _Pool(job, items, workers, hang_seconds, queued)
+    pool: Pool[ItemT, OutT] = _engine.get()(job, items, workers, hang_seconds, queued)
     next_out = 0
     try:
         while True:
@@ -217,8 +313,6 @@ def ordered_map(
                     raise value
                 yield value
             pool.hand_out()
-            if pool.grow():
-                continue
             if pool.finished:
                 return
             pool.collect()
@@ -251,21 +345,6 @@ def _refuse_unguarded(worker: _Worker[Any]) -> None:
         )
 
 
-def _mourn(worker: _Worker[Any], tries: dict[int, int], *, hung: bool) -> None:
-    """Count a lost worker against the item it was busy with."""
-    if not worker.owed:
-        return
-    position = worker.owed[0][0]
-    tries[position] = tries.get(position, 0) + 1
-    if tries[position] >= MAX_TRIES:
-        code = worker.process.exitcode
-        how = "hung" if hung else f"died (exit code {code})"
-        raise WorkerError(
-            f"a worker {how} {MAX_TRIES} times on item {position}",
-            remedy="what was finished is safe; check memory, or use --workers 1 to see the cause",
-        )
-
-
 def _end_with(parent: int) -> None:
     """End this process soon after its parent was killed."""
     while os.getppid() == parent:
@@ -289,7 +368,7 @@ def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(OSError):
         parent_end.close()  # else the pipe would outlive the parent
-    run: Callable[[Any], Any] | None = None
+    started = functools.cache(job.start)
     try:
         child.send(_BEGUN)
         while True:
@@ -298,20 +377,22 @@ def _serve(child: Connection, parent_end: Connection, job: Job[Any, Any], parent
                 if os.getppid() != parent:
                     return
             position, item = child.recv()
-            with warnings.catch_warnings(record=True) as caught:
-                try:
-                    if run is None:
-                        run = job.start()
-                    good, value = True, run(item)
-                except PbvfError as error:
-                    # Tracebacks do not cross; --debug shows notes too.
-                    error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-                    good, value = False, error
-                except MemoryError:
-                    good, value = False, MemoryError(traceback.format_exc())
-                except Exception:
-                    good, value = False, RuntimeError(traceback.format_exc())
-            told = [(str(w.message), _category(w.category)) for w in caught]
-            child.send((position, good, value, told))
+            child.send((position, *answer(lambda: started()(item))))  # noqa: B023
     except (EOFError, OSError):
         return
+
+
+def answer(work: Callable[[], Any]) -> _Answer:
+    """Do one item's work; return whether it succeeded, its result or error, and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            good, value = True, work()
+        except PbvfError as error:
+            # Tracebacks do not cross; --debug shows notes too.
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+            good, value = False, error
+        except MemoryError:
+            good, value = False, MemoryError(traceback.format_exc())
+        except Exception:
+            good, value = False, RuntimeError(traceback.format_exc())
+    return good, value, [(str(w.message), _category(w.category)) for w in caught]

@@ -42,6 +42,7 @@ WANTED = {
         "minigrid",
         "train-online minigrid:MiniGrid-Empty-5x5-v0 --critic pssvf --steps 10 --run run",
     ),
+    "ray": ("ray", "collect LQR-v0 --dataset lab/x-v0 --episodes 1 --ray local"),
     "report": ("plotly", f"report {DATA} --out page.html"),
 }
 FOR_DEVELOPERS = {"docs", "test"}

@@ -19,7 +19,14 @@ import pbvf_offline.rollout.workers as workers_module
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DamagedError, DivergedError, WorkerError
 from pbvf_offline.rollout.repetition import NotRepeatableWarning
-from pbvf_offline.rollout.workers import ordered_map, start_method
+from pbvf_offline.rollout.workers import (
+    Pool,
+    answer,
+    is_done_here,
+    ordered_map,
+    start_method,
+    using,
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,8 @@ class TestForked:
                     yield None
                 yield item
 
-        for answer in ordered_map(FunctionJob(lambda item: item), awaiting(), 2):
-            answers.append(answer)
+        for found in ordered_map(FunctionJob(lambda item: item), awaiting(), 2):
+            answers.append(found)
         assert answers == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -238,6 +245,58 @@ class TestForked:
             time.sleep(0.4)
         assert got == list(range(6))
         assert sorted((tmp_path / "runs").read_text().split()) == list("012345")
+
+
+class Backwards(Pool[int, int]):
+    """An engine that answers the latest item first, and loses some."""
+
+    losses: dict[int, int]
+    most_in_hand = 0
+
+    def __init__(self, *how: Any) -> None:
+        super().__init__(*how)
+        self.hand: list[tuple[int, int]] = []
+
+    @property
+    def in_hand(self) -> int:
+        return len(self.hand)
+
+    def hand_out(self) -> None:
+        while (drawn := self._next()) is not None:
+            self.hand.append(drawn)
+        Backwards.most_in_hand = max(self.most_in_hand, self.in_hand + len(self.done))
+
+    def collect(self) -> None:
+        position, item = self.hand.pop()
+        if self.losses.get(item, 0) > 0:
+            self.losses[item] -= 1
+            self._count_loss(position, "was lost")
+            self._lost.append((position, item))
+        else:
+            self.done[position] = answer(lambda: self._job.start()(item))
+
+    def kill(self) -> None:
+        self.hand.clear()
+
+
+def test_another_engine_may_do_the_work_in_any_order() -> None:
+    Backwards.losses = {3: 2}
+    with using(Backwards):
+        assert not is_done_here(1)
+        assert list(ordered_map(FunctionJob(abs), range(-20, 0), 2)) == [*range(20, 0, -1)]
+        got = list(ordered_map(FunctionJob(abs), range(20), 2, ordered=False))
+    assert Backwards.losses == {3: 0}
+    assert got[:3] == [7, 8, 9]  # the first eight, of 2 * 2 * 2, from behind
+    assert sorted(got) == [*range(20)]
+    assert Backwards.most_in_hand == 8
+    assert is_done_here(1)
+    assert not is_done_here(2)
+
+
+def test_what_an_engine_loses_three_times_is_given_up() -> None:
+    Backwards.losses = {3: 3}
+    with using(Backwards), pytest.raises(WorkerError, match="was lost 3 times on item 3"):
+        list(ordered_map(FunctionJob(abs), range(20), 2))
 
 
 def test_start_method_is_safe_here() -> None:

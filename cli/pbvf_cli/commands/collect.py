@@ -44,6 +44,7 @@ def collect(
     max_episode_steps: options.MaxEpisodeSteps = None,
     wrapper: Wrappers = None,
     workers: options.Workers = None,
+    ray: options.Ray = None,
     backend: options.Backend = None,
     license_id: options.License = None,
     author: options.Authors = None,
@@ -97,7 +98,7 @@ def collect(
         hidden=_undecided(given, usual.settings, base=base, policies=policies),
     )
     table.rights(license_id, author or ())
-    workers = table.choose("workers", workers, 1)
+    engine = devices.units(workers, ray, table)
     asked = choose_backend(config, backend, table)
     settings = replace(settings, license=license_id, authors=tuple(author or ()))
     command_text = collect_command(settings, base=base, policies=policies)
@@ -105,6 +106,7 @@ def collect(
     sink.settings("pbvf collect", table.settings)
     unit = "steps" if settings.episodes is None else "episodes"
     with (
+        engine as at_once,
         Bar("warming up", "episodes", sink=sink) as warm,
         Bar("collecting", unit, sink=sink) as bar,
     ):
@@ -121,7 +123,7 @@ def collect(
             base=given_base,
             policies=given_policies,
             overwrite=overwrite,
-            workers=workers,
+            workers=at_once,
             backend=asked.value,
             progress=report,
             warming=warm.update,

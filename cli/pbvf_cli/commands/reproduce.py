@@ -9,6 +9,7 @@ from typing import Annotated
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, argument, option
+from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_experiments.offline.settings import RECIPES
 from pbvf_offline.errors import ConflictError
@@ -76,11 +77,15 @@ def reproduce(
         option("--run/--no-run", "Run what is missing, or show what is there (runs of a table)."),
     ] = True,
     workers: Annotated[
-        int,
+        int | None,
         options.counting(
-            "--workers", "Processes at once; results do not change.", most=options.MOST_WORKERS
+            "--workers",
+            "Processes at once; results do not change.",
+            most=options.MOST_WORKERS,
+            show_default="1",
         ),
-    ] = 1,
+    ] = None,
+    ray: options.Ray = None,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
@@ -97,7 +102,9 @@ def reproduce(
     from pbvf_runs.seeds import parse_seeds
 
     chosen = None if seeds is None else tuple(parse_seeds(seeds))
-    done = REPRODUCTIONS[name.value](Request(out, chosen, cells, workers, run, sink.note))
+    with devices.units(workers, ray, SettingsTable(), shared=out) as at_once:
+        request = Request(out, chosen, cells, at_once, run, sink.note)
+        done = REPRODUCTIONS[name.value](request)
     header = list(done.rows[0])
 
     def shown(value: float | str | None) -> str:

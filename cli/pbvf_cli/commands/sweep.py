@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pbvf_cli.shared import options, values
+from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import argument, option
 from pbvf_cli.shared.settings import SettingsTable
@@ -27,8 +27,8 @@ _COLUMNS = 6
 
 
 @command(
-    "pbvf sweep --grid lr=0.01,0.001 --out lr -- fit-critic lab/x-v0 --critic pssvf --out {dir}/c",
-    "pbvf sweep --grid seed=0-9 --out data -- collect Swimmer-v5 --dataset lab/swimmer-{seed}-v0",
+    "pbvf sweep --grid lr=0.1,0.01 --out lr -- fit-critic lab/x-v0 --critic pssvf --out '{dir}/c'",
+    "pbvf sweep --grid seed=0-9 --out data -- collect Swimmer-v5 --dataset 'lab/s-{seed}-v0'",
     "pbvf sweep --list settings.json --out many --workers 4 -- evaluate policies.safetensors",
     continues=True,
 )
@@ -78,6 +78,7 @@ def sweep(
             show_default="1",
         ),
     ] = None,
+    ray: options.Ray = None,
     sink: Sink,
 ) -> None:
     """Run a command once for each combination of settings, and put the results into one table.
@@ -104,12 +105,12 @@ def sweep(
     if listed is not None:
         table.show("list", listed)
     table.show("runs", len(cells), "their combinations")
-    workers = table.choose("workers", workers, 1)
+    engine = devices.units(workers, ray, table, shared=out)
     sink.settings("pbvf sweep", table.settings)
     ended: list[Ended] = []
-    with locked(out), Bar("sweeping", "runs", sink=sink) as bar:
+    with locked(out), engine as at_once, Bar("sweeping", "runs", sink=sink) as bar:
         bar.update(0, len(cells))
-        for one in sweeps.run_sweep(cells, workers):
+        for one in sweeps.run_sweep(cells, at_once):
             ended.append(one)
             if one.error is not None:
                 sink.note(f"{one.cell.name}: failed (exit {one.exit_code}): {one.error}")

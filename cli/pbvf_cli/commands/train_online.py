@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -91,6 +92,7 @@ def train_online(
             show_default="1",
         ),
     ] = None,
+    ray: options.Ray = None,
     evaluation: Given[RunEvaluation],
     snapshots: Annotated[
         str | None,
@@ -141,8 +143,8 @@ def train_online(
     from pbvf_runs.seeds import SeedJob
 
     silence_gymnasium()
-    torch_device = devices.torch_device(device)
-    several = _parse_run_seeds(seeds, given, run)
+    torch_device = devices.torch_device(devices.of_units(device, ray))
+    several = _parse_run_seeds(seeds, given, run, ray)
     table.show("critic", critic)
     table.show("run", run)
     steps = table.choose("steps", steps, paper_steps(env), steps_source(env))
@@ -171,7 +173,7 @@ def train_online(
         table.show("export-dataset", export_dataset)
         table.rights(rights["license"], rights["authors"])
     loggers = tuple(table.choose("logger", logger, DEFAULT))
-    workers = table.choose("workers", workers, 1)
+    engine = devices.units(workers, ray, table, shared=run)
     table.show("device", str(torch_device), devices.source(device))
     sink.settings("pbvf train-online", table.settings)
     if export_dataset is not None:
@@ -180,7 +182,7 @@ def train_online(
         check_export(whole, steps, export_dataset, **rights, overwrite=overwrite)
     job = SeedJob(steps, wanted or (), torch_device, overwrite, loggers)
     results, seconds = _train(
-        job, _runs(whole, run, several), workers=workers, name_seeds=several is not None, sink=sink
+        job, _runs(whole, run, several), engine, name_seeds=several is not None, sink=sink
     )
     if several is not None:
         print_seeds(sink, run, results, usual.source, seconds)
@@ -265,11 +267,14 @@ def _runs(config: RunConfig, folder: Path, seeds: Sequence[int] | None) -> list[
     return runs
 
 
-def _parse_run_seeds(text: str | None, given: Given[OnlineSettings], run: Path) -> list[int] | None:
+def _parse_run_seeds(
+    text: str | None, given: Given[OnlineSettings], run: Path, ray: str | None
+) -> list[int] | None:
     """Read ``--seeds``, whose runs go into one folder; None: there is one run.
 
     Raises:
-        UsageError: The seeds are malformed or out of range, or one seed is given too.
+        UsageError: The seeds are malformed or out of range, one seed is given too, or one run is
+            to be given to Ray.
         ConflictError: The folder is that of a single run, or without ``text`` that of several.
     """
     from pbvf_offline.seeding import check_seed
@@ -277,6 +282,8 @@ def _parse_run_seeds(text: str | None, given: Given[OnlineSettings], run: Path) 
     from pbvf_runs.seeds import parse_seeds
 
     if text is None:
+        if ray is not None:
+            raise UsageError("is for several runs", where="--ray", remedy="give --seeds too")
         runs = runs_in(run) if run.is_dir() and not is_run(run) else []
         if runs:
             raise ConflictError(
@@ -296,39 +303,46 @@ def _parse_run_seeds(text: str | None, given: Given[OnlineSettings], run: Path) 
 
 
 def _train(
-    job: SeedJob, runs: Sequence[SeedRun], *, workers: int, name_seeds: bool, sink: Sink
+    job: SeedJob,
+    runs: Sequence[SeedRun],
+    engine: AbstractContextManager[int],
+    *,
+    name_seeds: bool,
+    sink: Sink,
 ) -> tuple[list[RunResult], float]:
     """Train runs with progress and clean interrupts; return their results and the seconds taken.
 
     Raises:
         PbvfError: A run failed, after all others were finished.
     """
+    from pbvf_offline.rollout.workers import is_done_here
     from pbvf_runs.seeds import train_seeds
 
-    if workers > 1 and len(runs) == 1:
-        sink.note("note: one run takes one process; --workers is for several --seeds")
     started = time.perf_counter()
-    alone = workers == 1 or len(runs) == 1
-    with (
-        Bar("training", "steps" if alone else "runs", sink=sink) as bar,
-        # Workers stop at once and continue from their last checkpoints.
-        signals.held() if alone else contextlib.nullcontext(),
-    ):
+    with engine as workers:
+        alone = is_done_here(min(workers, len(runs)))
+        if workers > 1 and alone:
+            sink.note("note: one run takes one process; --workers is for several --seeds")
+        with (
+            Bar("training", "steps" if alone else "runs", sink=sink) as bar,
+            # Workers stop at once and continue from their last checkpoints.
+            signals.held() if alone else contextlib.nullcontext(),
+        ):
 
-        def report(done: int, total: int, seed: int | None, last: float | None) -> None:
-            words = [f"seed {seed}"] if name_seeds and alone else []
-            words += [] if last is None else [f"last evaluation {number(last, 4)}"]
-            bar.update(done, total, ", ".join(words))
+            def report(done: int, total: int, seed: int | None, last: float | None) -> None:
+                words = [f"seed {seed}"] if name_seeds and alone else []
+                words += [] if last is None else [f"last evaluation {number(last, 4)}"]
+                bar.update(done, total, ", ".join(words))
 
-        results = train_seeds(
-            job,
-            runs,
-            workers=workers,
-            progress=report,
-            stop_soon=signals.check,  # between episodes, so that what is kept is whole
-            note=sink.note,
-        )
-        return results, time.perf_counter() - started
+            results = train_seeds(
+                job,
+                runs,
+                workers=workers,
+                progress=report,
+                stop_soon=signals.check,  # between episodes, so that what is kept is whole
+                note=sink.note,
+            )
+            return results, time.perf_counter() - started
 
 
 def _refuse_export(dataset: str | None, rights: Rights, *, seeds: str | None, run: Path) -> None:

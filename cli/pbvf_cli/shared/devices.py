@@ -1,8 +1,11 @@
-"""Where tensors live, and how many threads compute with them."""
+"""Where tensors live, how many threads compute with them, and who works on units of work."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbvf_cli.shared.errors import signals
@@ -62,6 +65,23 @@ def source(device: DeviceName) -> str:
     return "default" if device == DeviceName.AUTO else "given"
 
 
+def of_units(device: DeviceName, ray: str | None) -> DeviceName:
+    """Return the device on which units of work compute: on nodes of Ray, the CPU.
+
+    Raises:
+        UsageError: Another one is asked for there.
+    """
+    if ray is None or device == DeviceName.CPU:
+        return device
+    if device != DeviceName.AUTO:
+        raise UsageError(
+            f"--device {device} is of this machine, and the nodes' may be others",
+            where="--ray",
+            remedy="give --device cpu, or no --ray",
+        )
+    return DeviceName.CPU
+
+
 def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
     """Say that a command which runs on the CPU alone has no use for another device."""
     if device not in (DeviceName.AUTO, DeviceName.CPU):
@@ -81,3 +101,27 @@ def use_threads(given: int | None, table: SettingsTable) -> None:
     threads = table.choose("threads", given, 1)
     torch.set_num_threads(threads)
     threadpool_limits(threads, user_api="blas")  # numpy's
+
+
+def units(
+    workers: int | None, ray: str | None, table: SettingsTable, shared: Path | None = None
+) -> AbstractContextManager[int]:
+    """Add to the settings who works on units of work; returns the context in which they do.
+
+    Args:
+        workers: How many units at once; None: one, or with Ray as many as there are cores.
+        ray: The address of Ray; None: processes of this machine.
+        table: The settings.
+        shared: What units write to, if they do.
+
+    Returns:
+        A context that yields how many units are worked on at once.
+    """
+    if ray is None:
+        return contextlib.nullcontext(table.choose("workers", workers, 1))
+
+    from pbvf_offline.rollout.cluster import ray_engine
+
+    table.show("ray", ray)
+    table.show("workers", workers or "as many as cores", "given" if workers else "default")
+    return ray_engine(ray, workers=workers, shared=shared)

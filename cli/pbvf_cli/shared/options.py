@@ -167,6 +167,16 @@ Workers = Annotated[
         show_default="1",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    option(
+        "--ray",
+        "Give the work to Ray, --workers at once: local, or a cluster's address, auto or "
+        "HOST:PORT; results do not change.",
+        "ADDRESS",
+        default=False,
+    ),
+]
 Threads = Annotated[
     int | None,
     counting(
