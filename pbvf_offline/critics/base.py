@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
+from pbvf_offline.critics.stored import Column
 from pbvf_offline.critics.views import make_view, view_width
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
 from pbvf_offline.policies.spec import PolicySpec
@@ -285,10 +286,13 @@ class ThetaDraw(Protocol):
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Tensors that a loss indexes; which are set depends on the critic.
+    """What a loss indexes; which columns are set depends on the critic.
+
+    A column is a tensor, or makes the rows that it is asked for from data that stay where they
+    are; :meth:`picked` turns some entries into tensors.
 
     Attributes:
-        entry: (M,) int64, the rows of the arrays below that may be drawn.
+        entry: (M,) int64, the rows of the columns below that may be drawn.
         theta: (P, D) float32, every policy in the critic's normaliser.
         policy: (N,) int64, row of ``theta``.
         value: (N,) float32, the reward part of the target.
@@ -304,16 +308,16 @@ class TrainingSet:
             numbers, or of several critics with bounds of their own tensors (M, 1).
     """
 
-    entry: Tensor
+    entry: Column
     theta: Tensor
-    policy: Tensor
-    value: Tensor
-    obs: Tensor | None = None
-    obs_row: Tensor | None = None
-    boot_row: Tensor | None = None
-    discount: Tensor | None = None
-    action: Tensor | None = None
-    sample: Tensor | None = None
+    policy: Column
+    value: Column
+    obs: Column | None = None
+    obs_row: Column | None = None
+    boot_row: Column | None = None
+    discount: Column | None = None
+    action: Column | None = None
+    sample: Column | None = None
     augmentation: ThetaDraw | None = None
     bounds: tuple[Any, Any] | None = None
 
@@ -349,13 +353,16 @@ class TrainingSet:
         """Return those (B, obs_dim) to bootstrap from; raises what :meth:`states` does."""
         return self._observations(self.boot_row, index)
 
-    def _observations(self, rows: Tensor | None, index: Tensor) -> Tensor:
+    def _observations(self, rows: Column | None, index: Tensor) -> Tensor:
         if self.obs is None or rows is None:
             raise ValueError("this training set has no transitions")
         return self.obs[rows[index]]
 
     def picked(self, rows: Tensor) -> TrainingSet:
-        """Return a set of the entries ``rows`` (m,) alone, with the observations they need."""
+        """Return a set of the entries ``rows`` (m,) alone, with the observations they need.
+
+        Its columns are tensors.
+        """
         arrays: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else value[rows]
             for name in (*_OF_STEPS, *_OF_OBSERVATIONS)
@@ -369,8 +376,15 @@ class TrainingSet:
         entry = torch.arange(len(rows), device=rows.device)
         return dataclasses.replace(self, entry=entry, **arrays)
 
+    @property
+    def entry_bytes(self) -> int:
+        """Memory that each entry takes as tensors."""
+        one = self.picked(torch.zeros(1, dtype=torch.int64))
+        columns = (getattr(one, name) for name in ("obs", *_OF_STEPS, *_OF_OBSERVATIONS))
+        return sum(column.nbytes for column in columns if column is not None)
+
     def __len__(self) -> int:
-        return int(self.entry.shape[0])
+        return len(self.entry)
 
 
 _OF_STEPS = ("policy", "value", "discount", "action", "sample")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,12 +12,16 @@ from torch import Tensor
 
 from pbvf_offline.critics import kinds
 from pbvf_offline.critics.base import Critic, TrainingSet
+from pbvf_offline.critics.stored import Column, StoredColumn, kept_entries
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import to_unit
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, n_step_targets
+
+_CPU: Final = torch.device("cpu")
 
 
 class PSVF(Critic):
@@ -29,24 +36,42 @@ class PSVF(Critic):
         held_out: NDArray[np.bool_],
         device: torch.device,
     ) -> TrainingSet:
-        """Return one entry a step, with the executed action where the network sees it."""
+        """Return one entry a step, with the executed action where the network sees it.
+
+        Observations, actions and policies are not copied; only targets are in memory.
+        """
         config = self.config
         rewards = chosen_rewards(data, config.reward)
         targets = n_step_targets(data, rewards, config.gamma, config.n_step)
-        theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
-        action = None
-        if "action" in self.kind.inputs:
-            action = action_input(config.spec, data.actions, device)
+        held = np.empty(len(data), bool)
+        for first, part in data.parts():
+            held[first : first + len(part)] = held_out[part.policy]
+
+        def column(make: Callable[[NDArray[np.int64]], NDArray[Any]], length: int) -> Column:
+            return StoredColumn(length, make, device)
+
+        def observations(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            return normaliser.apply(taken(data.observations, rows)).astype(np.float32)
+
+        def actions(steps: NDArray[np.int64]) -> NDArray[np.float32]:
+            return action_input(config.spec, taken(data.actions, steps), _CPU).numpy()
+
+        def boot_row(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+            return data.obs_row_of(steps) + targets.ahead(steps)
+
+        steps = len(data)
         return TrainingSet(
-            entry=torch.from_numpy(np.flatnonzero(~held_out[data.policy])).to(device),
-            theta=torch.from_numpy(theta).to(device),
-            policy=torch.from_numpy(data.policy.astype(np.int64)).to(device),
-            value=torch.from_numpy(targets.value.astype(np.float32)).to(device),
-            obs=torch.from_numpy(normaliser.apply(data.observations).astype(np.float32)).to(device),
-            obs_row=torch.from_numpy(data.obs_index).to(device),
-            boot_row=torch.from_numpy(targets.boot_row).to(device),
-            discount=torch.from_numpy(targets.discount.astype(np.float32)).to(device),
-            action=action,
+            entry=kept_entries(held, device),
+            theta=torch.from_numpy(data.policies.in_normaliser(normaliser.mean, normaliser.std)).to(
+                device
+            ),
+            policy=column(lambda rows: taken(data.policy, rows).astype(np.int64), steps),
+            value=column(lambda rows: targets.value[rows], steps),
+            obs=column(observations, len(data.observations)),
+            obs_row=column(data.obs_row_of, steps),
+            boot_row=column(boot_row, steps),
+            discount=column(targets.discount, steps),
+            action=column(actions, steps) if "action" in self.kind.inputs else None,
         )
 
     def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.errors import DivergedError, IncompatibleError
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
@@ -168,10 +169,11 @@ class FingerprintView(View):
         self, data: Trajectories, normaliser: Normaliser, rng: np.random.Generator
     ) -> None:
         """Choose states that are far from each other, of at most 10,000 that are looked at."""
-        rows = data.obs_index
-        if len(rows) > _CANDIDATES:
-            rows = rows[rng.choice(len(rows), _CANDIDATES, replace=False)]
-        chosen = spread_out(normaliser.apply(data.observations[rows]), len(self.states), rng)
+        steps = np.arange(min(len(data), _CANDIDATES))
+        if len(data) > _CANDIDATES:
+            steps = rng.choice(len(data), _CANDIDATES, replace=False)
+        seen = taken(data.observations, data.obs_row_of(steps))
+        chosen = spread_out(normaliser.apply(seen), len(self.states), rng)
         self.states.copy_(torch.from_numpy(chosen))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.fit.steps import Fit
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.io.tensor_file import Tensors, array_of
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, policy_returns
@@ -70,8 +72,8 @@ def make_context(
     normaliser = fit.normaliser
     return context_of(
         fit.critic,
-        data.observations,
-        data.obs_index,
+        lambda steps: taken(data.observations, data.obs_row_of(steps)),
+        len(data),
         data.initial_observations,
         data.policies.in_normaliser(normaliser.mean, normaliser.std),
         policy_returns(data, chosen_rewards(data, fit.settings.reward)),
@@ -83,8 +85,8 @@ def make_context(
 
 def context_of(
     critic: Critic,
-    observations: NDArray[Any],
-    acted_on: NDArray[np.int64],
+    observations: Callable[[NDArray[np.int64]], NDArray[Any]],
+    count: int,
     initial: NDArray[Any],
     theta: NDArray[np.float32],
     returns: NDArray[np.float64],
@@ -97,8 +99,8 @@ def context_of(
 
     Args:
         critic: The critic, which says in which coordinates it can be trusted.
-        observations: (R, obs_dim) raw.
-        acted_on: Rows of ``observations`` that were acted on.
+        observations: Returns the raw observations (n, obs_dim) that some steps (n,) started from.
+        count: Number of steps.
         initial: (E, obs_dim) raw first observations.
         theta: (P, D) policies in the critic's normaliser.
         returns: (P,) their returns, see :class:`CriticContext`.
@@ -114,7 +116,7 @@ def context_of(
         return np.sort(rng.choice(rows, most, replace=False))
 
     kept = some(len(theta), MAX_POLICIES, 2)
-    states = observations[acted_on[some(len(acted_on), MAX_OBSERVATIONS, 0)]]
+    states = observations(some(count, MAX_OBSERVATIONS, 0))
     return CriticContext(
         environment=environment,
         dataset=dataset,

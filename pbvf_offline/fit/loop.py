@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,6 +30,8 @@ from pbvf_offline.rollout.targets import chosen_rewards, discounted_to_go, value
 from pbvf_offline.seeding import Stream, generator
 
 _BLOCK = 256  # updates whose batches are drawn together
+_MEDIAN_OF = 1_000_000
+AT_ONCE = 64 * 2**20  # bytes of entries that are in memory at once
 _LEARNABLE = (0.01, 10_000.0)  # largest values that 2,000 updates learned to rank, and to predict
 
 
@@ -126,7 +129,7 @@ def training_set(
             )
         prepared = dataclasses.replace(prepared, bounds=bounds)
     if like is None:
-        _warn_of_scale(discounted_to_go(rewards, data.start, settings.gamma))
+        _warn_of_scale(data, rewards, settings.gamma)
     if settings.relabel > 0 and like is None:
         draw = AUGMENTATIONS[settings.augment](
             data, prepared.theta.cpu().numpy(), fit.normaliser, settings.relabel, device
@@ -140,10 +143,15 @@ def training_set(
     return prepared
 
 
-def _warn_of_scale(values: NDArray[np.float64]) -> None:
+def _warn_of_scale(data: Trajectories, rewards: NDArray[np.float64], gamma: float) -> None:
     """Warn where sums of rewards (N,) are such that the steps of Adam cannot learn them."""
-    sizes = np.abs(values)
-    largest, typical = float(sizes.max(initial=0.0)), float(np.median(sizes))
+    largest, every, some = 0.0, -(-len(data) // _MEDIAN_OF), []
+    for first, part in data.parts():
+        values = discounted_to_go(rewards[first : first + len(part)], part.start, gamma)
+        sizes = np.abs(values)
+        largest = float(sizes.max(initial=largest))
+        some.append(sizes[-first % every :: every])
+    typical = float(np.median(np.concatenate(some)))
     if 0 < largest < _LEARNABLE[0]:
         what = f"are {largest:.3g} at most, too small for a critic to tell policies apart"
     elif typical > _LEARNABLE[1]:
@@ -162,40 +170,50 @@ def _warn_of_scale(values: NDArray[np.float64]) -> None:
 
 
 def batch_indices(
-    settings: FitSettings,
-    entries: int,
-    start: int,
-    stop: int,
-    noise_shape: tuple[int, ...] | None = None,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32] | None]]:
-    """Yield what updates start … stop - 1 draw: entries uniform with replacement, and noise.
+    settings: FitSettings, entries: int, start: int, stop: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the entries (batch_size,) that updates start … stop - 1 draw.
+
+    They are uniform, with replacement.
 
     Args:
         settings: Batch size and seed.
         entries: Number of entries to draw from.
         start: First update.
         stop: One past the last update.
-        noise_shape: Shape of the standard normal numbers wanted for each entry, if any.
-
-    Yields:
-        ``(index (batch_size,), noise (batch_size, *noise_shape) or None)``.
     """
-    size = settings.batch_size
-    for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
-        rng = generator(settings.seed, Stream.BATCH, block)
-        drawn = rng.integers(entries, size=(_BLOCK, size))
-        for k in range(_BLOCK):
+    for _, drawn, first in _blocks(settings, entries, start, stop):
+        yield from drawn[first : stop - start + first]
+        start += len(drawn) - first
+
+
+def batch_noise(
+    settings: FitSettings, entries: int, start: int, stop: int, shape: tuple[int, ...] | None
+) -> Iterator[NDArray[np.float32] | None]:
+    """Yield standard normal numbers (batch_size, *shape) of updates start … stop - 1, if any.
+
+    Arguments as of :func:`batch_indices`, and the shape of the numbers of an entry.
+    """
+    if shape is None:
+        yield from itertools.repeat(None, stop - start)
+        return
+    for rng, drawn, first in _blocks(settings, entries, start, stop):
+        for update in range(min(len(drawn), stop - start + first)):
             # Drawn also for updates that are passed over, so that each has its own numbers.
-            update = block * _BLOCK + k
-            if update >= stop:
-                break
-            noise = (
-                None
-                if noise_shape is None
-                else rng.standard_normal((size, *noise_shape), dtype=np.float32)
-            )
-            if update >= start:
-                yield drawn[k], noise
+            noise = rng.standard_normal((settings.batch_size, *shape), dtype=np.float32)
+            if update >= first:
+                yield noise
+        start += len(drawn) - first
+
+
+def _blocks(
+    settings: FitSettings, entries: int, start: int, stop: int
+) -> Iterator[tuple[np.random.Generator, NDArray[np.int64], int]]:
+    """Yield of each block of updates its generator, entries (_BLOCK, batch_size), first update."""
+    for block in range(start // _BLOCK, -(-stop // _BLOCK)):
+        rng = generator(settings.seed, Stream.BATCH, block)
+        drawn = rng.integers(entries, size=(_BLOCK, settings.batch_size))
+        yield rng, drawn, max(0, start - block * _BLOCK)
 
 
 def advance(
@@ -274,24 +292,17 @@ def _advance_group(
     """Take gradient steps with fits that stand at the same update, until one of them diverges."""
     group, batch = Group(fits), _shared(prepared)
     shape = group.online.noise_shape(batch)
-    device = batch.entry.device
-    rows = [
-        None if bool((part.entry == torch.arange(len(part), device=device)).all()) else part.entry
-        for part in prepared
-    ]
-    draws = (
-        batch_indices(fit.settings, len(part), fit.updates, until, shape)
+    spans = [
+        (fit.settings, len(part), fit.updates, until)
         for fit, part in zip(fits, prepared, strict=True)
-    )
+    ]
+    indices = zip(*(batch_indices(*span) for span in spans), strict=True)
+    noises = zip(*(batch_noise(*span, shape) for span in spans), strict=True)
     try:
-        for drawn in zip(*draws, strict=True):
-            places = [torch.from_numpy(index).to(device) for index, _ in drawn]
-            index = _one_or_stacked(
-                [at if row is None else row[at] for row, at in zip(rows, places, strict=True)]
-            )
-            numbers = [torch.from_numpy(noise) for _, noise in drawn if noise is not None]
-            noise = _one_or_stacked(numbers).to(device) if numbers else None
-            if wrong := group.descend(group.online.loss(batch, index, noise)):
+        for (here, index), drawn in zip(_loaded(batch, prepared, indices), noises, strict=True):
+            numbers = [torch.from_numpy(noise) for noise in drawn if noise is not None]
+            noise = _one_or_stacked(numbers).to(batch.theta.device) if numbers else None
+            if wrong := group.descend(group.online.loss(here, index, noise)):
                 return wrong
             after_update(group)
     finally:
@@ -305,6 +316,42 @@ def _advance_group(
     return broken
 
 
+def _loaded(
+    batch: TrainingSet,
+    prepared: Sequence[TrainingSet],
+    indices: Iterator[tuple[NDArray[np.int64], ...]],
+) -> Iterator[tuple[TrainingSet, Tensor]]:
+    """Yield for each update a training set of tensors, and the entries of it that are drawn.
+
+    A set that is small is turned into tensors once; of a large one, what many updates draw is
+    read together and in order, since rows of files are read slowly one by one.
+
+    Args:
+        batch: The set that losses are taken of.
+        prepared: The sets of all fits, which differ from it in their entries alone.
+        indices: For each update, what each fit draws of its entries (batch_size,).
+    """
+    size, device = batch.entry_bytes, batch.theta.device
+    small = len(batch.value) * size <= AT_ONCE
+    here = batch.picked(torch.arange(len(batch.value))) if small else batch
+    for first in indices:
+        # As many updates as draw what may be in memory at once.
+        most = max(1, AT_ONCE // (size * len(first) * len(first[0])))
+        drawn = [first, *itertools.islice(indices, most - 1)]
+        rows = torch.stack(
+            [
+                part.entry[torch.from_numpy(np.stack(own))].cpu()
+                for part, own in zip(prepared, zip(*drawn, strict=True), strict=True)
+            ],
+            dim=1,
+        )
+        if not small:
+            used, rows = torch.unique(rows, return_inverse=True)
+            here = batch.picked(used)
+        for index in rows.to(device):
+            yield here, index[0] if len(prepared) == 1 else index
+
+
 def _one_or_stacked(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors))
 
@@ -315,5 +362,5 @@ def _shared(prepared: Sequence[TrainingSet]) -> TrainingSet:
     bounds = [part.bounds for part in prepared if part.bounds is not None]
     if len(set(bounds)) < 2:
         return first
-    columns = torch.tensor(bounds, dtype=torch.float32, device=first.entry.device).unsqueeze(-1)
+    columns = torch.tensor(bounds, dtype=torch.float32, device=first.theta.device).unsqueeze(-1)
     return dataclasses.replace(first, bounds=(columns[:, 0], columns[:, 1]))

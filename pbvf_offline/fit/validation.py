@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.critics import Critic
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, discounted_to_go, segment_starts
@@ -89,22 +90,27 @@ def validate(
         held_out: (P,) policies that the fit did not learn from.
     """
     config = critic.config
-    starts = segment_starts(data)
-    first, last = starts[:-1], starts[1:] - 1
-    usable = held_out[data.policy[first]]
-    if not critic.kind.depends_on_state:
-        usable &= ~data.cut[data.episode[first]]
-    first, last = first[usable], last[usable]
-    if first.size == 0:
-        return None
     rewards = chosen_rewards(data, config.reward)
-    observed = discounted_to_go(rewards, starts, config.gamma)[first]
+    found = []
+    for begin, part in data.parts():
+        starts = segment_starts(part)
+        first, last = starts[:-1], starts[1:] - 1
+        usable = held_out[part.policy[first]]
+        if not critic.kind.depends_on_state:
+            usable &= ~part.cut[part.episode_of(first)]
+        if usable.any():
+            to_go = discounted_to_go(rewards[begin : begin + len(part)], starts, config.gamma)
+            first, last = first[usable], last[usable]
+            ended = part.terminated[last]
+            found.append((begin + first, begin + last, part.policy[first], to_go[first], ended))
+    if not found:
+        return None
+    first, last, policy, observed, ended = map(np.concatenate, zip(*found, strict=True))
     theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
-    policy = data.policy[first]
-    predicted = _values(critic, normaliser, data, theta[policy], data.obs_index[first])
+    predicted = _values(critic, normaliser, data, theta, policy, data.obs_row_of(first))
     if critic.kind.depends_on_state:
-        ahead = _values(critic, normaliser, data, theta[policy], data.obs_index[last] + 1)
-        factor = np.where(data.terminated[last], 0.0, config.gamma ** (last - first + 1.0))
+        ahead = _values(critic, normaliser, data, theta, policy, data.obs_row_of(last) + 1)
+        factor = np.where(ended, 0.0, config.gamma ** (last - first + 1.0))
         predicted = predicted - factor * ahead
     rows = np.unique(policy)
     mean_predicted = np.array([predicted[policy == row].mean() for row in rows])
@@ -125,14 +131,16 @@ def _values(
     normaliser: Normaliser,
     data: Trajectories,
     theta: NDArray[np.float32],
+    policy: NDArray[np.int32],
     rows: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Return the value (G,) of each theta (G, D) in its own observation row (G,)."""
-    obs = normaliser.apply(data.observations[rows]).astype(np.float32)
+    """Return the value (G,) of policies (G,), rows of theta, each in its observation row (G,)."""
     parts = []
     with torch.no_grad():
         for at in range(0, len(rows), _ROWS):
-            thetas = torch.from_numpy(theta[at : at + _ROWS]).to(critic.device)
-            states = torch.from_numpy(obs[at : at + _ROWS]).to(critic.device)
+            some = slice(at, at + _ROWS)
+            seen = normaliser.apply(taken(data.observations, rows[some])).astype(np.float32)
+            thetas = torch.from_numpy(theta[policy[some]]).to(critic.device)
+            states = torch.from_numpy(seen).to(critic.device)
             parts.append(critic.paired_values(thetas, states).cpu().double().numpy())
     return np.concatenate(parts)

@@ -17,11 +17,23 @@ program's is refused, and the message says to upgrade.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from pbvf_offline.errors import DamagedError, IncompatibleError
 
 FORMAT_VERSION: Final = 2
+_SEVERAL: Final = "+"
+
+
+def digest_of_several(digests: Sequence[str]) -> str:
+    """Return how a file names several datasets that it was made from together, in their order."""
+    return _SEVERAL.join(digests)
+
+
+def each_digest(named: str) -> list[str]:
+    """Return the digests of all datasets that a file names; see :func:`digest_of_several`."""
+    return named.split(_SEVERAL)
 
 
 def check_version(version: object, where: str | os.PathLike[str]) -> None:

@@ -163,8 +163,8 @@ def critic_file(training: Training, environment: EnvReference, source: str) -> C
         observations = replay.initial_observations
     context = context_of(
         training.fit.critic,
-        observations,
-        np.arange(len(observations)),
+        observations.__getitem__,
+        len(observations),
         replay.initial_observations,
         policies.in_normaliser(normaliser.mean, normaliser.std),
         returns,

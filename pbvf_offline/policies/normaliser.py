@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import DivergedError
+from pbvf_offline.io.mapped import release
 
 MIN_STD = 1e-6
 SMALLEST_STD = float(np.finfo(np.float64).tiny)  # below it 1 / std is infinite
 NOT_POSITIVE = f"not positive, or below {SMALLEST_STD:.1e}, which nothing can be divided by"
 _BLOCK_ROWS = 512
+BLOCK_NUMBERS = 2**20
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,22 @@ def column_moments(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.
     return statistics.mean, statistics.variance
 
 
+def _column_sum(
+    rows: NDArray[Any], function: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return the sum (D,) of a function of rows (n, D), in one order however many there are.
+
+    A single column is added up in another order, and so at once.
+    """
+    at_once = len(rows) if rows.shape[1] == 1 else max(1, BLOCK_NUMBERS // rows.shape[1])
+    total: NDArray[np.float64] = function(np.asarray(rows[:at_once], np.float64)).sum(axis=0)
+    for at in range(at_once, len(rows), at_once):
+        values = function(np.asarray(rows[at : at + at_once], np.float64))
+        total = np.concatenate([total[None], values]).sum(axis=0)
+        release(rows[at - at_once : at + at_once])
+    return total
+
+
 class RunningStatistics:
     """Mean and variance of raw observations, merged batch by batch (Chan et al., 1983).
 
@@ -67,16 +86,15 @@ class RunningStatistics:
         self.squares: NDArray[np.float64] = np.zeros(obs_dim)
 
     def update(self, obs: NDArray[Any]) -> None:
-        """Take in a batch of raw observations (n, obs_dim)."""
-        batch = np.asarray(obs, np.float64)
-        n = batch.shape[0]
+        """Take in a batch of raw observations (n, obs_dim), which may be larger than memory."""
+        n = obs.shape[0]
         if n == 0:
             return
         with np.errstate(over="ignore", invalid="ignore"):  # freeze() refuses what overflowed
-            mean = batch.mean(axis=0)
+            mean = _column_sum(obs, lambda rows: rows) / n
             delta = mean - self.mean
             total = self.count + n
-            within = np.square(batch - mean).sum(axis=0)
+            within = _column_sum(obs, lambda rows: np.square(rows - mean))
             # New arrays: whoever has the old ones keeps what they say.
             self.squares = self.squares + (within + delta**2 * (self.count * n / total))
             self.mean = self.mean + delta * (n / total)

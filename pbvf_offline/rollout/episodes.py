@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import UsageError
+from pbvf_offline.io.mapped import release, taken
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
     from pbvf_offline.rollout.schedules import Segment
 
 Cut = Literal["none", "budget"]
+
+PART_STEPS: Final = 2**18
+_OF_STEPS: Final = (
+    "actions",
+    "rewards",
+    "terminated",
+    "truncated",
+    "policy",
+    "reward_survive",
+    "pre_action",
+)
 
 
 @dataclass(frozen=True)
@@ -240,11 +252,49 @@ class Trajectories:
         """(N,) the row of ``observations`` that each step started from; the next is + 1."""
         return np.arange(len(self), dtype=np.int64) + self.episode
 
+    def episode_of(self, steps: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Return the episode of each of some steps."""
+        return np.searchsorted(self.start, steps, side="right") - 1
+
+    def obs_row_of(self, steps: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """Return the row of ``observations`` that each of some steps started from."""
+        return steps + self.episode_of(steps)
+
     @property
     def initial_observations(self) -> NDArray[Any]:
         """(E, obs_dim) the first observation of each episode."""
-        first: NDArray[Any] = self.observations[self.start[:-1] + np.arange(self.episodes)]
-        return first
+        return taken(self.observations, self.start[:-1] + np.arange(self.episodes))
+
+    def parts(self) -> Iterator[tuple[int, Trajectories]]:
+        """Yield the data piece by piece: the first step of each, and its episodes without a copy.
+
+        A piece has whole episodes, about 260,000 steps of them or one that is longer; ``policy``
+        counts from the first of all policies. Of mapped data only one piece is in memory.
+        """
+        first = 0
+        while first < self.episodes:
+            begin = int(self.start[first])
+            last = int(np.searchsorted(self.start, begin + PART_STEPS, side="right")) - 1
+            last = max(last, first + 1)
+            steps = slice(begin, int(self.start[last]))
+            columns: dict[str, Any] = {
+                name: None if (column := getattr(self, name)) is None else column[steps]
+                for name in _OF_STEPS
+            }
+            observations = self.observations[begin + first : steps.stop + last]
+            yield (
+                begin,
+                replace(
+                    self,
+                    observations=observations,
+                    start=self.start[first : last + 1] - begin,
+                    cut=self.cut[first:last],
+                    seeds=self.seeds[first:last],
+                    **columns,
+                ),
+            )
+            release(observations, *columns.values())
+            first = last
 
     @property
     def transitions(self) -> Transitions:

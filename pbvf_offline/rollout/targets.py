@@ -32,14 +32,23 @@ def chosen_rewards(data: Trajectories, choice: RewardChoice) -> NDArray[np.float
             "environment did not report (reward_survive)",
             remedy="use --reward raw",
         )
-    return data.rewards - data.reward_survive
+    chosen = np.empty(len(data))
+    for first, part in data.parts():
+        own = slice(first, first + len(part))
+        chosen[own] = part.rewards - data.reward_survive[own]
+    return chosen
 
 
 def segment_starts(data: Trajectories) -> NDArray[np.int64]:
     """Return the (G + 1,) first steps of the G segments; the last entry is N."""
-    new = np.zeros(len(data) + 1, dtype=bool)
-    new[data.start] = True
-    new[1:-1] |= data.policy[1:] != data.policy[:-1]
+    found = [first + _segment_starts(part)[:-1] for first, part in data.parts()]
+    return np.concatenate([*found, [len(data)]])
+
+
+def _segment_starts(part: Trajectories) -> NDArray[np.int64]:
+    new = np.zeros(len(part) + 1, dtype=bool)
+    new[part.start] = True
+    new[1:-1] |= part.policy[1:] != part.policy[:-1]
     return np.flatnonzero(new)
 
 
@@ -48,10 +57,12 @@ def policy_returns(data: Trajectories, rewards: NDArray[np.float64]) -> NDArray[
 
     Segments that a step budget cut count only for policies that have no others.
     """
-    starts = segment_starts(data)
-    totals = np.add.reduceat(rewards, starts[:-1])
-    policy = data.policy[starts[:-1]]
-    episode = data.episode[starts[:-1]]
+    found = []
+    for first, part in data.parts():
+        starts = _segment_starts(part)[:-1]
+        totals = np.add.reduceat(rewards[first : first + len(part)], starts)
+        found.append((totals, part.policy[starts], data.episode_of(first + starts)))
+    totals, policy, episode = map(np.concatenate, zip(*found, strict=True))
     # Only the last segment of a cut episode was cut itself.
     final = np.append(episode[1:] != episode[:-1], True)
     whole = ~(data.cut[episode] & final)
@@ -86,34 +97,44 @@ class NStepTargets:
     """The n-step target of each step: ``value + discount * V(obs[boot_row], theta)``.
 
     Attributes:
-        value: (N,) float64, ``sum_{k<m} gamma^k r_{i+k}`` with ``m <= n`` steps of the segment.
-        discount: (N,) float64, ``gamma^m``, or 0 where the m-th step terminated.
-        boot_row: (N,) int64, row of the stacked observations reached after m steps.
+        value: (N,) float32, ``sum_{k<m} gamma^k r_{i+k}`` with ``m <= n`` steps of the segment.
+        reach: (N,) int32, m; ``-m`` where the m-th step terminated.
+        powers: (n + 1,) float32, gamma to the powers 0 … n.
     """
 
-    value: NDArray[np.float64]
-    discount: NDArray[np.float64]
-    boot_row: NDArray[np.int64]
+    value: NDArray[np.float32]
+    reach: NDArray[np.int32]
+    powers: NDArray[np.float32]
+
+    def discount(self, steps: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return ``gamma^m`` of some steps, or 0 where the m-th step terminated."""
+        reach = self.reach[steps]
+        return np.where(reach < 0, np.float32(0), self.powers[np.maximum(reach, 0)])
+
+    def ahead(self, steps: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return m of some steps: how many rows of observations later the state after them is."""
+        return np.abs(self.reach[steps])
 
 
 def n_step_targets(
     data: Trajectories, rewards: NDArray[np.float64], gamma: float, n: int
 ) -> NStepTargets:
     """Return targets of up to n >= 1 of the rewards (N,) that stay inside one policy's segment."""
-    n = min(n, len(data))
-    starts = segment_starts(data)
-    to_go = np.append(discounted_to_go(rewards, starts, gamma), 0.0)
-    step = np.arange(len(data))
-    segment_end = np.repeat(starts[1:], np.diff(starts))
-    end = np.minimum(step + n, segment_end)
-    powers = gamma ** np.arange(int((end - step).max()) + 1)
-    factor = powers[end - step]
-    beyond = np.where(end < segment_end, to_go[end], 0.0)
-    return NStepTargets(
-        value=to_go[:-1] - factor * beyond,
-        discount=np.where(data.terminated[end - 1], 0.0, factor),
-        boot_row=data.obs_index[end - 1] + 1,
-    )
+    n = min(n, int(data.lengths.max()))
+    powers = gamma ** np.arange(n + 1)
+    value = np.empty(len(data), np.float32)
+    reach = np.empty(len(data), np.int32)
+    for first, part in data.parts():
+        own = slice(first, first + len(part))
+        starts = _segment_starts(part)
+        to_go = np.append(discounted_to_go(rewards[own], starts, gamma), 0.0)
+        step = np.arange(len(part))
+        segment_end = np.repeat(starts[1:], np.diff(starts))
+        end = np.minimum(step + n, segment_end)
+        beyond = np.where(end < segment_end, to_go[end], 0.0)
+        value[own] = to_go[:-1] - powers[end - step] * beyond
+        reach[own] = np.where(part.terminated[end - 1], step - end, end - step)
+    return NStepTargets(value, reach, powers.astype(np.float32))
 
 
 def monte_carlo_returns(
@@ -129,23 +150,28 @@ def monte_carlo_returns(
         IncompatibleError: An episode was acted by several policies, so that its return is
             no policy's; or every episode was cut.
     """
-    starts = segment_starts(data)
-    several = np.flatnonzero(~np.isin(starts[:-1], data.start[:-1]))
-    if several.size:
-        episode = int(data.episode[starts[several[0]]])
-        raise IncompatibleError(
-            f"episode {episode} was acted by several policies, so its return belongs to none "
-            "of them",
-            remedy="use --critic psvf or pavf, or collect with --perturb-every episode",
-        )
     whole = np.flatnonzero(~data.cut)
+    policies, returns = [], []
+    for first, part in data.parts():
+        starts = _segment_starts(part)
+        several = np.flatnonzero(~np.isin(starts[:-1], part.start[:-1]))
+        if several.size:
+            episode = int(data.episode_of(first + starts[several[0]]))
+            raise IncompatibleError(
+                f"episode {episode} was acted by several policies, so its return belongs to none "
+                "of them",
+                remedy="use --critic psvf or pavf, or collect with --perturb-every episode",
+            )
+        begin = part.start[:-1]
+        policies.append(part.policy[begin])
+        to_go = discounted_to_go(rewards[first : first + len(part)], part.start, gamma)
+        returns.append(to_go[begin])
     if whole.size == 0:
         raise IncompatibleError(
             "every episode was cut short by a step budget, so there is no whole return",
             remedy="collect with --episodes",
         )
-    returns = discounted_to_go(rewards, data.start, gamma)[data.start[:-1]]
-    return data.policy[data.start[:-1]][whole], returns[whole]
+    return np.concatenate(policies)[whole], np.concatenate(returns)[whole]
 
 
 def observed_returns(data: Trajectories) -> NDArray[np.float64]:
@@ -184,12 +210,14 @@ def value_bounds(
     """
     if gamma >= 1.0:
         return None
-    starts = segment_starts(data)
-    lengths = np.diff(starts)
-    to_go = discounted_to_go(rewards, starts, gamma)
-    learned = ~held_out[data.policy]
-    ended = np.repeat(data.terminated[starts[1:] - 1], lengths)
-    forever = (to_go[starts[:-1]] / (1.0 - gamma**lengths))[(learned & ~ended)[starts[:-1]]]
-    worth = np.concatenate([forever, to_go[learned & ended]])
-    # A task that can end is worth 0 there, so 0 is always allowed.
-    return float(worth.min(initial=0.0)), float(worth.max(initial=0.0))
+    low = high = 0.0  # a task that can end is worth 0 there, so 0 is always allowed
+    for first, part in data.parts():
+        starts = _segment_starts(part)
+        lengths = np.diff(starts)
+        to_go = discounted_to_go(rewards[first : first + len(part)], starts, gamma)
+        learned = ~held_out[part.policy]
+        ended = np.repeat(part.terminated[starts[1:] - 1], lengths)
+        forever = (to_go[starts[:-1]] / (1.0 - gamma**lengths))[(learned & ~ended)[starts[:-1]]]
+        worth = np.concatenate([forever, to_go[learned & ended]])
+        low, high = float(worth.min(initial=low)), float(worth.max(initial=high))
+    return low, high

@@ -172,8 +172,9 @@ class StepExamples(Examples):
     def training_set(self, scale: Scale) -> TrainingSet:
         """Return the steps of all policies."""
         told = joined(self._told)
-        factor = told.discount if told.discount is not None else torch.zeros_like(told.value)
-        value = (told.value - scale.shift * (1 - factor)) / scale.unit
+        was = told.value[:]
+        factor = torch.zeros_like(was) if told.discount is None else told.discount[:]
+        value = (was - scale.shift * (1 - factor)) / scale.unit
         bounds = told.bounds
         if bounds is not None:
             low, high = ((bound - scale.shift) / scale.unit for bound in bounds)

@@ -218,7 +218,7 @@ def test_a_fit_lowers_a_finite_loss(name: str, spec: str, fingerprint: int) -> N
     noise = None if shape is None else torch.zeros(len(prepared), *shape)
 
     def loss() -> float:
-        return fit.critic.loss(prepared, prepared.entry, noise).item()
+        return fit.critic.loss(prepared, prepared.entry[:], noise).item()
 
     first = loss()
     advance(fit, prepared, 300)
@@ -269,7 +269,7 @@ def test_held_out_policies_are_not_learned_from(name: str, spec: str) -> None:
     held = np.array([False, True, False, False, True, False])
     fit = start_fit(data, fit_settings(name), CPU)
     batch = fit.critic.training_set(data, fit.normaliser, held, CPU)
-    assert set(batch.policy[batch.entry].tolist()) == {0, 2, 3, 5}
+    assert set(batch.policy[batch.entry[:]].tolist()) == {0, 2, 3, 5}
     assert len(batch) == (4 if fit.critic.kind.monte_carlo else 16)
 
 
@@ -330,7 +330,7 @@ def test_it_is_told_of_imagined_policies(name: str, spec: str) -> None:
         after_block=examples.add,
     )
     told = examples.training_set(Scale.of(said, fit.settings.gamma))
-    assert set(told.policy.tolist()) == set(range(len(data.policies)))
+    assert set(told.policy[:].tolist()) == set(range(len(data.policies)))
     shape = fit.online.noise_shape(told)
     noise = None if shape is None else torch.zeros(len(told), *shape)
     before = [weight.clone() for weight in fit.online.parameters()]

@@ -147,7 +147,7 @@ def test_actions_are_seen_in_the_policys_unit() -> None:
     actions = np.array([[1.0], [4.0], [5.0]], np.float32)
     data = stack_episodes(spec, [dataclasses.replace(episode, actions=actions)])
     batch = prepare(critic_of("pavf", spec), data)
-    assert batch.action.flatten().tolist() == [-1.0, 0.5, 1.0]
+    assert batch.action[:].flatten().tolist() == [-1.0, 0.5, 1.0]
 
 
 def test_training_set_is_shown_in_the_critics_normaliser() -> None:
@@ -156,9 +156,9 @@ def test_training_set_is_shown_in_the_critics_normaliser() -> None:
     normaliser = Normaliser(np.array([0.5, 0.0]), np.array([1.0, 3.0]))
     batch = critic.training_set(data, normaliser, np.zeros(3, bool), CPU)
     want = normaliser.apply(data.observations).astype(np.float32)
-    assert np.array_equal(batch.obs.numpy(), want)
+    assert np.array_equal(batch.obs[:].numpy(), want)
     # The policy's output in a state is the same in both normalisers.
-    out = network_output(data.policies.spec, batch.theta, batch.obs)
+    out = network_output(data.policies.spec, batch.theta, batch.obs[:])
     for k in range(3):
         for row in range(5):
             want_out = data.policies.actor(k).logits(data.observations[row])
@@ -282,9 +282,9 @@ def test_bounded_targets_by_hand(kind: str) -> None:
     batch = prepare(critic, make_data(critic.config.spec, policies=6))
     index = torch.arange(len(batch))
     ahead = torch.linspace(-9, 9, len(batch))
-    free = batch.value + batch.discount * ahead
+    free = batch.value[:] + batch.discount[:] * ahead
     assert torch.equal(batch.bootstrap(index, ahead), free)
     bounded = dataclasses.replace(batch, bounds=(-1.0, 2.0))
-    want = batch.value + batch.discount * ahead.clamp(-1, 2)
+    want = batch.value[:] + batch.discount[:] * ahead.clamp(-1, 2)
     assert torch.equal(bounded.bootstrap(index, ahead), want)
     assert not torch.equal(free, want)

@@ -427,11 +427,11 @@ def test_the_loss_asks_for_its_draws(spec: PolicySpec, shape: tuple[int, ...]) -
     prepared = training_set(fit, data, CPU)
     assert fit.critic.noise_shape(prepared) == shape
     zeros = torch.zeros(len(prepared), *shape)
-    quiet = fit.critic.loss(prepared, prepared.entry, zeros).item()
-    assert quiet == fit.critic.loss(prepared, prepared.entry, zeros).item()
-    assert quiet != fit.critic.loss(prepared, prepared.entry, zeros + torch.arange(shape[0]) + 1)
+    quiet = fit.critic.loss(prepared, prepared.entry[:], zeros).item()
+    assert quiet == fit.critic.loss(prepared, prepared.entry[:], zeros).item()
+    assert quiet != fit.critic.loss(prepared, prepared.entry[:], zeros + torch.arange(shape[0]) + 1)
     with pytest.raises(ValueError, match="draws"):
-        fit.critic.loss(prepared, prepared.entry)
+        fit.critic.loss(prepared, prepared.entry[:])
     advance(fit, prepared, 5)
     assert fit.updates == 5
 

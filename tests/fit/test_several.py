@@ -78,7 +78,7 @@ def test_each_is_what_it_would_be_alone(kind: str, fingerprint: int) -> None:
     )
     for updates in (1, 100):
         fits, sets = begun(DATA, settings)
-        assert len({part.entry.numpy().tobytes() for part in sets}) == len(SEEDS)
+        assert len({part.entry[:].numpy().tobytes() for part in sets}) == len(SEEDS)
         assert not advance_several(fits, sets, updates, after_update=nothing)
         for fit, own in zip(fits, of_seeds(settings), strict=True):
             single = alone(DATA, own, updates)

@@ -4,9 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from libtools import box_spec, discrete_spec, fit_settings, make_data
+from pbvf_datasets.read.cache import load_cache, store_cache
 from pbvf_offline.critics.stochastic_pavf import StochasticPAVF
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
@@ -14,12 +16,16 @@ from pbvf_offline.errors import (
     DivergedError,
     UsageError,
 )
+from pbvf_offline.fit import loop
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.to_file import FitResult, fit_to_file, stored_seed
 from pbvf_offline.fit.work import snapshot_path
+from pbvf_offline.io import mapped
 from pbvf_offline.io.output_file import partial_path
+from pbvf_offline.policies import normaliser
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.rollout import episodes
 from pbvf_offline.rollout.episodes import Trajectories
 
 DATA = make_data(policies=10)
@@ -87,6 +93,38 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
             run(path, 20, dataclasses.replace(settings, seed=seed))
         assert paths[0].read_bytes() == paths[1].read_bytes()
         assert paths[0].read_bytes() != paths[2].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "segments", "more"),
+    [
+        ("pssvf", 1, {"relabel": 0.1}),
+        ("psvf", 2, {"relabel": 0.1, "fingerprint": 4}),
+        ("pavf", 2, {"n_step": 9, "reward": "without-survival", "average": 0.9}),
+    ],
+)
+def test_reading_piece_by_piece_changes_nothing(
+    kind: str, segments: int, more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of data that are larger than memory, all that is done takes a small part at a time."""
+    settings = fit_settings(kind, validation=0.3, bound_values=True, standardise=True, **more)
+    data = make_data(policies=30, length=5, segments=segments)
+    rng = np.random.default_rng(0)
+    policies = dataclasses.replace(data.policies, obs_mean=rng.normal(size=(30, 2)))
+    survive = rng.normal(size=len(data))
+    data = dataclasses.replace(data, policies=policies, reward_survive=survive)
+    whole, pieces = (tmp_path / f"{name}.safetensors" for name in ("whole", "pieces"))
+    run(whole, 300, settings, data, snapshots=[7])
+    monkeypatch.setattr(episodes, "PART_STEPS", 20)
+    monkeypatch.setattr(mapped, "ROWS", 7)
+    monkeypatch.setattr(normaliser, "BLOCK_NUMBERS", 15)
+    monkeypatch.setattr(loop, "AT_ONCE", 2000)
+    assert store_cache("ab" * 32, data)
+    stored = load_cache("ab" * 32)
+    assert stored is not None
+    run(pieces, 300, settings, stored, snapshots=[7])
+    assert pieces.read_bytes() == whole.read_bytes()
+    assert snapshot_path(pieces, 7).read_bytes() == snapshot_path(whole, 7).read_bytes()
 
 
 @pytest.mark.parametrize("at", [1, 150, 240])

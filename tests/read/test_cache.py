@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -65,20 +66,43 @@ def test_without_cache_nothing_is_written(folder: Path, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_arrays_are_mapped_and_writing_to_them_stays_private() -> None:
+def test_arrays_are_mapped_and_cannot_be_written_to() -> None:
     assert store_cache(DIGEST, _trajectories())
-    before = cache_file(DIGEST).read_bytes()
-    first, second = load_cache(DIGEST), load_cache(DIGEST)
+    first = load_cache(DIGEST)
     assert first is not None
-    assert second is not None
     assert first.rewards.base is not None
-    first.rewards[:] = 7
-    first.policies.theta[:] = 7
-    np.testing.assert_array_equal(second.rewards, _trajectories().rewards)
-    assert cache_file(DIGEST).read_bytes() == before
+    for array in (first.rewards, first.policies.theta):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 7
     assert all(
         getattr(first, n).ctypes.data % 64 == 0 for n in ("rewards", "observations", "start")
     )
+
+
+def test_the_first_opening_is_like_later_ones(folder: Path, tmp_path: Path) -> None:
+    dataset = hostile.make(tmp_path / "root")
+    plain = load_dataset(dataset, cache=False).trajectories
+    assert plain.rewards.flags.writeable
+    for _ in ("first", "later"):
+        data = load_dataset(dataset).trajectories
+        assert not data.rewards.flags.writeable
+        for name, array in vars(plain).items():
+            if isinstance(array, np.ndarray):
+                np.testing.assert_array_equal(getattr(data, name), array)
+        assert [path.suffix for path in folder.iterdir()] == [".cache"]
+
+
+def test_without_room_for_files_arrays_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = hostile.make(tmp_path / "root")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    assert load_dataset(dataset).trajectories.rewards.flags.writeable
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 47, 48, 100, 1000, -1])

@@ -154,16 +154,16 @@ def test_a_critic_of_steps_is_told_some_steps_with_whole_targets(evaluator: Mode
     assert len(some.obs) < len(whole.obs)
     steps: list[int] = []
     for name in ("obs_row", "boot_row"):
-        seen, full = getattr(some, name), getattr(whole, name)
+        seen, full = getattr(some, name), getattr(whole, name)[:]
         states = some.obs[seen].numpy()
         if name == "obs_row":  # the state, the policy and the value tell a step
             rows = {
                 (p, s, v): i
                 for i, (p, s, v) in enumerate(
                     zip(
-                        whole.policy.tolist(),
+                        whole.policy[:].tolist(),
                         whole.obs[full][:, 0].tolist(),
-                        whole.value.tolist(),
+                        whole.value[:].tolist(),
                         strict=True,
                     )
                 )
@@ -178,7 +178,7 @@ def test_a_critic_of_steps_is_told_some_steps_with_whole_targets(evaluator: Mode
     assert set(data.start[:-1].tolist()) <= set(steps)  # every episode's first step
     assert some.discount is not None
     assert whole.discount is not None
-    np.testing.assert_array_equal(some.discount, whole.discount[steps])
+    np.testing.assert_array_equal(some.discount[:], whole.discount[torch.tensor(steps)])
     assert some.bounds == whole.bounds
 
 

@@ -12,7 +12,7 @@ from pbvf_cli.commands.parts import fit_results as results
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.inputs.data import open_data
+from pbvf_cli.shared.inputs.data import open_all
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import Critic, CurveLoggers
@@ -35,11 +35,12 @@ from pbvf_offline.setting_types import MAX_UPDATES
     "--out critic.safetensors",
     "pbvf fit-critic lab/swimmer-v0 --critic pssvf --model model.safetensors --fingerprint 64 "
     "--policy 64,64 --out critic.safetensors",
+    "pbvf fit-critic lab/a-v0 lab/b-v0 --critic psvf --out critic.safetensors",
     "pbvf fit-critic runs/swimmer --critic psvf --out critic.safetensors",
     continues=True,
 )
 def fit_critic(
-    dataset: options.DatasetOrRun,
+    datasets: options.DatasetsOrRuns,
     *,
     critic: Critic,
     out: Annotated[Path, option("--out", "Where the critic is written.", "FILE")],
@@ -91,8 +92,9 @@ def fit_critic(
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
-    """Fit a critic to a dataset, or a run's episodes, and write it to one self-contained file.
+    """Fit a critic to datasets, or runs' episodes, and write it to one self-contained file.
 
+    Datasets may be larger than memory. Several are what their merge would be, without writing it.
     The same command continues an interrupted fit, and finds a finished one complete.
     """
     wanted = values.parse_numbers(snapshots, "--snapshots")
@@ -117,7 +119,7 @@ def fit_critic(
     from pbvf_offline.fit.to_file import FitJob, fit_several_to_files, seed_path, stored_seed
 
     table = SettingsTable()
-    data = open_data(dataset, table, require_manifest=require_manifest)
+    data = open_all(datasets, table, require_manifest=require_manifest)
     table.show("critic", critic)
     table.show("out", out)
     devices.use_threads(threads, table)

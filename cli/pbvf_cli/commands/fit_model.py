@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.inputs.data import Data, open_data
+from pbvf_cli.shared.inputs.data import Data, open_all
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import CurveLoggers
@@ -30,11 +30,12 @@ _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverag
     "pbvf fit-model lab/swimmer-v0 --out model.safetensors",
     "pbvf fit-model lab/swimmer-v0 --members 8 --updates 40000 --out model.safetensors",
     "pbvf fit-model lab/swimmer-v0 --noise 0 --no-angles --out model.safetensors",
+    "pbvf fit-model lab/a-v0 lab/b-v0 --out model.safetensors",
     "pbvf fit-model runs/swimmer --out model.safetensors",
     continues=True,
 )
 def fit_model(
-    dataset: options.DatasetOrRun,
+    datasets: options.DatasetsOrRuns,
     *,
     out: Annotated[Path, option("--out", "Where the model is written.", "FILE")],
     updates: Annotated[
@@ -69,7 +70,7 @@ def fit_model(
 
     place = devices.with_doubles(devices.torch_device(device), sink)
     table = SettingsTable()
-    data = open_data(dataset, table, require_manifest=require_manifest, untagged=True)
+    data = open_all(datasets, table, require_manifest=require_manifest, untagged=True)
     table.show("out", out)
     devices.use_threads(threads, table)
     updates = table.choose("updates", updates, MODEL_UPDATES)

@@ -115,8 +115,13 @@ MaxEpisodeSteps = Annotated[
     int | None, counting("--max-episode-steps", "Time limit in place of the environment's own.")
 ]
 Dataset = Annotated[str, argument("DATASET", "A dataset's id, or the path of its folder.")]
-DatasetOrRun = Annotated[
-    str, argument("DATASET|RUN", "A dataset, or the folder of a run for the episodes on its disk.")
+DatasetsOrRuns = Annotated[
+    list[str],
+    argument(
+        "DATASET|RUN",
+        "A dataset, or the folder of a run for the episodes on its disk; several are one "
+        "training set, in their order.",
+    ),
 ]
 RequireManifest = Annotated[
     bool, option("--require-manifest", "Refuse a dataset folder without a manifest.")

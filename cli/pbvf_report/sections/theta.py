@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.io.formats import each_digest
 from pbvf_offline.rollout.targets import policy_returns
 from pbvf_report.content import Chart, Section, Series, Style, spread
 from pbvf_report.sources import Source, in_data, measured, place_of
@@ -82,7 +83,9 @@ def _clouds(sources: Sequence[Source]) -> list[_Cloud]:
                 returns = policy_returns(data, data.rewards)
                 quantity = in_data(source, sources)
                 clouds.append(_Cloud("policies of the data", at, data.policies, returns, quantity))
-        elif (critic := source.critic) is not None and critic.context.dataset not in shown:
+        elif (critic := source.critic) is not None and not shown.intersection(
+            each_digest(critic.context.dataset)
+        ):
             context = critic.context
             known = critic.policies(context.theta)
             quantity = in_data(source, sources)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_offline.errors import PbvfError
+from pbvf_offline.io.formats import each_digest
 from pbvf_offline.io.reading import file_digest
 from pbvf_runs.records import POLICY_FILE, StoredConfig, StoredResult
 from pbvf_runs.share.kinds import kind_of
@@ -100,7 +101,8 @@ class Tie:
         kind: What it is.
         source: What it was made from.
         found: Which of the others that is, or None.
-        fits: False where others of its kind are given, and it is none of them. What is shared in
+        fits: False where others of its kind are given, and none of what it was made from in this
+            way is among them. What is shared in
             one bundle need not be of each other.
         shown: The thing's name for people: of a critic with its kind, which a name need not tell.
         found_shown: The same of what was found.
@@ -144,6 +146,10 @@ def lineage(given: Sequence[Thing]) -> list[Tie]:
     """
     known = {digest: thing.name for thing in given for digest in thing.digests()}
     records = [thing.record() for thing in given]
+    met = {  # of several datasets one is enough
+        thing.name: {s.relation for s in sources_of(thing.kind, record) if s.digest in known}
+        for thing, record in zip(given, records, strict=True)
+    }
     shown = {
         thing.name: f"{thing.name} ({record['critic']})" if "critic" in record else thing.name
         for thing, record in zip(given, records, strict=True)
@@ -154,7 +160,9 @@ def lineage(given: Sequence[Thing]) -> list[Tie]:
             thing.kind,
             source,
             known.get(source.digest),
-            source.digest in known or not _others(thing, given) & set(source.kinds),
+            source.digest in known
+            or (source.relation in met[thing.name])
+            or not _others(thing, given) & set(source.kinds),
             shown[thing.name],
             shown.get(known.get(source.digest, "")),
         )
@@ -188,12 +196,12 @@ def sources_of(kind: str, record: Mapping[str, Any]) -> list[Source]:
 
 
 def _of_critic(record: Mapping[str, Any]) -> Iterator[Source]:
-    yield from _named("fitted to", record["dataset"], _DATA)
+    yield from _all_named("fitted to", record["dataset"])
     yield from _named("imagined in", record["model"], ("model",))
 
 
 def _of_model(record: Mapping[str, Any]) -> Iterator[Source]:
-    yield from _named("learned from", record["dataset"], _DATA)
+    yield from _all_named("learned from", record["dataset"])
 
 
 def _of_policies(record: Mapping[str, Any]) -> Iterator[Source]:
@@ -234,6 +242,11 @@ def _named(relation: str, digest: Any, kinds: tuple[str, ...]) -> Iterator[Sourc
     """Yield a source, if what a file says is a digest: anything may stand there."""
     if isinstance(digest, str) and _DIGEST.fullmatch(digest):
         yield Source(relation, digest, kinds)
+
+
+def _all_named(relation: str, dataset: str) -> Iterator[Source]:
+    for digest in each_digest(dataset):
+        yield from _named(relation, digest, _DATA)
 
 
 def _exporting_run(provenance: Mapping[str, Any]) -> str | None:

@@ -7,8 +7,8 @@ belongs to the user who reads it, or it is not read. Failing to write it is no e
 
 Layout: magic, sha256 of all that follows, length of the header, header (JSON: the spec,
 and name, dtype, shape and offset of each array), arrays at multiples of 64 bytes. The
-file is mapped, not copied: arrays are backed by the file, and changing them changes
-only the process's own pages.
+file is mapped, not copied: arrays are backed by the file and cannot be written to, so that
+pages that were used can leave memory again, and a dataset may be larger than memory.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from pbvf_datasets.format.spaces import OBS_DTYPES
 from pbvf_offline.errors import PbvfError
+from pbvf_offline.io.mapped import release
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
@@ -43,6 +44,7 @@ _SUFFIX: Final = f".v{_VERSION}.cache"
 _ALIGN: Final = 64
 _START: Final = len(_MAGIC) + 32 + 8
 _MAX_HEADER: Final = 16 * 2**20
+_BLOCK: Final = 2**24
 
 KEEP_FILES: Final = 8
 KEEP_BYTES: Final = 20 * 10**9
@@ -65,6 +67,16 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "pbvf-offline"
 
 
+def scratch_folder() -> Path | None:
+    """Return the cache folder for files that vanish with the process; None: there is none."""
+    try:
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder
+
+
 def cache_file(digest: str) -> Path:
     """Return the cache file of the dataset with this digest, whether it exists or not."""
     return cache_folder() / f"{digest}{_SUFFIX}"
@@ -78,8 +90,7 @@ def load_cache(digest: str) -> Trajectories | None:
     """
     try:
         path = cache_file(digest)
-        image = _map(path)
-        trajectories = _unpack(image, digest)
+        trajectories = _unpack(_map(path), digest)
         with contextlib.suppress(OSError):
             os.utime(path)  # the most recently used files are kept
     except (OSError, RuntimeError, _CacheError, PbvfError):
@@ -150,32 +161,35 @@ def _parts(header: bytes, arrays: Mapping[str, NDArray[Any]]) -> Iterator[bytes 
     yield len(header).to_bytes(8, "little")
     yield header
     for array in arrays.values():
-        yield array.reshape(-1).view(np.uint8).data
+        flat = array.reshape(-1).view(np.uint8)
+        for at in range(0, len(flat), _BLOCK):
+            block = flat[at : at + _BLOCK]
+            yield block.data
+            release(block)
         yield bytes(_align(array.nbytes) - array.nbytes)
 
 
 def _map(path: Path) -> mmap.mmap:
-    """Map a cache file privately: writing to its arrays never reaches the file."""
+    """Map a cache file whose checksum is right; it is read for that, which takes no memory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with os.fdopen(descriptor, "rb") as file:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
             raise _CacheError("not a file of this user")
         if info.st_size < _START:
             raise _CacheError("too short")
-        return mmap.mmap(descriptor, info.st_size, access=mmap.ACCESS_COPY)
-    except ValueError as error:
-        raise _CacheError("it cannot be mapped") from error
-    finally:
-        os.close(descriptor)
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise _CacheError("another kind of file")
+        expected = file.read(32)
+        if hashlib.file_digest(file, "sha256").digest() != expected:
+            raise _CacheError("damaged")
+        try:
+            return mmap.mmap(descriptor, info.st_size, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise _CacheError("it cannot be mapped") from error
 
 
 def _unpack(image: mmap.mmap, digest: str) -> Trajectories:
-    if image[: len(_MAGIC)] != _MAGIC:
-        raise _CacheError("another kind of file")
-    with memoryview(image) as view, view[_START - 8 :] as rest:
-        if hashlib.sha256(rest).digest() != image[len(_MAGIC) : _START - 8]:
-            raise _CacheError("damaged")
     length = int.from_bytes(image[_START - 8 : _START], "little")
     if length > min(_MAX_HEADER, len(image) - _START):
         raise _CacheError("its header is cut off")
@@ -236,8 +250,9 @@ def _check(t: Trajectories) -> None:
         array, (dtype, shape) = getattr(t, name), forms[name]
         if array is not None and (array.shape != shape or (dtype and array.dtype.str != dtype)):
             raise _CacheError(f"{name} has another dtype or shape")
-    if t.policy.min() < 0 or t.policy.max() >= len(t.policies):
-        raise _CacheError("a policy is out of range")
+    for _, part in t.parts():
+        if part.policy.min() < 0 or part.policy.max() >= len(t.policies):
+            raise _CacheError("a policy is out of range")
 
 
 def _prune(newest: Path) -> None:

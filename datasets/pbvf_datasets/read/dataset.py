@@ -6,6 +6,7 @@ check the digests and map the training cache (:mod:`pbvf_datasets.read.cache`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,8 @@ import numpy as np
 from pbvf_datasets.format.manifest import known_as
 from pbvf_datasets.format.names import resolve_dataset
 from pbvf_datasets.format.schema import METADATA_FILE
-from pbvf_datasets.read.cache import load_cache, store_cache
-from pbvf_datasets.read.flatten import flatten
+from pbvf_datasets.read.cache import load_cache, scratch_folder, store_cache
+from pbvf_datasets.read.flatten import ScratchError, flatten
 from pbvf_datasets.read.folder_episodes import folder_episodes, is_tagged
 from pbvf_datasets.read.untrusted import CheckedFolder, open_folder
 from pbvf_offline.errors import (
@@ -194,8 +195,7 @@ def load_dataset(
             without = untagged and folder.manifest is None and not is_tagged(folder)
             stand_in = _stand_in(folder) if without else None
             try:
-                read = folder_episodes(folder, untagged=stand_in)
-                trajectories = flatten(read, str(folder.data_file), steps)
+                trajectories = _flattened(folder, steps, stand_in, cache=cache)
             except MemoryError as error:
                 what = "there is not enough memory to load it"
                 raise ResourceError(what, where=path) from error
@@ -203,8 +203,9 @@ def load_dataset(
                 nobody = np.full(len(trajectories), -1, np.int32)
                 none = trajectories.policies.select([])
                 trajectories = replace(trajectories, policies=none, policy=nobody)
-            elif cache:
-                store_cache(folder.digest, trajectories)
+            elif cache and store_cache(folder.digest, trajectories):
+                # Mapped from there, what was laid out on the way need not stay on the disk.
+                trajectories = load_cache(folder.digest) or trajectories
     manifest, digest = folder.manifest, folder.digest
     license = None if manifest is None else manifest["provenance"]["license"]
     earlier = [] if manifest is None else known_as(manifest)
@@ -229,6 +230,17 @@ def load_dataset(
         metadata=folder.metadata,
         _source=source,
     )
+
+
+def _flattened(
+    folder: CheckedFolder, steps: int, stand_in: PolicySpec | None, *, cache: bool
+) -> Trajectories:
+    """Return the arrays of a folder: in files without a name where there may be a cache."""
+    where = str(folder.data_file)
+    with contextlib.suppress(ScratchError):
+        if cache and (scratch := scratch_folder()) is not None:
+            return flatten(folder_episodes(folder, untagged=stand_in), where, steps, scratch)
+    return flatten(folder_episodes(folder, untagged=stand_in), where, steps)
 
 
 def _stand_in(folder: CheckedFolder) -> PolicySpec:

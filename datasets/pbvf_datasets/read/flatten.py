@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+import contextlib
+import mmap
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +23,7 @@ _KEPT: Final = {
     "infos/pre_action": slice(None, -1),  # nor does the last
 }
 _ALL: Final = slice(None)
+_BUFFER: Final = 2**16
 _STEPS: Final = tuple(f for f in FIELDS if f.rows != "S" and f.name != "infos/segment")
 _POLICY: Final = tuple(f for f in FIELDS if f.rows == "S")
 
@@ -48,20 +53,84 @@ class _Column:
         self._array.resize((rows, *self._array.shape[1:]), refcheck=False)
 
 
-def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> Trajectories:
+class _FileColumn:
+    """The same in a file without a name, which is mapped in the end."""
+
+    __slots__ = ("_file", "_like")
+
+    def __init__(self, like: NDArray[Any], file: IO[bytes]) -> None:
+        self._like, self._file = like[:0], file
+
+    def extend(self, values: NDArray[Any]) -> None:
+        self._file.write(np.ascontiguousarray(values, self._like.dtype).data)
+
+    def done(self) -> NDArray[Any]:
+        self._file.flush()
+        image = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(image, self._like.dtype).reshape(-1, *self._like.shape[1:])
+
+
+_NewColumn = Callable[[NDArray[Any], int], _Column | _FileColumn]
+
+
+class ScratchError(Exception):
+    """Columns cannot be kept in files."""
+
+
+@contextlib.contextmanager
+def fresh_columns(scratch: Path | None) -> Iterator[_NewColumn]:
+    """Yield what makes a column of rows like those of an array, for so many of them.
+
+    Args:
+        scratch: Folder for files that hold what is put into columns, in the place of memory. They
+            have no names, and vanish with the arrays.
+
+    Raises:
+        ScratchError: Such a file cannot be written.
+    """
+    if scratch is None:
+        yield _Column
+        return
+    try:
+        with contextlib.ExitStack() as files:
+
+            def column(like: NDArray[Any], rows: int) -> _FileColumn:
+                del rows
+                return _FileColumn(
+                    like,
+                    files.enter_context(tempfile.TemporaryFile(dir=scratch, buffering=_BUFFER)),
+                )
+
+            yield column
+    except OSError as error:
+        raise ScratchError from error
+
+
+def flatten(
+    episodes: Iterable[CheckedEpisode], where: str, steps: int = 0, scratch: Path | None = None
+) -> Trajectories:
     """Lay episodes end to end and unify their policies, in the order of first appearance.
 
     Args:
         episodes: With all of their arrays.
         where: File or dataset, for messages.
         steps: Expected number of steps; any number is correct, the right one is fast.
+        scratch: See :func:`fresh_columns`, of what there is of each step.
 
     Raises:
         DamagedError: There is no episode.
+        ScratchError: A file cannot be written.
     """
-    columns: dict[str, _Column] = {}
+    with fresh_columns(scratch) as column:
+        return _flatten(episodes, where, steps, column)
+
+
+def _flatten(
+    episodes: Iterable[CheckedEpisode], where: str, steps: int, fresh_column: _NewColumn
+) -> Trajectories:
+    columns: dict[str, _Column | _FileColumn] = {}
     rows: dict[bytes, int] = {}  # digest of a policy → its row
-    moves: list[tuple[str, slice, _Column]] = []  # array, its rows that stay, where to
+    moves: list[tuple[str, slice, _Column | _FileColumn]] = []  # array, rows that stay, where to
     lengths: list[int] = [0]
     cut: list[bool] = []
     seeds: list[int] = []
@@ -69,7 +138,7 @@ def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> T
     for episode in episodes:
         spec, arrays = episode.spec, episode.arrays
         if not columns:
-            columns = _columns(arrays, steps)
+            columns = _columns(arrays, steps, fresh_column)
             moves = [
                 (f.name, _KEPT.get(f.name, _ALL), columns[f.attribute])
                 for f in _STEPS
@@ -104,11 +173,14 @@ def flatten(episodes: Iterable[CheckedEpisode], where: str, steps: int = 0) -> T
     )
 
 
-def _columns(arrays: Mapping[str, NDArray[Any]], steps: int) -> dict[str, _Column]:
+def _columns(
+    arrays: Mapping[str, NDArray[Any]], steps: int, column: _NewColumn
+) -> dict[str, _Column | _FileColumn]:
     """Return empty columns for all fields that the first episode has."""
-    columns = {"policy": _Column(np.empty(0, np.int32), steps)}
+    columns = {"policy": column(np.empty(0, np.int32), steps)}
     for field in (*_STEPS, *_POLICY):
         if field.name in arrays:
+            like = arrays[field.name]
             room = steps if field.rows == "T" else steps + steps // 8
-            columns[field.attribute] = _Column(arrays[field.name], 1 if field.rows == "S" else room)
+            columns[field.attribute] = _Column(like, 1) if field.rows == "S" else column(like, room)
     return columns

@@ -23,6 +23,7 @@ own unit with ``squash="none"``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,9 +32,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
+from pbvf_offline.rollout.targets import segment_starts
 
 _ELSEWHERE = 0.05  # weight of the dataset's states beside those of the policy's own segments
 _ELSEWHERE_STATES = 256
@@ -116,13 +119,13 @@ def make(
     prior = np.eye(features) / max(spread, 1e-3) ** 2
     mean = np.empty((len(theta), outputs, features), np.float32)
     factor = np.empty((len(theta), outputs, features, features), np.float32)
-    obs_index = data.obs_index
-    elsewhere = normaliser.apply(data.observations[_some(obs_index, _ELSEWHERE_STATES)])
-    for row, steps in enumerate(_steps_of_policies(data)):
-        acted = _some(steps, _MOST_STATES)
-        feature, unit = _features(
-            spec, theta[row], normaliser.apply(data.observations[obs_index[acted]])
-        )
+
+    def states(steps: NDArray[np.int64]) -> NDArray[np.float64]:
+        return normaliser.apply(taken(data.observations, data.obs_row_of(steps)))
+
+    elsewhere = states(_some(len(data), _ELSEWHERE_STATES))
+    for row, acted in enumerate(_steps_of_policies(data)):
+        feature, unit = _features(spec, theta[row], states(acted))
         weight = 1.0 - unit**2 if spec.squash == "tanh" else np.ones_like(unit)
         weighted = weight[:, :, None] * feature[:, None, :]  # (T, O, F)
         needed = np.einsum("tof,tog->ofg", weighted, weighted) / len(acted)
@@ -141,17 +144,26 @@ def make(
     )
 
 
-def _some(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return at most ``most`` of the rows, evenly spread."""
-    if len(rows) <= most:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+def _some(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most ``most`` of so many places, evenly spread."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).astype(np.int64)
 
 
-def _steps_of_policies(data: Trajectories) -> list[NDArray[np.int64]]:
-    order = np.argsort(data.policy, kind="stable")
-    counts = np.bincount(data.policy, minlength=len(data.policies))
-    return np.split(order, np.cumsum(counts)[:-1])
+def _steps_of_policies(data: Trajectories) -> Iterator[NDArray[np.int64]]:
+    """Yield steps of each policy: at most 1,000, evenly spread."""
+    starts = segment_starts(data)
+    lengths = np.diff(starts)
+    acted = taken(data.policy, starts[:-1])
+    order = np.argsort(acted, kind="stable")
+    counts = np.bincount(acted, minlength=len(data.policies))
+    for segments in np.split(order, np.cumsum(counts)[:-1]):
+        ends = np.cumsum(lengths[segments])
+        place = _some(int(ends[-1]) if len(ends) else 0, _MOST_STATES)
+        segment = np.searchsorted(ends, place, side="right")
+        own = segments[segment]
+        yield starts[own] + place - (ends[segment] - lengths[own])
 
 
 def _features(

@@ -14,6 +14,7 @@ from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.errors import UsageError, counted
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults
+from pbvf_offline.io.formats import each_digest
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +128,8 @@ def fit_imagined(
         )
     curve.show(table)
     sink.settings("pbvf fit-critic", table.settings)
-    if file.dataset not in (data.digest, data.manifest):
+    known = {data.manifest, *each_digest(data.digest)}
+    if not known.issuperset(each_digest(file.dataset)):
         sink.note("note: the model was learned from other data")
     total = settings.rounds
     if settings.tries > 1:

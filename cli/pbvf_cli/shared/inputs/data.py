@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+<<<<<<< HEAD
 from collections.abc import Mapping
+=======
+from collections.abc import Sequence
+>>>>>>> fd93544 (Critics are fitted to mapped data that may be larger than memory; fit-critic and fit-model take several datasets as one training set)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,14 +28,18 @@ class Data:
         trajectories: The episodes.
         environment: Their environment, when known.
         digest: Digest of the dataset; of a run, and of a dataset exported from one, that of its
-            episodes.
+            episodes; of several, those of all.
         manifest: Digest of a dataset's manifest; None for a run.
+        spaces: Observation and action space of a dataset as text.
+        vouched: Whether a manifest, or a run, says what the environment is.
     """
 
     trajectories: Trajectories
     environment: EnvReference | None
     digest: str
     manifest: str | None = None
+    spaces: tuple[str, str] | None = None
+    vouched: bool = True
 
     def digest_in(self, out: Path) -> str:
         """Return the digest by which what is fitted to the data at ``out`` is to name them.
@@ -106,6 +114,7 @@ def open_data(
     """
     from pbvf_datasets import load_dataset
     from pbvf_datasets.format.names import resolve_dataset
+    from pbvf_datasets.format.spaces import serialize_space
     from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_runs.data import episodes_digest, is_run, runs_in, runs_text
@@ -124,12 +133,47 @@ def open_data(
     if environment is not None and data.manifest and is_exported(data.manifest["provenance"]):
         # What is fitted to a run, and to the dataset exported from it, is of the same data.
         digest = episodes_digest(data.trajectories, environment)
-    opened = Data(data.trajectories, environment, digest, data.digest)
+    spaces = serialize_space(data.observation_space), serialize_space(data.action_space)
+    vouched = data.manifest is not None
+    opened = Data(data.trajectories, environment, digest, data.digest, spaces, vouched)
     table.show("dataset", name)
     table.show("environment", opened.env_id, "stored in the dataset")
-    if not opened.trajectories.tagged:
-        table.show("policies", "not known: the check replays stored actions", "no policy tags")
+    _show_untagged(opened, table)
     return opened
+
+
+def open_all(
+    names: Sequence[str], table: SettingsTable, *, require_manifest: bool, untagged: bool = False
+) -> Data:
+    """Open one or several, as :func:`open_data` does; several are one training set.
+
+    Raises:
+        IncompatibleError: They differ in environment, spaces or policy architecture.
+        UsageError: Two of them share episodes.
+        PbvfError: As ``load_dataset`` and ``load_run`` do.
+    """
+    if len(names) == 1:
+        return open_data(names[0], table, require_manifest=require_manifest, untagged=untagged)
+
+    from pbvf_cli.shared.settings import SettingsTable
+    from pbvf_datasets.read.joined import Part, join
+
+    parts = []
+    for name in names:
+        one = open_data(name, SettingsTable(), require_manifest=require_manifest, untagged=untagged)
+        known = one.environment, one.digest, one.spaces, one.vouched
+        parts.append(Part(name, one.trajectories, *known))
+    trajectories, digest = join(parts)
+    table.show("datasets", tuple(names))
+    data = Data(trajectories, parts[0].environment, digest)
+    table.show("environment", data.env_id, "stored in the first of them")
+    _show_untagged(data, table)
+    return data
+
+
+def _show_untagged(data: Data, table: SettingsTable) -> None:
+    if not data.trajectories.tagged:
+        table.show("policies", "not known: the check replays stored actions", "no policy tags")
 
 
 def _run(path: Path, table: SettingsTable, *, require_manifest: bool) -> Data:

@@ -1,0 +1,60 @@
+"""Columns of a training set that stay where the data are, and are made of them when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Column(Protocol):
+    """What a training set holds of each step: a tensor, or something that makes its rows."""
+
+    def __getitem__(self, rows: Tensor | slice, /) -> Tensor:
+        """Return the given rows (…) int64 as (…, *shape of a row); ``[:]`` returns all."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+
+class StoredColumn:
+    """A column whose rows are made when they are asked for.
+
+    Args:
+        length: Number of rows.
+        make: Returns the given rows (n,), as an array (n, *shape of a row).
+        device: Where its tensors go.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        make: Callable[[NDArray[np.int64]], NDArray[Any]],
+        device: torch.device,
+    ) -> None:
+        self._length, self._make, self._device = length, make, device
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """Return the given rows (…) as a tensor (…, *shape of a row)."""
+        if isinstance(rows, slice):
+            rows = torch.arange(self._length)[rows]
+        made = torch.from_numpy(self._make(rows.reshape(-1).cpu().numpy()))
+        return made.reshape(*rows.shape, *made.shape[1:]).to(self._device)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self._length
+
+
+def kept_entries(held_out: NDArray[np.bool_], device: torch.device) -> Column:
+    """Return which entries (N,) may be drawn: those that are not held out."""
+    if not held_out.any():
+        return StoredColumn(len(held_out), np.copy, device)
+    kept = np.flatnonzero(~held_out)
+    if len(held_out) <= np.iinfo(np.int32).max:
+        kept = kept.astype(np.int32)
+    return StoredColumn(len(kept), lambda rows: kept[rows].astype(np.int64), device)
