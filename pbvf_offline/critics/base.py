@@ -17,8 +17,8 @@ from torch import Tensor
 
 from pbvf_offline.critics.kinds import CriticKind
 from pbvf_offline.critics.network import SplitMLP
-from pbvf_offline.critics.stored import Column
 from pbvf_offline.critics.views import make_view, view_width
+from pbvf_offline.io.columns import Column
 from pbvf_offline.policies.normaliser import Normaliser, column_moments
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, since

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pbvf_offline.critics import kinds
 from pbvf_offline.critics.base import Critic, TrainingSet
-from pbvf_offline.critics.stored import Column, StoredColumn, kept_entries
+from pbvf_offline.io.columns import Column, StoredColumn, kept_entries
 from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import to_unit

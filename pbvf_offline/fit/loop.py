@@ -24,6 +24,7 @@ from pbvf_offline.fit.augment import AUGMENTATIONS
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.steps import Fit, Group, check_weights, make_optimiser
 from pbvf_offline.fit.validation import split_policies
+from pbvf_offline.io import columns
 from pbvf_offline.policies.normaliser import Normaliser, RunningStatistics
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import chosen_rewards, discounted_to_go, value_bounds
@@ -31,7 +32,6 @@ from pbvf_offline.seeding import Stream, generator
 
 _BLOCK = 256  # updates whose batches are drawn together
 _MEDIAN_OF = 1_000_000
-AT_ONCE = 64 * 2**20  # bytes of entries that are in memory at once
 _LEARNABLE = (0.01, 10_000.0)  # largest values that 2,000 updates learned to rank, and to predict
 
 
@@ -332,11 +332,11 @@ def _loaded(
         indices: For each update, what each fit draws of its entries (batch_size,).
     """
     size, device = batch.entry_bytes, batch.theta.device
-    small = len(batch.value) * size <= AT_ONCE
+    small = len(batch.value) * size <= columns.AT_ONCE
     here = batch.picked(torch.arange(len(batch.value))) if small else batch
     for first in indices:
         # As many updates as draw what may be in memory at once.
-        most = max(1, AT_ONCE // (size * len(first) * len(first[0])))
+        most = max(1, columns.AT_ONCE // (size * len(first) * len(first[0])))
         drawn = [first, *itertools.islice(indices, most - 1)]
         rows = torch.stack(
             [

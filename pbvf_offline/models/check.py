@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError, counted
+from pbvf_offline.io.mapped import release, taken
 from pbvf_offline.models.calibration import Calibration, HeldOutSums, held_by_the_others
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import Imagined, imagine
@@ -239,13 +240,14 @@ class Pieces:
         At most :data:`MAX_PIECES` are drawn.
         """
         longest = max(CHECK_STEPS)
-        starts, episode = segment_starts(data), data.episode
+        starts = segment_starts(data)
+        wanted = held[data.episode_of(starts[:-1])]
+        begins, ends = starts[:-1][wanted], starts[1:][wanted]
         first, length = [], []
-        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            if held[episode[begin]]:
-                for piece in range(begin, end, longest):
-                    first.append(piece)
-                    length.append(min(longest, end - piece))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            for piece in range(begin, end, longest):
+                first.append(piece)
+                length.append(min(longest, end - piece))
         at, steps = np.array(first, np.int64), np.array(length, np.int64)
         kept = generator(seed, Stream.MODEL_CHECK).permutation(len(at))[:MAX_PIECES]
         kept.sort()
@@ -282,7 +284,7 @@ def check_model(
         ensemble,
         data.policies.spec,
         _thetas(ensemble, data, pieces),
-        data.observations[data.obs_index[pieces.first]].astype(np.float64)[:, None],
+        taken(data.observations, data.obs_row_of(pieces.first)).astype(np.float64)[:, None],
         reach[-1],
         noise=_noise(data, pieces, reach[-1], ensemble.members, seed),
         actions=_stored_actions(data, pieces, reach[-1]) if replayed else None,
@@ -309,7 +311,8 @@ def _thetas(ensemble: Ensemble, data: Trajectories, pieces: Pieces) -> NDArray[n
         return np.empty((len(pieces.first), 0), np.float32)
     normaliser = ensemble.scales.normaliser
     theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
-    return theta[data.policy[pieces.first]]
+    acted: NDArray[np.float32] = theta[taken(data.policy, pieces.first)]
+    return acted
 
 
 def _stored_actions(data: Trajectories, pieces: Pieces, steps: int) -> torch.Tensor:
@@ -355,6 +358,7 @@ def _sums(data: Trajectories, pieces: Pieces, imagined: Imagined, mark: int) -> 
     usable = (pieces.length >= steps) | pieces.ended
     first, length = pieces.first[usable], np.minimum(pieces.length[usable], steps)
     to_here = np.append(0.0, np.cumsum(data.rewards))
+    release(data.rewards)
     return HeldOutSums(
         members=imagined.returns[mark, usable, 0],
         stored=to_here[first + length] - to_here[first],
@@ -381,8 +385,8 @@ def _horizon(
     going_on = pieces.length >= steps
     state_error = None
     if going_on.any():
-        row = data.obs_index[pieces.first[going_on]] + steps
-        true = ensemble.scales.normaliser.apply(data.observations[row])
+        row = data.obs_row_of(pieces.first[going_on]) + steps
+        true = ensemble.scales.normaliser.apply(taken(data.observations, row))
         reached = imagined.states[mark, going_on, 0].astype(np.float64).mean(axis=1)
         state_error = float(np.sqrt(np.square(reached - true).mean()))
     return HorizonCheck(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.io import columns
+from pbvf_offline.io.columns import Column, StoredColumn
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.models.network import BatchedMLP
 from pbvf_offline.models.scales import Scales, action_inputs, action_width
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
+
+_ROWS: Final = 2**18  # looked at together
 
 
 class Ensemble(torch.nn.Module):
@@ -112,7 +118,7 @@ class Ensemble(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Steps:
-    """What an ensemble learns from, as tensors of N steps.
+    """What an ensemble learns from: columns of N steps, made of the data when indexed.
 
     Attributes:
         obs: (N, obs_dim) float32, normalised.
@@ -123,12 +129,12 @@ class Steps:
         last: (N,) int64, up to which of the N the steps follow each other in one episode.
     """
 
-    obs: Tensor
-    change: Tensor
-    action: Tensor
-    reward: Tensor
-    ended: Tensor
-    last: Tensor
+    obs: Column
+    change: Column
+    action: Column
+    reward: Column
+    ended: Column
+    last: Column
 
     @classmethod
     def of(
@@ -141,28 +147,56 @@ class Steps:
         """Return the given steps (n,) of a dataset, in increasing order, on a device.
 
         Each ends at its true next observation, whatever followed: a change of policy, a
-        time limit or a step budget is no change of the environment.
+        time limit or a step budget is no change of the environment. Few are turned
+        into tensors, and so are all that go to a GPU.
         """
-        row = data.obs_index[step]
-        obs = data.observations[row].astype(np.float64)
-        after = data.observations[row + 1].astype(np.float64)
-        reward = (data.rewards[step] - scales.reward_mean) / scales.reward_std
-        episode = data.episode[step]
-        breaks = np.flatnonzero((np.diff(step) != 1) | (np.diff(episode) != 0))
-        ends = np.append(breaks, len(step) - 1)
-        tensors = (
-            _float(scales.normaliser.apply(obs)),
-            _float((after - obs) / scales.normaliser.std),
-            action_inputs(data.policies.spec, data.actions[step]),
-            _float(reward),
-            _float(data.terminated[step]),
-            torch.from_numpy(np.repeat(ends, np.diff(ends, prepend=-1))),
-        )
-        return cls(*(tensor.to(device) for tensor in tensors))
+        normaliser, ends = scales.normaliser, _ends(data, step)
+
+        def observations(rows: NDArray[np.int64], ahead: int = 0) -> NDArray[np.float64]:
+            found = taken(data.observations, data.obs_row_of(step[rows]) + ahead)
+            return found.astype(np.float64)
+
+        def change(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            obs = observations(rows)
+            return _float((observations(rows, 1) - obs) / normaliser.std)
+
+        def reward(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            found = taken(data.rewards, step[rows])
+            return _float((found - scales.reward_mean) / scales.reward_std)
+
+        def action(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            return action_inputs(data.policies.spec, taken(data.actions, step[rows])).numpy()
+
+        makes: dict[str, Callable[[NDArray[np.int64]], NDArray[Any]]] = {
+            "obs": lambda rows: _float(normaliser.apply(observations(rows))),
+            "change": change,
+            "action": action,
+            "reward": reward,
+            "ended": lambda rows: _float(taken(data.terminated, step[rows])),
+            "last": lambda rows: ends[np.searchsorted(ends, rows)],
+        }
+        device = device or torch.device("cpu")
+        stored = {name: StoredColumn(len(step), make, device) for name, make in makes.items()}
+        size = sum(column[:1].nbytes for column in stored.values())
+        # A device of its own would wait for the rows of each step.
+        if device.type != "cpu" or size * len(step) <= columns.AT_ONCE:
+            return cls(**{name: column[:] for name, column in stored.items()})
+        return cls(**stored)
 
     def __len__(self) -> int:
-        return int(self.reward.shape[0])
+        return len(self.reward)
 
 
-def _float(values: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+def _ends(data: Trajectories, step: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return at which of some steps (n,) those end that follow each other in one episode."""
+    found = []
+    for at in range(0, len(step), _ROWS):
+        some = step[at : at + _ROWS + 1]
+        episode = data.episode_of(some)
+        breaks = np.flatnonzero((np.diff(some) != 1) | (np.diff(episode) != 0))
+        found.append(at + breaks)
+    return np.append(np.concatenate(found), len(step) - 1)
+
+
+def _float(values: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(values, np.float32)

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.recompute import Recomputation
 from pbvf_offline.policies.spec import PolicySpec
@@ -51,7 +52,7 @@ def stored_noise(
     rows, counts = _stretches(policy)
     acting = data.policies.select(rows)
     out = Recomputation(acting).outputs(
-        range(len(rows)), counts.tolist(), data.observations[data.obs_index[step]]
+        range(len(rows)), counts.tolist(), taken(data.observations, data.obs_row_of(step))
     )
     if isinstance(actions, DiscreteActions):
         noise = _gumbel_given(out, data.actions[step] - actions.start, rng)

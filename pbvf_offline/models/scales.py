@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import to_unit
-from pbvf_offline.policies.normaliser import MIN_STD, Normaliser, column_moments
+from pbvf_offline.policies.normaliser import MIN_STD, Normaliser, RunningStatistics
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
+
+_ROWS: Final = 2**18  # in memory at once; a multiple of the rows that statistics take in
 
 
 @dataclass(frozen=True)
@@ -54,27 +58,38 @@ class Scales:
             data: The dataset.
             step: (n,) the steps to learn from, at least one.
         """
-        row = data.obs_index[step]
-        obs = data.observations[row].astype(np.float64)
-        after = data.observations[row + 1].astype(np.float64)
-        mean, variance = column_moments(obs)
-        std = _spread(variance)
-        change_mean, change_variance = column_moments(after - obs)
-        actions = action_inputs(data.policies.spec, data.actions[step]).double().numpy()
-        rewards = data.rewards[step]
+        spec = data.policies.spec
+        seen, changes = RunningStatistics(spec.obs_dim), RunningStatistics(spec.obs_dim)
+        acted = RunningStatistics(action_width(spec))
+        low, high = np.full(spec.obs_dim, np.inf), np.full(spec.obs_dim, -np.inf)
+        ends = False
+        for at in range(0, len(step), _ROWS):
+            some = step[at : at + _ROWS]
+            row = data.obs_row_of(some)
+            obs = taken(data.observations, row).astype(np.float64)
+            after = taken(data.observations, row + 1).astype(np.float64)
+            seen.update_in_blocks(obs)
+            changes.update_in_blocks(after - obs)
+            actions = action_inputs(spec, taken(data.actions, some))
+            acted.update_in_blocks(actions.double().numpy())
+            low = np.minimum(low, np.minimum(obs.min(axis=0), after.min(axis=0)))
+            high = np.maximum(high, np.maximum(obs.max(axis=0), after.max(axis=0)))
+            ends |= bool(taken(data.terminated, some).any())
+        std = _spread(seen.variance)
+        rewards = taken(data.rewards, step)
         largest = float(np.abs(rewards).max()) or 1.0  # squares of huge rewards have no number
         return cls(
-            normaliser=Normaliser(mean, std),
-            change_mean=change_mean,
-            change_std=np.maximum(np.sqrt(change_variance), MIN_STD * std),
-            action_std=_spread(column_moments(actions)[1]),
+            normaliser=Normaliser(seen.mean, std),
+            change_mean=changes.mean,
+            change_std=np.maximum(np.sqrt(changes.variance), MIN_STD * std),
+            action_std=_spread(acted.variance),
             reward_mean=float(rewards.mean()),
             reward_std=largest * max(float((rewards / largest).std()), MIN_STD),
-            low=np.minimum(obs.min(axis=0), after.min(axis=0)),
-            high=np.maximum(obs.max(axis=0), after.max(axis=0)),
+            low=low,
+            high=high,
             reward_low=float(rewards.min()),
             reward_high=float(rewards.max()),
-            ends=bool(data.terminated[step].any()),
+            ends=ends,
         )
 
 

@@ -47,8 +47,7 @@ def column_moments(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.
     Block by block: a float64 copy of ten thousand large policies would be as big as all else.
     """
     statistics = RunningStatistics(rows.shape[1])
-    for at in range(0, len(rows), _BLOCK_ROWS):
-        statistics.update(rows[at : at + _BLOCK_ROWS])
+    statistics.update_in_blocks(rows)
     return statistics.mean, statistics.variance
 
 
@@ -99,6 +98,11 @@ class RunningStatistics:
             self.squares = self.squares + (within + delta**2 * (self.count * n / total))
             self.mean = self.mean + delta * (n / total)
         self.count = total
+
+    def update_in_blocks(self, rows: NDArray[Any]) -> None:
+        """Take in 512 rows at a time, so that all may come in multiples of that."""
+        for at in range(0, len(rows), _BLOCK_ROWS):
+            self.update(rows[at : at + _BLOCK_ROWS])
 
     @property
     def variance(self) -> NDArray[np.float64]:

@@ -78,9 +78,13 @@ def synthesis_states(
     source: NDArray[np.float64], settings: SynthesisSettings
 ) -> NDArray[np.float64]:
     """Return the (S, obs_dim) raw states of the objective, drawn without replacement."""
+    return source[drawn_rows(len(source), settings)]
+
+
+def drawn_rows(count: int, settings: SynthesisSettings) -> NDArray[np.int64]:
+    """Return which of so many states are those of the objective; of these alone, all are."""
     rng = generator(settings.seed, Stream.SYNTHESIS_STATES)
-    rows = rng.permutation(len(source))[: settings.states]
-    return source[np.sort(rows)]
+    return np.sort(rng.permutation(count)[: settings.states])
 
 
 def synthesize(

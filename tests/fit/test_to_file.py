@@ -16,12 +16,11 @@ from pbvf_offline.errors import (
     DivergedError,
     UsageError,
 )
-from pbvf_offline.fit import loop
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.to_file import FitResult, fit_to_file, stored_seed
 from pbvf_offline.fit.work import snapshot_path
-from pbvf_offline.io import mapped
+from pbvf_offline.io import columns, mapped
 from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.policies import normaliser
 from pbvf_offline.policies.spec import PolicySpec
@@ -118,7 +117,7 @@ def test_reading_piece_by_piece_changes_nothing(
     monkeypatch.setattr(episodes, "PART_STEPS", 20)
     monkeypatch.setattr(mapped, "ROWS", 7)
     monkeypatch.setattr(normaliser, "BLOCK_NUMBERS", 15)
-    monkeypatch.setattr(loop, "AT_ONCE", 2000)
+    monkeypatch.setattr(columns, "AT_ONCE", 2000)
     assert store_cache("ab" * 32, data)
     stored = load_cache("ab" * 32)
     assert stored is not None

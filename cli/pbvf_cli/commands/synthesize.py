@@ -140,7 +140,7 @@ def synthesize(
     observations, digest = None, None
     if dataset is not None:
         table.show("dataset", dataset)
-        observations, digest = _states(dataset, file, require_manifest=require_manifest)
+        observations, digest = _states(dataset, file, settings, require_manifest=require_manifest)
     evaluator = None
     if model is not None:
         evaluator = load_evaluator(model, file, None, table, sink)
@@ -242,20 +242,26 @@ def _refuse_measuring(given: list[str]) -> None:
         )
 
 
-def _states(dataset: str, critic: CriticFile, *, require_manifest: bool) -> tuple[Any, str]:
-    """Return a dataset's observations and digest.
+def _states(
+    dataset: str, critic: CriticFile, settings: SynthesisSettings, *, require_manifest: bool
+) -> tuple[Any, str]:
+    """Return the observations of a dataset that the objective is over, and its digest.
 
     Raises:
         IncompatibleError: It is of another environment than the critic.
     """
     from pbvf_cli.shared.inputs.environments import refuse_other_family
     from pbvf_datasets import load_dataset
+    from pbvf_offline.io.mapped import taken
+    from pbvf_offline.synthesis.ascent import drawn_rows
 
     data = load_dataset(dataset, require_manifest=require_manifest)
     named = None if data.environment is None else data.environment["id"]
     reference = critic.context.environment
     refuse_other_family(named, None if reference is None else reference.id, dataset)
-    return data.transitions.obs.astype(float), data.digest
+    flat = data.trajectories
+    rows = flat.obs_row_of(drawn_rows(len(flat), settings))
+    return taken(flat.observations, rows).astype(float), data.digest
 
 
 def _print(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-<<<<<<< HEAD
-from collections.abc import Mapping
-=======
-from collections.abc import Sequence
->>>>>>> fd93544 (Critics are fitted to mapped data that may be larger than memory; fit-critic and fit-model take several datasets as one training set)
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -10,6 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_ROWS = 2**18  # made together: they may be in double precision on the way
+AT_ONCE = 128 * 2**20
+"""Bytes of rows that are in memory at once; smaller sets are turned into tensors."""
+
 
 class Column(Protocol):
     """What a training set holds of each step: a tensor, or something that makes its rows."""
@@ -42,8 +46,13 @@ class StoredColumn:
         """Return the given rows (…) as a tensor (…, *shape of a row)."""
         if isinstance(rows, slice):
             rows = torch.arange(self._length)[rows]
-        made = torch.from_numpy(self._make(rows.reshape(-1).cpu().numpy()))
-        return made.reshape(*rows.shape, *made.shape[1:]).to(self._device)
+        wanted = rows.reshape(-1).cpu().numpy()
+        parts = [
+            torch.from_numpy(self._make(wanted[at : at + _ROWS])).to(self._device)
+            for at in range(0, max(len(wanted), 1), _ROWS)
+        ]
+        made = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return made.reshape(*rows.shape, *made.shape[1:])
 
     def __len__(self) -> int:
         """Return the number of rows."""
