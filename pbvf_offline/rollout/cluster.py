@@ -42,6 +42,7 @@ from pbvf_offline.rollout.workers import ItemT, Job, OutT, Pool, answer, using
 OPTION: Final = "--ray"
 _POLL_SECONDS = 0.5
 _CONNECT_SECONDS = 10.0
+_LONGEST_TEMPORARY = 16
 _PACKAGES = ("torch", "numpy", "gymnasium", "mujoco")
 _VARIABLES = ("MINARI_DATASETS_PATH", "PBVF_CACHE", "PYTHONPATH")
 _AUTHENTICATION = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
@@ -283,7 +284,7 @@ def ray_engine(
         UsageError: Ray is not installed, or the address is malformed.
         NetworkError: There is no cluster.
         IncompatibleError: It is of other versions of Ray or Python.
-        ResourceError: The mark that nodes look for cannot be written.
+        ResourceError: Ray cannot be started here, or the mark that nodes look for not be written.
     """
     _check_address(address)
     with contextlib.ExitStack() as stack:
@@ -361,16 +362,19 @@ def _connect(ray: Any, address: str, workers: int | None, stack: contextlib.Exit
     Raises:
         NetworkError: There is no cluster.
         IncompatibleError: It is of other versions of Ray or Python.
+        ResourceError: None can be started here.
     """
     quiet = {"logging_level": logging.CRITICAL, "log_to_driver": False}
     if address == "local":
-        folder = tempfile.mkdtemp(prefix="pbvf-ray-")
+        # Names of sockets are below it, and the system bounds their length.
+        short = len(tempfile.gettempdir()) <= _LONGEST_TEMPORARY
+        folder = tempfile.mkdtemp(prefix="pbvf-ray-", dir=None if short else "/tmp")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         where: dict[str, Any] = {
             "address": "local",
             "num_cpus": workers or len(os.sched_getaffinity(0)),
             "include_dashboard": False,
-            "_temp_dir": folder,
+            "_temp_dir": f"{folder}/r",  # which Ray opens to all users; the one above stays ours
         }
     else:
         where = {"address": address}
@@ -382,6 +386,10 @@ def _connect(ray: Any, address: str, workers: int | None, stack: contextlib.Exit
         if "ersion mismatch" in str(error):
             raise IncompatibleError(
                 f"the cluster has another Ray or Python: {shorten(error, 300)}", where=OPTION
+            ) from error
+        if address == "local":
+            raise ResourceError(
+                f"Ray could not be started: {shorten(error)}", where=OPTION, remedy="use --workers"
             ) from error
         wants_token = "AuthenticationError" in f"{type(error)} {error}" or "RAY_AUTH" in str(error)
         raise NetworkError(

@@ -215,6 +215,7 @@ def test_what_a_lost_node_had_in_hand_is_done_again(
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
+        (("reproduce", "table", "--out", "o", "--ray", "h"), 2, "no address"),
         (("collect", "LQR-v0", "--dataset", "lab/x-v0", "--ray", "ray://h:1"), 2, "no address"),
         (("collect", "LQR-v0", "--dataset", "lab/x-v0", "--ray", "127.0.0.1:9"), 10, "no cluster"),
         (
