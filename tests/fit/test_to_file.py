@@ -118,6 +118,7 @@ def test_reading_piece_by_piece_changes_nothing(
     monkeypatch.setattr(mapped, "ROWS", 7)
     monkeypatch.setattr(normaliser, "BLOCK_NUMBERS", 15)
     monkeypatch.setattr(columns, "AT_ONCE", 2000)
+    monkeypatch.setenv("PBVF_CACHE", str(tmp_path / "cache"))
     assert store_cache("ab" * 32, data)
     stored = load_cache("ab" * 32)
     assert stored is not None
