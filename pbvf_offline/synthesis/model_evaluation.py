@@ -273,8 +273,10 @@ def refuse_unfit(model: ModelFile, *, force: bool | None = None) -> None:
             "the model's training is not finished", remedy="run pbvf fit-model again"
         )
     if not force and (refusal := model.check.refusal) is not None:
+        # Where the check could not look far enough, the refusal says what helps: no training does.
+        more = "collect more data, train it longer, or " if model.check.shortage is None else "or "
         choice = "" if force is None else ", or use it all the same with --force"
         raise IncompatibleError(
             refusal,
-            remedy=f"collect more data, train it longer, or leave --model out{choice}",
+            remedy=f"{more}leave --model out{choice}",
         )

@@ -110,7 +110,8 @@ def test_with_a_model(drift: Path) -> None:
 def test_a_model_that_failed_its_check_is_refused(drift: Path) -> None:
     predict = ("predict", drift / "theta", drift / "grown")
     synthesize = ("synthesize", drift / "theta", *GROW, "--out", "p")
-    for command in (predict, synthesize):
+    fit = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "p")
+    for command in (predict, synthesize, fit):
         pbvf(*command, "--model", drift / "bad").refused(5, "bad: the model's own check")
     assert not Path("p").exists()
 

@@ -181,6 +181,17 @@ def test_a_bundle_is_no_dataset_and_commands_say_so(at: Path, tmp_path: Path) ->
         pbvf(*command, tmp_path / "it", "-q").refused(2, "not a dataset folder but a bundle")
     none = "it holds no policies and no run; 'pbvf info' tells what it holds"
     pbvf("evaluate", tmp_path / "it").refused(2, none)
+    critic = (
+        f"{tmp_path}/it: this is not a critic file but a bundle; name {tmp_path}/it/theta (critic)"
+    )
+    for command in (
+        ("synthesize", tmp_path / "it", "--out", "x"),
+        ("predict", tmp_path / "it", "grown"),
+        ("evaluate", "grown", "--critic", tmp_path / "it"),
+    ):
+        pbvf(*command).refused(2, critic)
+    model = "not a model file but a bundle; it holds no model; 'pbvf info'"
+    pbvf("predict", "theta", "grown", "--model", tmp_path / "it").refused(2, model)
     assert names(tmp_path) == ["it", "it.tar"]
 
 

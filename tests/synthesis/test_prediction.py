@@ -326,8 +326,9 @@ def test_a_model_that_cannot_be_relied_on_is_refused() -> None:
     refuse_unfit(dataclasses.replace(model, check=ModelCheck((good,), None, None, 200)))
     short = dataclasses.replace(good, steps=10)
     refuse_unfit(dataclasses.replace(model, check=ModelCheck((short,), None, None, 49)))
-    with pytest.raises(IncompatibleError, match=r"held-out pieces.* last 50 steps"):
+    with pytest.raises(IncompatibleError, match=r"held-out pieces.* last 50 steps") as caught:
         refuse_unfit(dataclasses.replace(model, check=ModelCheck((short,), None, None, 50)))
+    assert caught.value.remedy == "or leave --model out"  # the check says what helps; time does not
     bad = dataclasses.replace(good, correlation=0.2)
     with pytest.raises(IncompatibleError, match="fit for nothing") as caught:
         refuse_unfit(dataclasses.replace(model, check=ModelCheck((bad,), None, None, 200)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.inputs.critics import named, refuse_unread
+from pbvf_cli.shared.inputs.critics import named, open_critic, refuse_unread
 from pbvf_cli.shared.inputs.policies import (
     Index,
     Source,
@@ -109,10 +109,7 @@ def evaluate(
         devices.runs_on_cpu(device, sink)
     else:
         torch_device = devices.torch_device(device)
-
-        from pbvf_offline.fit.critic_file import load_critic
-
-        judge = load_critic(critic, torch_device)
+        judge = open_critic(critic, torch_device)
         refuse_unread(judge, given_policies.policies.spec, policies)
         references.append((judge.context.environment, critic))
     choice = choose_policies(given_policies, policies, index=index, top=top, judge=judge)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
-from pbvf_cli.shared.inputs.critics import load_evaluator, named, refuse_unread, warn_if_other_than
+from pbvf_cli.shared.inputs.critics import (
+    load_evaluator,
+    named,
+    open_critic,
+    refuse_unread,
+    warn_if_other_than,
+)
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import CurveLoggers, Wrappers
@@ -100,13 +106,12 @@ def synthesize(
     torch_device = devices.torch_device(device)
 
     from pbvf_cli.shared.inputs import environments
-    from pbvf_offline.fit.critic_file import load_critic
     from pbvf_offline.io.reading import file_digest
     from pbvf_offline.synthesis.settings import evaluation_defaults
     from pbvf_offline.synthesis.to_file import chosen_by_critic, stored_seed, synthesize_to_file
 
     environments.silence_gymnasium()
-    file = load_critic(critic, torch_device)
+    file = open_critic(critic, torch_device)
     reference = file.context.environment
     env_id = None if reference is None else reference.id
     table = SettingsTable()

@@ -249,9 +249,10 @@
     for (const trace of plot.traces)
       if (trace.fill !== "tonexty" && !(trace.line && trace.line.width === 0)) named.set(group(trace.series), named.get(group(trace.series)) ?? trace);
     const entries = named.size > 1 ? [...named] : [];
+    const shown = entries.length > LEGEND + 1 ? LEGEND : entries.length; // "and 1 more" takes the room of the one
     const box = plot.figure.querySelector(".legend");
     const focused = [...box.children].indexOf(document.activeElement);
-    box.replaceChildren(...entries.slice(0, LEGEND).map(([key, trace]) => {
+    box.replaceChildren(...entries.slice(0, shown).map(([key, trace]) => {
       const entry = document.createElement("button");
       entry.type = "button";
       entry.setAttribute("aria-pressed", String(!plot.hidden.has(key)));
@@ -262,7 +263,7 @@
       });
       return entry;
     }));
-    if (entries.length > LEGEND) box.append(`and ${entries.length - LEGEND} more`);
+    if (entries.length > shown) box.append(`and ${entries.length - shown} more`);
     box.children[focused]?.focus();
   };
 

@@ -132,7 +132,7 @@ def things(name: str) -> list[Thing]:
     if kind == "bundle":
         where = path / MANIFEST_FILE
         parts = parts_of(parse_bundle(read_plain(where), where))
-        return [Thing(f"{name}/{part.name}", part.kind, path / part.name, name) for part in parts]
+        return [Thing(str(path / part.name), part.kind, path / part.name, name) for part in parts]
     if kind == "runs":
         return [Thing(str(run), "run", run) for run in runs_in(path)]
     return [Thing(name, kind, path)]

@@ -42,6 +42,7 @@ from pbvf_offline.errors import (
     PbvfError,
     UnsafeError,
     UsageError,
+    counted,
 )
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 
@@ -342,7 +343,7 @@ def _check_readable(entries: Sequence[Mapping[str, Any]]) -> None:
     except UnsafeError:
         pass
     raise UsageError(
-        f"there are {len(entries):,} datasets behind this one, too many for its manifest",
+        f"it goes back to {counted(len(entries), 'dataset')}, too many for its manifest",
         remedy="merge fewer at once",
     )
 

@@ -93,7 +93,7 @@ def test_settings_name_their_source_and_cut_episodes_are_counted():
     shown = rows(ran.err)
     assert shown["lr"] == "0.01 given"
     assert shown["batch-size"] == "128 paper default for psvf"
-    assert shown["environment"] == "Toy-v0 stored in the dataset"
+    assert shown["environment"] == "toyenv:Toy-v0 stored in the dataset"
     assert re.search(r"note: 1 of \d+ episodes, cut by the step budget: no return", ran.err)
 
 

@@ -253,3 +253,20 @@ def test_ten_thousand_policies_can_be_worked_with(browser: Any, here: Path) -> N
         assert shown.page.locator("li").count() == 200
         assert shown.colours() > 5
         assert len(shown.did) == 1
+
+
+@pytest.mark.parametrize(("files", "entries", "rest"), [(13, 13, ""), (14, 12, "and 2 more")])
+def test_a_legend_leaves_out_no_single_entry(
+    browser: Any, here: Path, files: int, entries: int, rest: str
+) -> None:
+    for number in range(files):
+        write_policies(
+            here / f"p{number}", 3, {"result": {"returns": [1.0, 2.0, 3.0]}, "n": number}
+        )
+    pbvf("report", *(f"p{number}" for number in range(files)), "--out", "page.html", "-q").ok()
+    with opened(browser, here / "page.html") as shown:
+        legend = shown.page.locator(".legend").first
+        assert legend.locator("button").count() == entries
+        assert (
+            legend.evaluate("e => e.lastChild.nodeName == '#text' ? e.lastChild.data : ''") == rest
+        )

@@ -102,6 +102,9 @@ def test_a_bundle_tells_what_is_in_it_of_what(at: Path) -> None:
     shown = pbvf("info", "bundle", "--json", "-q").ok().json
     by_name = {tie["name"]: tie["found"] for tie in shown["lineage"]}
     assert by_name == {"bundle/theta": None, "bundle/grown": "bundle/theta"}
+    text = pbvf("info", "bundle/", "-q").ok().out
+    assert "bundle/theta (critic), bundle/grown (policies)" in text
+    assert "bundle//" not in text
     found = pbvf("verify", "bundle", "lab/drift-v0", "--json", "-q").ok().json
     assert found["fits"] is True
     assert {tie["found"] for tie in found["lineage"]} == {"bundle/theta", "lab/drift-v0"}

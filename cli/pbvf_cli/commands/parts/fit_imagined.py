@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.inputs.critics import open_model
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
@@ -99,8 +100,6 @@ def fit_imagined(
     """
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_offline.io.reading import file_digest
-        from pbvf_offline.models.model_file import load_model
-        from pbvf_offline.synthesis.model_evaluation import refuse_unfit
         from pbvf_offline.synthesis.rounds_to_file import (
             RoundCallbacks,
             rounds_to_file,
@@ -109,8 +108,7 @@ def fit_imagined(
 
     out = curve.out
     signals.continues = False  # rounds have no file of their progress
-    file = load_model(model, device)
-    refuse_unfit(file, force=force)
+    file = open_model(model, device, force=force)
     table.show("model", model)
     settings = table.fill(
         given,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pbvf_cli.shared.inputs.data import refuse_bundle
 from pbvf_offline.errors import IncompatibleError
 
 if TYPE_CHECKING:
@@ -15,8 +16,44 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.models.model_file import ModelFile
     from pbvf_offline.policies.spec import PolicySpec
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
+
+
+def open_critic(path: Path, device: torch.device) -> CriticFile:
+    """Return the critic of a file, on a device; of a bundle, name those that are in it.
+
+    Raises:
+        UsageError: It is a bundle.
+        PbvfError: As ``load_critic`` does.
+    """
+    from pbvf_offline.fit.critic_file import load_critic
+
+    refuse_bundle(path, {"critic": "critic", "run": "a run with its critic"}, "critic file")
+    return load_critic(path, device)
+
+
+def open_model(path: Path, device: torch.device, *, force: bool | None = None) -> ModelFile:
+    """Return a learned environment in which whole episodes can be imagined.
+
+    ``force`` is that of :func:`pbvf_offline.synthesis.model_evaluation.refuse_unfit`.
+
+    Raises:
+        UsageError: It is a bundle.
+        IncompatibleError: The model cannot be relied on for whole episodes.
+        PbvfError: As ``load_model`` does.
+    """
+    from pbvf_offline.models.model_file import load_model
+    from pbvf_offline.synthesis.model_evaluation import refuse_unfit
+
+    refuse_bundle(path, {"model": "model"}, "model file")
+    model = load_model(path, device)
+    try:
+        refuse_unfit(model, force=force)
+    except IncompatibleError as error:
+        raise IncompatibleError(error.what, where=path, remedy=error.remedy) from error
+    return model
 
 
 def named(path: Path, critic: CriticFile) -> str:
@@ -46,9 +83,7 @@ def load_judge(
     Raises:
         PbvfError: It cannot be read, or does not read such policies.
     """
-    from pbvf_offline.fit.critic_file import load_critic
-
-    judge = load_critic(path, device)
+    judge = open_critic(path, device)
     refuse_unread(judge, given.policies.spec, name)
     warn_if_other_than(judge, given.environment, name)
     return judge
@@ -76,15 +111,10 @@ def load_evaluator(
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes.
     """
-    from pbvf_offline.models.model_file import load_model
     from pbvf_offline.policies.batch import double_device
-    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon, refuse_unfit
+    from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon
 
-    model = load_model(path, double_device(critic.critic.device))
-    try:
-        refuse_unfit(model)
-    except IncompatibleError as error:
-        raise IncompatibleError(error.what, where=path, remedy=error.remedy) from error
+    model = open_model(path, double_device(critic.critic.device))
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
     steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")

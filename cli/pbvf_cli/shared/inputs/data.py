@@ -60,6 +60,11 @@ class Data:
         return None if self.environment is None else self.environment.id
 
     @property
+    def env_name(self) -> str | None:
+        """The environment as a user would type it, with its module; None when not known."""
+        return None if self.environment is None else self.environment.name
+
+    @property
     def counts(self) -> dict[str, int]:
         """What a result says of the data."""
         return {
@@ -69,12 +74,13 @@ class Data:
         }
 
 
-def refuse_bundle(path: Path, kinds: Mapping[str, str]) -> None:
+def refuse_bundle(path: Path, kinds: Mapping[str, str], wanted: str = "dataset folder") -> None:
     """Refuse a bundle where one thing in it is wanted, and name those that would do.
 
     Args:
         path: What may be a bundle.
         kinds: The kinds of parts that would do, each with what to call it.
+        wanted: What a path of another kind would have to be.
 
     Raises:
         UsageError: It is one.
@@ -95,7 +101,7 @@ def refuse_bundle(path: Path, kinds: Mapping[str, str]) -> None:
         remedy = f"name {named}"
     else:
         remedy = f"it holds no {' and no '.join(kinds)}; 'pbvf info' tells what it holds"
-    raise UsageError("this is not a dataset folder but a bundle", where=path, remedy=remedy)
+    raise UsageError(f"this is not a {wanted} but a bundle", where=path, remedy=remedy)
 
 
 def open_data(
@@ -133,7 +139,7 @@ def open_data(
     vouched = data.manifest is not None
     opened = Data(data.trajectories, environment, digest, data.digest, spaces, vouched)
     table.show("dataset", name)
-    table.show("environment", opened.env_id, "stored in the dataset")
+    table.show("environment", opened.env_name, "stored in the dataset")
     _show_untagged(opened, table)
     return opened
 
@@ -162,7 +168,7 @@ def open_all(
     trajectories, digest = join(parts)
     table.show("datasets", tuple(names))
     data = Data(trajectories, parts[0].environment, digest)
-    table.show("environment", data.env_id, "stored in the first of them")
+    table.show("environment", data.env_name, "stored in the first of them")
     _show_untagged(data, table)
     return data
 
@@ -188,5 +194,5 @@ def _run(path: Path, table: SettingsTable, *, require_manifest: bool) -> Data:
     said = "the finished run" if run.finished else "what the unfinished run has on disk"
     table.show("steps used", f"{len(run.trajectories):,}", said)
     table.show("episodes used", str(Ends.of_data(run.trajectories)), said)
-    table.show("environment", data.env_id, "stored in the run")
+    table.show("environment", data.env_name, "stored in the run")
     return data

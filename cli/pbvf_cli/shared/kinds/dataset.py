@@ -75,7 +75,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
             ("versions", pairs(provenance["versions"])),
             ("seed", "not known" if seed is None else str(seed)),
             ("warm-up steps", f"{provenance['warmup_steps']:,}, not stored"),
-            ("settings", pairs(chosen(provenance["settings"])) or "-"),
+            ("settings", pairs(chosen(provenance["settings"]) | {"policy": None}) or "-"),
             ("command", CommandText(provenance.get("command") or "-")),
         ]
         sources = [

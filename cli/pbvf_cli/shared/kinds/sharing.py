@@ -55,6 +55,7 @@ def _of_bundle(
     from pbvf_datasets.format.bundle import parts_of
 
     provenance, parts = manifest["provenance"], parts_of(manifest)
+    folder = path if path.is_dir() else Path()  # parts of an archive have no place yet
     payload = {
         "path": path,
         "parts": [{"name": part.name, "kind": part.kind} for part in parts],
@@ -68,7 +69,7 @@ def _of_bundle(
     }
     rows = [
         ("path", str(path)),
-        ("holds", ", ".join(f"{part.name} ({part.kind})" for part in parts)),
+        ("holds", ", ".join(f"{folder / part.name} ({part.kind})" for part in parts)),
         ("digest", manifest["digest"]),
         ("licence", provenance["license"] or _NO_LICENCE),
         ("authors", ", ".join(provenance["authors"]) or "none given"),

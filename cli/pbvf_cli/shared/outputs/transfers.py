@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pbvf_cli.shared.options import argument, option
-from pbvf_cli.shared.terminal.output import Sink, as_payload, time_taken
+from pbvf_cli.shared.terminal.output import Sink, as_payload, size_text, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_cli.shared.values import check_place, output_file
 from pbvf_offline.errors import UsageError, printable
@@ -88,7 +88,7 @@ def send(
     payload = _payload(pushed, what) | {"bytes": size, "seconds": seconds}
     rows = [
         *_named(payload, what, "remote", "digest"),
-        ("files", f"{len(pushed.files)}, {_size(size)}"),
+        ("files", f"{len(pushed.files)}, {size_text(size)}"),
         ("sent", _moved(pushed.sent, already=pushed.already_complete)),
         ("time", "nothing to do" if pushed.already_complete else f"{seconds:.1f} s"),
     ]
@@ -209,7 +209,7 @@ def _print_received(
         rows.append(("signed by", received.signed_by))
     rate = received.fetched / 1e6 / seconds if received.fetched and seconds > 0 else None
     rows += [
-        ("size", _size(received.size)),
+        ("size", size_text(received.size)),
         (moved, _moved(received.fetched, already=received.already_complete)),
         ("time", time_taken(seconds, rate, "MB")),
     ]
@@ -233,8 +233,4 @@ def _own_id(folder: Path) -> str:
 
 
 def _moved(size: int, *, already: bool) -> str:
-    return "already complete" if already else _size(size)
-
-
-def _size(size: int) -> str:
-    return f"{size:,} bytes" if size < 10**6 else f"{size / 1e6:,.1f} MB"
+    return "already complete" if already else size_text(size)
