@@ -36,7 +36,7 @@ _RECIPES = {
     "linear": ImaginedRecipe(compare=True),
     "64x64": ImaginedRecipe(fingerprint=64, policy=_DEEP, data=_DEEP, compare=True),
 }
-SETTINGS = OfflineSettings(recipes=("default",), plain_steps=0, episodes=10)
+SETTINGS = OfflineSettings(recipes=("default",), plain_steps=0, episodes=10, top_ranked=False)
 """What decides a cell, beside its environment and architecture."""
 
 

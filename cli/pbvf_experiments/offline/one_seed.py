@@ -179,13 +179,12 @@ class OneSeed:
             snapshots=snapshots,
             **self._source(data),
         )
-        ranked = np.argsort(-_predictions(fitted.file, data), kind="stable")[:5]
+        result: dict[str, Any] = {"loss": fitted.file.fit.record}
+        if self._settings.top_ranked:
+            ranked = np.argsort(-_predictions(fitted.file, data), kind="stable")[:5]
+            result["top_ranked"] = mean_return(self._settings, data, ranked, self._seed)
         self._note(f"growing policies through the {name} critic")
-        result: dict[str, Any] = {
-            "loss": fitted.file.fit.record,
-            "top_ranked": mean_return(self._settings, data, ranked, self._seed),
-            "trust_region": self._grow(path, trust_region=True),
-        }
+        result["trust_region"] = self._grow(path, trust_region=True)
         for update in (snapshots or (updates,)) if self._settings.plain_steps else ():
             at = snapshot_path(path, update) if snapshots else path
             result[f"plain_{update}"] = self._grow(at, trust_region=False)

@@ -115,6 +115,8 @@ class OfflineSettings:
         ope: What off-policy evaluation is held against.
         fqe_policies: Policies of each set that fitted Q evaluation is asked about.
         fqe_updates: Its gradient steps for each.
+        top_ranked: Whether the dataset policies that a critic ranks highest are run. Ranking tens
+            of thousands of short fragments takes longer than the fit.
         workers: Number of processes; does not change the results.
     """
 
@@ -137,6 +139,7 @@ class OfflineSettings:
     ope: OpeSettings = _OPE
     fqe_policies: int = 10
     fqe_updates: int = 16_000
+    top_ranked: bool = True
     workers: int = 1
 
     def data_settings(self, hidden: tuple[int, ...] = ()) -> dict[str, Any]:
