@@ -369,6 +369,28 @@ def test_search_page_shows_what_a_choice_among_candidates_gives() -> None:
         assert row + " | ".join(f"{x:.0f}" for x in said) in page
 
 
+def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    stored = json.loads((folder / "raw" / "beyond.json").read_text())
+    for one in stored["pool"]:
+        shown = [one["seed"], one["noise"], one["unroll"], one["recovery"], f"{one['updates']:,}"]
+        shown += [part["imagined"] for part in one["bins"]] + [one["bins"][-1]["spread"]]
+        shown += [f"{one['correlation']:.2f}", f"{one['error_200']:.2f}"]
+        assert f"| {' | '.join(str(x) for x in shown)} |" in page
+    for dataset, ranges in {one["seed"]: one["bins"] for one in stored["pool"]}.items():
+        true = " | ".join(str(part["true"]) for part in ranges)
+        assert f"| {dataset} | true |  |  |  | {true} |  |  |  |" in page
+    for variant in dict.fromkeys(one["variant"] for one in stored["searches"]):
+        said = {
+            one["seed"]: f"{np.mean(one['true']):.0f} ({np.mean(one['cautious']):.0f})"
+            for one in stored["searches"]
+            if one["variant"] == variant
+        }
+        cells = [said.get(seed, "-") for seed in (101, 102, 103, 104, 106, 107)]
+        assert f"| {variant} | {' | '.join(cells)} |" in page
+
+
 def _candidates_row(name: str, values: Sequence[float]) -> str:
     texts = [f"{x:.0f}" for x in values[:-2]] + [f"{x:.2f}" for x in values[-2:]]
     return f"| {name} | {' | '.join(texts)} |"

@@ -105,10 +105,10 @@ def test_a_moved_folder_and_a_symlink_to_it_are_fine(folder: Path, tmp_path: Pat
 
 
 def test_there_is_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such"):
+    with pytest.raises(UsageError, match="does not exist"):
         open_folder(tmp_path / "nothing")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UsageError, match="no such"):
+    with pytest.raises(UsageError, match="does not exist"):
         open_folder(tmp_path / "file")
 
 

@@ -295,7 +295,7 @@ def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
     assert np.all(np.diff(said.predicted[said.order]) <= 0)  # still by the critic's value
     deep = make_policies(box_spec(1, (5,)), 2)
     assert predict(file, deep, evaluator()).imagined is not None
-    with pytest.raises(IncompatibleError, match="other observations or actions"):
+    with pytest.raises(IncompatibleError, match="the policies observe 2 numbers"):
         evaluator().evaluate(make_policies(box_spec(2), 2))
 
 

@@ -137,7 +137,7 @@ def test_an_order_is_checked_too(root: Path) -> None:
     make_untagged(SOURCE, played(policies, ROWS), policies)
     with pytest.raises(IncompatibleError, match=r"episode_3: policy 0 of the file did not act"):
         tag(root, policies, order=[2, 0, 2, 0])
-    for order, text in (([0], "1 rows, and the dataset 4 episodes"), ([0, 0, 3, 0], "row 3 of")):
+    for order, text in (([0], "1 row, and the dataset 4 episodes"), ([0, 0, 3, 0], "row 3 of")):
         with pytest.raises(UsageError, match=text):
             tag(root, policies, order=order)
 
