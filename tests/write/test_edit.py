@@ -416,11 +416,11 @@ def test_too_many_inputs_for_a_manifest_are_refused_at_once(
     ]
     rewrite_manifest(make(root, A), lambda m: m["provenance"].update(sources=many))
     load_dataset(A, cache=False)  # near what a manifest may hold
-    with pytest.raises(UsageError, match="20,001 datasets behind this one, too many"):
+    with pytest.raises(UsageError, match="goes back to 20,001 datasets, too many"):
         merge([A], OUT)
     make(root, B)
     monkeypatch.setattr("pbvf_datasets.write.edit.MAX_MANIFEST_BYTES", 1000)
-    with pytest.raises(UsageError, match="1 datasets behind this one, too many"):
+    with pytest.raises(UsageError, match="goes back to 1 dataset, too many"):
         merge([B], OUT)
     assert names(root) == ["a-v0", "b-v0"]
 
