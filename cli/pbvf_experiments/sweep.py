@@ -269,9 +269,11 @@ def run_sweep(cells: Sequence[SweepCell], workers: int) -> Iterator[Ended]:
         ConflictError: A result is there of another command; nothing was run.
         DamagedError: A file in the place of a result is none.
     """
-    finished = [chosen for chosen in cells if chosen.file.exists()]
+    finished: list[SweepCell] = []
+    left: list[SweepCell] = []
+    for chosen in cells:
+        (finished if chosen.file.exists() else left).append(chosen)
     yield from [run_cell(chosen) for chosen in finished]
-    left = [chosen for chosen in cells if chosen not in finished]
     yield from run_all(run_cell, left, workers, ordered=False)
 
 
