@@ -48,7 +48,8 @@ def grow(
         load_critic(critic),
         synthesis,
         grown_policies(critic, synthesis),
-        evaluation=EvaluationSettings(EnvConfig(env), episodes, steps, synthesis.seed, workers),
+        evaluation=EvaluationSettings(EnvConfig(env), episodes, steps, synthesis.seed),
+        workers=workers,
         evaluator=evaluator,
         model_digest=model_digest,
     )

@@ -124,7 +124,8 @@ def run_quickstart(
         load_critic(critic_path),
         default_synthesis_settings(ENV, count=5, seed=seed, judged=imagined is not None),
         policies_path,
-        evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed, workers),
+        evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed),
+        workers=workers,
         progress=progress,
         **judged,
     )

@@ -6,13 +6,17 @@ trust region, and the step to keep is chosen by the critic alone: no environment
 is taken here at all.
 
 A critic that reads fingerprints is climbed by policies of any architecture.
+
+Policies climb in units of a fixed size: the last digits of a batched multiplication depend on the
+size of the batch, and so they are the same wherever the units are worked on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +31,14 @@ from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.rollout.workers import is_done_here, ordered_map
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's own
 _EDGE = 0.999  # of the radius: where policies are drawn to
 _DRAWS, _START_DRAWS = 10, 100  # most Newton steps for that
+_UNIT = 320  # starts that climb together; another number changes last digits
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,9 @@ def synthesize(
     observations: NDArray[np.float64] | None = None,
     judge: Callable[[Policies], NDArray[np.float64]] | None = None,
     waypoint_every: int | None = None,
+    workers: int = 1,
     after_step: Callable[[int, float], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Synthesis:
     """Grow K policies from PyTorch's default initialisation by gradient ascent in theta.
 
@@ -124,7 +132,11 @@ def synthesize(
         judge: Returns a value (N,) of each of N policies, by which one of the candidates is
             kept, such as the cautious return in a learned environment.
         waypoint_every: Keep the policies every so many steps for later evaluation.
-        after_step: Called with the step and the mean objective, for progress.
+        workers: Processes that climb where there are several units, on the CPU; does not change
+            the result.
+        after_step: Called with each step and the mean objective; where there are several units,
+            after the last one.
+        progress: Called with the steps done and wanted, those of all units added up.
 
     Raises:
         DivergedError: The objective became NaN or infinite.
@@ -146,52 +158,143 @@ def synthesize(
             f"the states have {source.shape[1:]} dimensions, the critic's have "
             f"({file.spec.obs_dim},)"
         )
+    starts = list(_starts(file, spec, settings, given))
     states = file.normalised(synthesis_states(source, settings))
-    climb = _Climb(file, critic, settings, waypoint_every, after_step)
-    climbs = settings.count * settings.candidates
-    each = settings.restarts // settings.candidates
-    theta = _starts(file, spec, settings, given).to(states.device)
-    first = 0
-    if each > 1:
-        # Many starts on few states cost what few starts on many states cost.
-        few = states[:: settings.restarts]
-        first = settings.steps // 2
-        climb.run(theta, few, 0, first)
-        values = critic.objective(climb.kept, states).reshape(climbs, each)
-        climb.keep(torch.arange(climbs) * each + values.argmax(dim=1))
-        theta = climb.kept
-    climb.run(theta, states, first, settings.steps, last=True)
+    way = _climbed(
+        _Unit(critic, file, settings, states, waypoint_every),
+        starts,
+        workers if states.device.type == "cpu" else 1,
+        after_step,
+        progress,
+    )
     liked = None
     if judge is not None and settings.candidates > 1:
-        found = judge(file.policies(climb.kept.cpu().numpy(), spec))
+        found = judge(file.policies(way.kept, spec))
         best = found.reshape(settings.count, settings.candidates).argmax(axis=1)
         rows = np.arange(settings.count) * settings.candidates + best
-        climb.keep(torch.from_numpy(rows))
-        liked = found[rows]
-    final = climb.kept.cpu().numpy()
+        way, liked = way.only(rows), found[rows]
     return Synthesis(
-        policies=file.policies(final, spec),
-        chosen_step=climb.chosen,
-        predicted=file.predict(final, spec),
-        objective=climb.best.numpy(),
-        distance=file.distance(climb.kept, spec).cpu().numpy(),
-        path=tuple(climb.path),
+        policies=file.policies(way.kept, spec),
+        chosen_step=way.chosen,
+        predicted=file.predict(way.kept, spec),
+        objective=way.best,
+        distance=file.distance(torch.from_numpy(way.kept).to(states.device), spec).cpu().numpy(),
+        path=tuple(Waypoint(k, theta, file.predict(theta, spec)) for k, theta in way.thetas),
         liked=liked,
     )
 
 
 def _starts(
     file: CriticFile, spec: PolicySpec, settings: SynthesisSettings, given: Policies | None
-) -> torch.Tensor:
-    """Return the thetas (K * R, D); the first start of each policy is the same for all R."""
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the thetas (N, D) of each unit; the first start of each policy is the same for all R.
+
+    A unit has all starts of its policies.
+    """
+    each = max(1, _UNIT // settings.restarts)
     if given is not None:
-        return torch.from_numpy(given.in_normaliser(file.normaliser.mean, file.normaliser.std))
-    rows = []
-    for k in range(settings.count):
-        for r in range(settings.restarts):
-            place = (k,) if r == 0 else (k, r)
-            rows.append(init_theta(spec, generator(settings.seed, Stream.SYNTHESIS_INIT, *place)))
-    return torch.from_numpy(np.stack(rows))
+        theta = given.in_normaliser(file.normaliser.mean, file.normaliser.std)
+        yield from (theta[k : k + each] for k in range(0, len(theta), each))
+        return
+    for first in range(0, settings.count, each):
+        rows = []
+        for k in range(first, min(first + each, settings.count)):
+            for r in range(settings.restarts):
+                place = (k,) if r == 0 else (k, r)
+                rng = generator(settings.seed, Stream.SYNTHESIS_INIT, *place)
+                rows.append(init_theta(spec, rng))
+        yield np.stack(rows)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How C policies climbed: all candidates of those that are wanted.
+
+    Attributes:
+        kept: (C, D) at the chosen steps.
+        best: (C,) the objectives there.
+        chosen: (C,) those steps.
+        thetas: Steps, with the policies (C, D) there.
+        objectives: Every step, with the mean objective there.
+    """
+
+    kept: NDArray[np.float32]
+    best: NDArray[np.float64]
+    chosen: NDArray[np.int64]
+    thetas: list[tuple[int, NDArray[np.float32]]]
+    objectives: list[tuple[int, float]]
+
+    def only(self, rows: NDArray[np.int64]) -> _Way:
+        """Return those of some policies."""
+        thetas = [(step, theta[rows]) for step, theta in self.thetas]
+        kept, best, chosen = self.kept[rows], self.best[rows], self.chosen[rows]
+        return _Way(kept, best, chosen, thetas, self.objectives)
+
+    @classmethod
+    def joined(cls, ways: Sequence[_Way]) -> _Way:
+        """Return those of all units together."""
+        weights = [len(way.kept) for way in ways]
+        thetas = [
+            (points[0][0], np.concatenate([theta for _, theta in points]))
+            for points in zip(*(way.thetas for way in ways), strict=True)
+        ]
+        objectives = [
+            (points[0][0], float(np.average([value for _, value in points], weights=weights)))
+            for points in zip(*(way.objectives for way in ways), strict=True)
+        ]
+        return cls(
+            np.concatenate([way.kept for way in ways]),
+            np.concatenate([way.best for way in ways]),
+            np.concatenate([way.chosen for way in ways]),
+            thetas,
+            objectives,
+        )
+
+
+def _climbed(
+    unit: _Unit,
+    starts: Sequence[NDArray[np.float32]],
+    workers: int,
+    after_step: Callable[[int, float], None] | None,
+    progress: Callable[[int, int], None] | None,
+) -> _Way:
+    """Have all units climb, here or elsewhere."""
+    steps, alone = unit.settings.steps, len(starts) == 1
+    ways: list[_Way] = []
+
+    def taken(step: int, objective: float) -> None:
+        if alone and after_step is not None:
+            after_step(step, objective)
+        if progress is not None:
+            progress(len(ways) * steps + step, len(starts) * steps)
+
+    if alone or is_done_here(workers):
+        for theta in starts:
+            ways.append(unit.climb(theta, taken))
+    else:
+        job = _UnitJob(pickle.dumps(unit), torch.get_num_threads())
+        most = min(workers, len(starts))
+        for way in ordered_map(job, starts, most, hang_seconds=math.inf, queued=1):
+            taken(steps, math.nan)
+            ways.append(way)
+    way = _Way.joined(ways)
+    if not alone and after_step is not None:
+        for step, objective in way.objectives:
+            after_step(step, objective)
+    return way
+
+
+@dataclass(frozen=True)
+class _UnitJob:
+    """Units for other processes, on as many threads as here: last digits depend on them."""
+
+    unit: bytes
+    threads: int
+
+    def start(self) -> Callable[[NDArray[np.float32]], _Way]:
+        torch.set_num_threads(self.threads)
+        unit: _Unit = pickle.loads(self.unit)  # noqa: S301
+        return unit.climb
 
 
 class _Adam:
@@ -312,22 +415,52 @@ class _DrawnBackAdam:
         return theta, inside & torch.isfinite(theta).all(dim=1)
 
 
-class _Climb:
-    """Ascent of several thetas at once, with the choice of a step."""
+@dataclass(frozen=True)
+class _Unit:
+    """How several thetas climb at once.
 
-    def __init__(
-        self,
-        file: CriticFile,
-        critic: Critic,
-        settings: SynthesisSettings,
-        waypoint_every: int | None,
-        after_step: Callable[[int, float], None] | None,
-    ) -> None:
-        self._file, self._critic = file, critic
-        self._settings = settings
-        self._every = waypoint_every
-        self._after_step = after_step
+    Attributes:
+        critic: What is climbed.
+        file: Its file.
+        settings: Of the synthesis that the unit is a part of.
+        states: (S, obs_dim) that the objective is over, normalised.
+        every: Steps between thetas that are kept as points of the way.
+    """
+
+    critic: Critic
+    file: CriticFile
+    settings: SynthesisSettings
+    states: torch.Tensor
+    every: int | None
+
+    def climb(
+        self, starts: NDArray[np.float32], taken: Callable[[int, float], None] | None = None
+    ) -> _Way:
+        """Return how policies climbed from their starts (N, D); ``taken`` is told of each step."""
+        settings, states = self.settings, self.states
+        climb = _Climb(self, taken)
+        each, first = settings.restarts // settings.candidates, 0
+        theta = torch.from_numpy(starts).to(states.device)
+        if each > 1:
+            # Many starts on few states cost what few starts on many states cost.
+            few = states[:: settings.restarts]
+            first = settings.steps // 2
+            climb.run(theta, few, 0, first)
+            values = self.critic.objective(climb.kept, states).reshape(-1, each)
+            climb.keep(torch.arange(len(values)) * each + values.argmax(dim=1))
+            theta = climb.kept
+        climb.run(theta, states, first, settings.steps, last=True)
+        return climb.way
+
+
+class _Climb:
+    """The stretches of one unit's ascent, with the choice of a step."""
+
+    def __init__(self, unit: _Unit, taken: Callable[[int, float], None] | None) -> None:
+        self._file, self._critic, self._settings = unit.file, unit.critic, unit.settings
+        self._every, self._taken = unit.every, taken
         self._thetas: list[tuple[int, torch.Tensor]] = []
+        self._objectives: list[tuple[int, float]] = []
         self.best = torch.empty(0)
         self.kept = torch.empty(0)
         self.chosen: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -362,8 +495,9 @@ class _Climb:
             if step < stop or last:  # the next stretch begins where this one ends
                 if self._every is not None and step % self._every == 0:
                     self._thetas.append((step, theta.clone()))
-                if self._after_step is not None:
-                    self._after_step(step, float(objective.mean()))
+                self._objectives.append((step, float(objective.mean())))
+                if self._taken is not None:
+                    self._taken(*self._objectives[-1])
             if step < stop:
                 climber.step(gradient)
         self.best, self.kept, self.chosen = best, kept, chosen
@@ -387,11 +521,15 @@ class _Climb:
         self._thetas = [(step, theta[rows.to(theta.device)]) for step, theta in self._thetas]
 
     @property
-    def path(self) -> list[Waypoint]:
-        """The waypoints kept."""
-        points = [(step, theta.detach().cpu().numpy().copy()) for step, theta in self._thetas]
-        spec = self._critic.config.spec
-        return [Waypoint(step, theta, self._file.predict(theta, spec)) for step, theta in points]
+    def way(self) -> _Way:
+        """How those kept climbed."""
+        return _Way(
+            self.kept.cpu().numpy(),
+            self.best.numpy(),
+            self.chosen,
+            [(step, theta.cpu().numpy()) for step, theta in self._thetas],
+            self._objectives,
+        )
 
 
 def closest_policies(file: CriticFile, policies: Policies) -> Policies:

@@ -217,7 +217,6 @@ class EvaluationSettings(Record):
         episodes: Test episodes a policy (the paper's protocol: 5).
         every: Measure every so many gradient steps (the paper's protocol: 5).
         seed: Seed of resets; every policy meets the same ones.
-        workers: Number of processes; does not change the result.
         max_steps: Step limit where the environment has none.
 
     Raises:
@@ -247,7 +246,6 @@ class EvaluationSettings(Record):
         ),
     ]
     seed: int
-    workers: int = 1
     max_steps: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -261,9 +259,7 @@ class EvaluationSettings(Record):
         }
 
 
-def evaluation_defaults(
-    env: EnvConfig, *, seed: int, workers: int = 1
-) -> Defaults[EvaluationSettings]:
+def evaluation_defaults(env: EnvConfig, *, seed: int) -> Defaults[EvaluationSettings]:
     """Return the paper's protocol: 5 test episodes every 5 gradient steps."""
-    settings = EvaluationSettings(env, episodes=5, every=5, seed=seed, workers=workers)
+    settings = EvaluationSettings(env, episodes=5, every=5, seed=seed)
     return Defaults(settings, dict.fromkeys(("episodes", "every"), "the paper's protocol"))

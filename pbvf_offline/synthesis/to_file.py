@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ def synthesize_to_file(
     evaluation: EvaluationSettings | None = None,
     evaluator: ModelEvaluator | None = None,
     model_digest: str | None = None,
+    workers: int = 1,
     overwrite: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     on_event: OnEvent | None = None,
@@ -121,6 +123,7 @@ def synthesize_to_file(
         evaluator: A learned environment in which the policies and the dataset's are held against
             each other; candidates are chosen among by their cautious returns there.
         model_digest: Digest of the model's file.
+        workers: Processes that climb and run episodes; does not change the result.
         overwrite: Start over whatever is there.
         progress: Called with the stage's name, what is done and the total.
         on_event: Called with each event of the curve: ``ascent`` at each step, the mean
@@ -178,7 +181,11 @@ def synthesize_to_file(
             observations=observations,
             judge=None if evaluator is None else lambda held: evaluator.evaluate(held).cautious,
             waypoint_every=None if evaluation is None else evaluation.every,
-            after_step=_after_step(settings.steps, progress, on_event),
+            workers=workers,
+            after_step=None
+            if on_event is None
+            else lambda step, objective: on_event("ascent", step, {"objective": objective}),
+            progress=None if progress is None else functools.partial(progress, "synthesize"),
         )
         result = {
             "predicted": grown.predicted.tolist(),
@@ -187,7 +194,7 @@ def synthesize_to_file(
             "distance": grown.distance.tolist(),
         }
         if evaluation is not None:
-            result |= _measure(critic, grown, evaluation, progress)
+            result |= _measure(critic, grown, evaluation, workers, progress)
         if evaluator is not None:
             result |= _imagine(critic, grown, evaluator, progress)
         if looked_at["imagined_in"] is None:
@@ -198,20 +205,6 @@ def synthesize_to_file(
         if on_event is not None:
             _report_result(before | result, settings.steps, on_event)
     return _result(file, already_complete=False)
-
-
-def _after_step(
-    steps: int, progress: Callable[[str, int, int], None] | None, on_event: OnEvent | None
-) -> Callable[[int, float], None]:
-    """Return what is called after each step of the ascent."""
-
-    def after_step(step: int, objective: float) -> None:
-        if on_event is not None:
-            on_event("ascent", step, {"objective": objective})
-        if progress is not None:
-            progress("synthesize", step, steps)
-
-    return after_step
 
 
 def _report_result(result: Mapping[str, Any], steps: int, on_event: OnEvent) -> None:
@@ -230,6 +223,7 @@ def _measure(
     critic: CriticFile,
     grown: Synthesis,
     evaluation: EvaluationSettings,
+    workers: int,
     progress: Callable[[str, int, int], None] | None,
 ) -> dict[str, Any]:
     """Measure waypoints, chosen policies and their nearest dataset policies."""
@@ -246,7 +240,7 @@ def _measure(
             episodes=evaluation.episodes,
             seed=evaluation.seed,
             max_steps=evaluation.max_steps,
-            workers=evaluation.workers,
+            workers=workers,
             progress=None
             if progress is None
             else lambda now, _: progress("evaluate", done + now, total),

@@ -195,9 +195,19 @@ def test_runs_of_seeds_and_sweeps_are_those_of_this_machine(cluster: Cluster, pl
     assert not list(place.glob(".*.ray"))
 
 
+def test_many_policies_climb_to_the_bytes_of_this_machine(cluster: Cluster, place: Path) -> None:
+    pbvf("collect", "LQR-v0", "--dataset", "lab/x-v0", "--episodes", 9, "--seed", 0, "-q").ok()
+    fit = ("fit-critic", "lab/x-v0", "--critic", "psvf", "--updates", 3, "--hidden", 4, "-q")
+    pbvf(*fit, "--out", "critic").ok()
+    climb = ("synthesize", "critic", "--from-scratch", 25, "--steps", 2, "--seed", 0, "--out")
+    run_process(*on(cluster, *climb, "there"), env=cluster.env).ok()
+    pbvf(*climb, "here", "-q").ok()
+    assert (place / "there").read_bytes() == (place / "here").read_bytes()
+
+
 def test_what_kills_its_worker_each_time_is_given_up(cluster: Cluster, place: Path) -> None:
     (place / "die").touch()
-    run_process(*on(cluster, *ALL), env=cluster.env).refused(9, "3 times on item 0")
+    run_process(*on(cluster, *ALL), env=cluster.env).refused(9, "3 times on item ")
 
 
 def test_what_a_lost_node_had_in_hand_is_done_again(

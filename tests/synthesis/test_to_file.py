@@ -161,10 +161,25 @@ def test_evaluation_can_be_added_later(
 
 @pytest.mark.usefixtures("forking")
 def test_workers_change_nothing(critic_path: Path, critic: CriticFile, tmp_path: Path) -> None:
-    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    run(critic_path, critic, a, evaluation=MEASURE)
-    run(critic_path, critic, b, evaluation=dataclasses.replace(MEASURE, workers=2))
-    assert a.read_bytes() == b.read_bytes()
+    two_units = dataclasses.replace(SETTINGS, count=11, restarts=32, steps=4)
+    told: dict[int, list[Any]] = {1: [], 2: []}
+    for workers, seen in told.items():
+        run(
+            critic_path,
+            critic,
+            tmp_path / f"{workers}.safetensors",
+            two_units,
+            evaluation=MEASURE,
+            workers=workers,
+            on_event=lambda *event, seen=seen: seen.append(event),
+            progress=lambda stage, done, total, n=workers: (
+                told[n].append((stage, done / total)) if done == total else None
+            ),
+        )
+    assert (tmp_path / "1.safetensors").read_bytes() == (tmp_path / "2.safetensors").read_bytes()
+    assert told[1] == told[2]
+    assert [event[1] for event in told[1] if event[0] == "ascent"] == [0, 1, 2, 3, 4]
+    assert ("synthesize", 1.0) in told[2]
 
 
 CHANGES: dict[str, Any] = {

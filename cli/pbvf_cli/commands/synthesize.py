@@ -83,7 +83,17 @@ def synthesize(
     max_episode_steps: options.MaxEpisodeSteps = None,
     wrapper: Wrappers = None,
     protocol: Given[EvaluationSettings],
-    workers: options.Workers = None,
+    workers: Annotated[
+        int | None,
+        options.counting(
+            "--workers",
+            "Processes that run episodes, and that climb where --from-scratch is large; results "
+            "do not change.",
+            most=options.MOST_WORKERS,
+            show_default="1",
+        ),
+    ] = None,
+    ray: options.Ray = None,
     threads: options.Threads = None,
     log_dir: options.LogDir = None,
     logger: CurveLoggers = None,
@@ -103,7 +113,7 @@ def synthesize(
     if not evaluate:
         _refuse_measuring([*place.given, *protocol.options()])
 
-    torch_device = devices.torch_device(device)
+    torch_device = devices.torch_device(devices.of_units(device, ray))
 
     from pbvf_cli.shared.inputs import environments
     from pbvf_offline.io.reading import file_digest
@@ -140,7 +150,7 @@ def synthesize(
         sources = [(reference, critic)]
         config = environments.choose_environment(place, sources, file.spec)
         table.environment(config, place, "env")
-        usual = evaluation_defaults(config, seed=settings.seed, workers=workers or 1)
+        usual = evaluation_defaults(config, seed=settings.seed)
         evaluation = table.fill(protocol, usual)
     observations, digest = None, None
     if dataset is not None:
@@ -150,12 +160,14 @@ def synthesize(
     if model is not None:
         evaluator = load_evaluator(model, file, None, table, sink)
     curve.show(table)
+    engine = devices.units(workers, ray, table)
     sink.settings("pbvf synthesize", table.settings)
     with (
         Bar("climbing", "steps", sink=sink) as climb,
         Bar("measuring", "episodes", sink=sink) as measure,
         Bar("imagining", "policies", sink=sink) as imagine,
         curve.opened("synthesize", table) as on_event,
+        engine as at_once,
     ):
         bars = {"synthesize": climb, "evaluate": measure, "imagine": imagine}
         result = synthesize_to_file(
@@ -170,6 +182,7 @@ def synthesize(
             evaluation=evaluation,
             evaluator=evaluator,
             model_digest=None if model is None else file_digest(model),
+            workers=at_once,
             overwrite=overwrite,
             progress=lambda stage, done, total: bars[stage].update(done, total),
             on_event=on_event,

@@ -75,7 +75,7 @@ def _ascent(
             settings,
             judge=judge,
             waypoint_every=max(1, settings.steps // _POINTS),
-            after_step=lambda step, _: bar.update(step, settings.steps),
+            progress=bar.update,
         )
     ended, stored = grown.policies.theta, file.policies.theta
     if ended.shape != stored.shape or not np.allclose(ended, stored, rtol=1e-2, atol=1e-2):
