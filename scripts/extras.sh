@@ -46,6 +46,7 @@ use() { # EXTRA: one thing that a user installs it for, in an empty folder
   sign) pbvf dataset keygen key -q && pbvf dataset sign lab/x-v0 --key key -q && pbvf dataset check-signature lab/x-v0 --key key.pub -q ;;
   onnx) pbvf policies export p.safetensors --out p.onnx -q && pbvf verify p.onnx -q ;;
   wandb) pbvf fit-critic lab/x-v0 --critic psvf --updates 3 --out critic --log-dir log --logger wandb -q && find log -name 'offline-run-*' | grep . ;;
+  trackio) pbvf fit-critic lab/x-v0 --critic psvf --updates 3 --out critic --log-dir log --logger trackio -q && TRACKIO_DIR=log/logs/trackio python -c 'from trackio.fragments import import_inbox_dir; assert import_inbox_dir()' && TRACKIO_DIR=log/logs/trackio trackio list runs --project pbvf | grep log ;;
   ray) pbvf collect LQR-v0 --dataset lab/y-v0 --episodes 3 --seed 0 --ray local --workers 1 -q ;;
   robotics) environment gymnasium_robotics:FetchReach-v4 --wrapper flatten-observation && rm -r critic grown "$MINARI_DATASETS_PATH/lab/e-v0" && environment gymnasium_robotics:PointMaze_UMaze-v3 --wrapper flatten-observation ;;
   dm-control) environment shimmy:dm_control/cartpole-balance-v0 --wrapper flatten-observation --max-episode-steps 20 ;;
@@ -67,7 +68,7 @@ own_tests() { # EXTRA
   gcs | hub) "${check[@]}" tests/share/test_transfer.py -k "fsspec or gcs" ;;
   sign) "${check[@]}" tests/share/test_signing.py ;;
   onnx) "${check[@]}" tests/exchange/test_exporter.py ;;
-  wandb) "${check[@]}" tests/runs/test_loggers.py ;;
+  trackio | wandb) "${check[@]}" tests/runs/test_loggers.py ;;
   ray) "${check[@]}" tests/cli/test_ray.py ;;
   robotics) "${check[@]}" tests/cli/test_wrappers.py -k robotics ;;
   dm-control) "${check[@]}" tests/cli/test_wrappers.py -k dm_control ;;

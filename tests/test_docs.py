@@ -125,7 +125,8 @@ def test_options_that_pages_name_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         assert named <= known, page.name
 
 
-NEEDS = {"pbvf_runs.loggers.wandb": "wandb"}  # modules that refuse to be imported without it
+# Modules that refuse to be imported without it.
+NEEDS = {f"pbvf_runs.loggers.{name}": name for name in ("trackio", "wandb")}
 
 
 def modules() -> list[str]:

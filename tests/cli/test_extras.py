@@ -12,6 +12,7 @@ import pytest
 from fsspec.registry import _registry as file_systems
 
 from cli_tools import ROOT, content, make, pbvf
+from pbvf_runs.loggers import LOGGERS
 
 DATA = "lab/l-v0"
 WANTED = {
@@ -26,6 +27,10 @@ WANTED = {
     "hub": ("huggingface_hub", f"push {DATA} hf://datasets/lab/x"),
     "sign": ("cryptography", "dataset keygen key"),
     "onnx": ("onnx", f"policies export {DATA} --index 0 --out policy.onnx"),
+    "trackio": (
+        "trackio",
+        f"fit-critic {DATA} --critic psvf --updates 1 --out critic --log-dir log --logger trackio",
+    ),
     "wandb": (
         "wandb",
         f"fit-critic {DATA} --critic psvf --updates 1 --out critic --log-dir log --logger wandb",
@@ -67,6 +72,7 @@ def hide(package: str, patch: pytest.MonkeyPatch) -> None:
     for name in [package, *(n for n in sys.modules if n.startswith(f"{package}."))]:
         patch.setitem(sys.modules, name, None)
     patch.delitem(sys.modules, f"pbvf_runs.loggers.{package}", raising=False)
+    patch.delitem(LOGGERS._loaded, package, raising=False)
     for protocol in ("s3", "gs", "hf"):
         patch.delitem(file_systems, protocol, raising=False)
     patch.delitem(sys.modules, "huggingface_hub.hf_file_system", raising=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from pbvf_runs.loggers import ANEW, DEFAULT, LOGGERS, SETTINGS, RunLog
 from pbvf_runs.train import train_run
 from run_tools import run_config
 
-EXTRAS = ("wandb",)  # they are tested where their packages are
+EXTRAS = ("trackio", "wandb")  # they are tested where their packages are
 
 
 @pytest.fixture(params=LOGGERS)
@@ -59,6 +62,35 @@ def test_a_logger_goes_on_from_an_earlier_step(name: str, tmp_path: Path) -> Non
     log = RunLog(tmp_path, 9, [name])
     log.add("episode", 12, EPISODE)
     log.close()
+
+
+def test_trackio_shows_a_run_with_its_settings_and_each_event_once(tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    run = tmp_path / "run"
+    run.mkdir()
+    for step in (ANEW, 7):  # the second call does step 9 again
+        log = RunLog(run, step, ["trackio"])
+        if step == ANEW:
+            log.add(SETTINGS, 0, {"lr": 0.1, "hidden": [8, 8], "policy": None})
+        log.add("episode", 9, EPISODE)
+        log.close()
+    script = (
+        "import json, trackio.fragments; from trackio.sqlite_storage import SQLiteStorage as held;"
+        "trackio.fragments.import_inbox_dir();"
+        "print(json.dumps([held.get_run_config('pbvf', 'run'), held.get_logs('pbvf', 'run')]))"
+    )
+    place = str(run / "logs" / "trackio")
+    shown = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TRACKIO_DIR": place},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    settings, logs = json.loads(shown.stdout)
+    assert (settings["lr"], settings["hidden"]) == (0.1, [8, 8])
+    events = [line for line in logs if "episode/return" in line]
+    assert [(line["step"], line["episode/return"]) for line in events] == [(9, -1.5)]
 
 
 def test_a_run_does_not_depend_on_who_is_told(name: str, tmp_path: Path) -> None:

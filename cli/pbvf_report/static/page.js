@@ -143,6 +143,8 @@
       .reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
     chart.series.forEach((series, number) => {
       const rows = kept[number];
+      // The highest are drawn last, over the others: they are few.
+      if (isColoured(series)) rows.sort((a, b) => (series.value[a] ?? -Infinity) - (series.value[b] ?? -Infinity));
       // Sources keep their colours; series of one source differ by symbols and dashes.
       const names = (seen[`${series.source} ${["line", "band"].includes(series.style)}`] ??= []);
       if (!names.includes(series.name)) names.push(series.name);
@@ -174,8 +176,8 @@
       const scale = {};
       if (isColoured(series)) {
         Object.assign(scale, { colorscale: isDark() ? SCALE_DARK : SCALE_LIGHT, cmin: range[0], cmax: range[1], showscale: !scaled,
-          colorbar: { thickness: 14, outlinewidth: 0, ...(plot.div.clientWidth < NARROW
-            ? { orientation: "h", y: 1.02, yanchor: "bottom", title: { text: wrapped(chart.colour, 26), side: "top" } }
+          colorbar: { thickness: 14, outlinewidth: 0, ...(isNarrow(plot)
+            ? { orientation: "h", yref: "container", y: 1 - 24 / plot.div.clientHeight, yanchor: "top" }
             : { title: { text: wrapped(chart.colour, 34), side: "right" } }) } });
         Object.assign(marker, { line: { width: 0.8, color: "#808890" }, color: pick(series.value), ...scale });
       }
@@ -285,6 +287,8 @@
     return picture;
   };
 
+  const isNarrow = ({ div }) => div.clientWidth < NARROW;
+
   const layout = (plot) => {
     const { chart, div } = plot;
     const text = getComputedStyle(document.body).color;
@@ -295,6 +299,7 @@
     const ticks = chart.ticks.length
       ? { tickmode: "array", tickvals: [...chart.ticks.keys()], ticktext: chart.ticks.map(plain) }
       : {};
+    const above = chart.colour !== null && isNarrow(plot); // what the scale there means
     const shapes = chart.guides.map((guide) => ({
       type: "line", layer: "below", line: { color: text, width: 1.2, dash: "dash" },
       ...(guide.axis === "x" ? { x0: guide.at, x1: guide.at, yref: "paper", y0: 0, y1: 1 }
@@ -304,7 +309,8 @@
     return {
       autosize: true, ...printed, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: text, size: 12.5, family: getComputedStyle(document.body).fontFamily },
-      margin: { l: 60, r: 20, t: 10, b: 50 }, hovermode: "closest", barmode: "overlay", dragmode: "zoom", shapes,
+      margin: { l: 60, r: 20, t: above ? 70 : 10, b: 50 },
+      ...(above && { title: { text: plain(axis(chart.colour)), font: { size: 12.5 }, x: 0.5, yref: "container", y: 1, yanchor: "top", pad: { t: 4 } } }), hovermode: "closest", barmode: "overlay", dragmode: "zoom", shapes,
       xaxis: side(chart.x, Math.max(20, Math.floor(div.clientWidth / 10)), { ...ticks, ...whole("x") }),
       yaxis: side(chart.y, Math.floor(div.clientHeight / 13), chart.log ? logarithmic(chart) : whole("y")),
       showlegend: false, uirevision: "kept", modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: text },

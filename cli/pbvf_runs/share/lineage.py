@@ -205,10 +205,13 @@ def _of_model(record: Mapping[str, Any]) -> Iterator[Source]:
 
 
 def _of_policies(record: Mapping[str, Any]) -> Iterator[Source]:
+    origin = record["origin"]
     for name, (relation, kinds) in ORIGINS.items():
-        value = record["origin"].get(name)
+        value = origin.get(name)
+        # Policies that were taken from others were there before the critic was asked.
+        ranked = name == "critic" and "taken_from" in origin
         for digest in value if isinstance(value, list) else [value]:
-            yield from _named(relation, digest, kinds)
+            yield from _named("ranked by" if ranked else relation, digest, kinds)
 
 
 def _of_dataset(record: Mapping[str, Any]) -> Iterator[Source]:

@@ -78,7 +78,8 @@ class Opened:
 
 @contextmanager
 def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
-    context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
+    options = {"viewport": {"width": 1200, "height": 900}} | options
+    context = browser.new_context(offline=True, **options)
     context.set_default_timeout(180_000)  # of busy machines
     try:
         yield Opened(context, path)
@@ -164,6 +165,35 @@ def test_nothing_lies_over_the_points_of_a_chart(browser: Any, page: Path) -> No
         for plot, buttons, legend in places:
             assert buttons[1] <= plot[0] + 1
             assert plot[1] <= legend[0] + 1
+
+
+def test_a_narrow_chart_has_its_scale_above_and_its_titles_beside_the_points(
+    browser: Any, page: Path
+) -> None:
+    with opened(browser, page, viewport={"width": 500, "height": 900}) as shown:
+        charts = shown.page.evaluate(
+            "[...document.querySelectorAll('.plot:has(.colorbar)')].map(p => ["
+            "p, ...['.gtitle', '.colorbar', '.nsewdrag', '.g-xtitle'].map(s => p.querySelector(s))]"
+            ".map(e => e.getBoundingClientRect()).map(b => [b.top, b.bottom]))"
+        )
+        assert charts
+        for plot, title, scale, points, x_title in charts:
+            assert plot[0] <= title[0]
+            assert title[1] <= scale[0]
+            assert scale[1] <= points[0]
+            assert points[1] <= x_title[0]
+            assert points[1] - points[0] > (plot[1] - plot[0]) / 2
+
+
+def test_the_highest_returns_are_drawn_over_the_others(browser: Any, here: Path) -> None:
+    write_policies(here / "p", 4, {"result": {"returns": [3.0, 1.0, 4.0, 2.0]}})
+    pbvf("report", "p", "--out", "page.html", "-q").ok()
+    with opened(browser, here / "page.html") as shown:
+        colours = shown.page.evaluate(
+            "[...document.querySelectorAll('.plot')].flatMap(p => p.data.map(t => t.marker?.color))"
+            ".filter(Array.isArray)"
+        )
+        assert colours == [[1.0, 2.0, 3.0, 4.0]]
 
 
 def test_the_legend_is_a_switch_that_the_keyboard_reaches(browser: Any, page: Path) -> None:

@@ -31,6 +31,7 @@ def made(drift: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"synthesize one/critic.safetensors {GROW} --out of-own",
         "synthesize theta --from grown --steps 2 --seed 0 --out further",
         "predict theta grown --top 1 --out best",
+        "policies export lab/drift-v0 --critic theta --top 2 --out top",
         f"collect {ENV} --dataset lab/base-v0 --base one/policy.safetensors --episodes 2 "
         "--perturb-every episode --seed 0",
         f"collect {ENV} --dataset lab/rolled-v0 --policies grown --episodes 2 --seed 0",
@@ -54,6 +55,9 @@ LINKS = [
     ("stated", "states from", "lab/drift-v0"),
     ("further", "climbed on from", "grown"),
     ("best", "chosen from", "grown"),
+    ("best", "ranked by", "theta"),
+    ("top", "chosen from", "lab/drift-v0"),
+    ("top", "ranked by", "theta"),
     ("of-run", "fitted to", "one"),
     ("of-run", "fitted to", "lab/one-v0"),
     ("of-own", "grown through", "one"),
