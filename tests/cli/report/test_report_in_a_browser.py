@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import hostile
 from cli_tools import make, pbvf
 from report_tools import write_policies
 
@@ -62,6 +64,14 @@ class Opened:
             ".filter(t => t.told || t.type === 'histogram').reduce((a, t) => a + t.x.length, 0)"
         )
         return int(self.page.evaluate(script, chart))
+
+    def is_inert(self) -> bool:
+        """Return whether the page did nothing but open, and holds no markup beside its own."""
+        found = self.page.evaluate(
+            "[typeof hacked, document.scripts.length, document.querySelectorAll("
+            "'img,main a,svg a,[onload],[onerror],iframe').length]"
+        )
+        return len(self.did) == 1 and found == ["undefined", 3, 0]
 
     def fill(self, quantity: str, **bounds: float) -> None:
         self.page.evaluate("document.getElementById('ranges').open = true")
@@ -242,18 +252,37 @@ def test_texts_of_files_are_texts(browser: Any, here: Path) -> None:
         shown.page.locator(".plot").first.focus()
         shown.page.keyboard.press("ArrowRight")
         shown.page.locator(".numbers summary").first.click()
-        assert len(shown.did) == 1  # the file itself
-        found = shown.page.evaluate(
-            "[typeof hacked, document.scripts.length, document.querySelectorAll("
-            "'img,main a,svg a,[onload],[onerror],iframe').length]"
-        )
-        assert found == ["undefined", 3, 0]
+        assert shown.is_inert()
         assert names[0] in shown.page.text_content("#said")
         shown_text = shown.page.text_content("main")
         for text in HOSTILE[:-1]:
             assert text in shown_text
         legend = shown.page.locator(".legend button").all_text_contents()
         assert any("<img src=x onerror=hacked=1>" in text for text in legend)
+
+
+def test_texts_of_a_dataset_are_texts(browser: Any, here: Path) -> None:
+    folder = hostile.make(here, authors=list(HOSTILE), license=HOSTILE[2])
+    metadata = folder / "data" / "metadata.json"
+    stored = json.loads(metadata.read_text())
+    stored["env_spec"] = json.dumps({"id": HOSTILE[1], "entry_point": HOSTILE[0]})
+    metadata.write_text(json.dumps(stored | {"description": HOSTILE[3]}))
+    (folder / "README.md").write_text("\n".join(HOSTILE))
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["provenance"] |= {"command": HOSTILE[4], "tool": HOSTILE[5]}
+        manifest["provenance"]["settings"] = {text: text for text in HOSTILE}
+
+    hostile.reseal(folder)
+    hostile.rewrite_manifest(folder, change)
+    pbvf("report", folder, "--out", "page.html", "-q").ok()
+    with opened(browser, here / "page.html") as shown:
+        shown.page.locator(".plot").first.focus()
+        shown.page.keyboard.press("ArrowRight")
+        assert shown.is_inert()
+        shown_text = shown.page.text_content("main")
+        for text in HOSTILE[:-1]:
+            assert text in shown_text
 
 
 def test_ten_thousand_policies_can_be_worked_with(browser: Any, here: Path) -> None:
