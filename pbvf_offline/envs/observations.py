@@ -26,6 +26,7 @@ from gymnasium.wrappers import (
     TimeAwareObservation,
 )
 
+from pbvf_offline.envs.declared import Declared
 from pbvf_offline.envs.wrappers import OPTION, Wrapper, check_whole
 from pbvf_offline.errors import UsageError, shorten
 
@@ -65,7 +66,7 @@ def flatten(env: Env, limit: int = LIMIT) -> Env:
             remedy=observation_help(space),
         )
     _check_size(size, limit)
-    flat: Env = FlattenObservation(env)
+    flat: Env = FlattenObservation(Declared(env))
     dtype = np.dtype(flat.observation_space.dtype)
     if not _is_storable(dtype):
         kept: type[np.generic] = np.uint8 if dtype.kind == "b" else np.float64
@@ -121,7 +122,7 @@ def stack(env: Env, stack_size: int, limit: int = LIMIT) -> Env:
     """
     check_whole(f"{OPTION} frame-stack", "stack_size", stack_size)
     _check_size(stack_size * (_size(env.observation_space) or 0), limit)
-    return flatten(FrameStackObservation(env, stack_size), limit)
+    return flatten(FrameStackObservation(Declared(env), stack_size), limit)
 
 
 def time_feature(env: Env, normalize_time: bool = False) -> Env:
@@ -145,7 +146,7 @@ def time_feature(env: Env, normalize_time: bool = False) -> Env:
         raise UsageError(
             "the environment has no time limit", where=where, remedy="give --max-episode-steps"
         )
-    return TimeAwareObservation(env, normalize_time=normalize_time)
+    return TimeAwareObservation(Declared(env), normalize_time=normalize_time)
 
 
 def observation_help(space: gym.Space[Any]) -> str:

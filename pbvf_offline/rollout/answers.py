@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.envs.declared import MEND, UnfitError, fitted
 from pbvf_offline.envs.make import Env, env_name
 from pbvf_offline.errors import UsageError, shorten
 
@@ -43,10 +44,7 @@ class Answers:
         self._env, self._episode = env, episode
 
     def observation(self, obs: Any, step: int) -> NDArray[Any]:
-        """Return an observation (obs_dim,) in the dtype of its space.
-
-        Numbers become floats with the precision of a floating-point space. A space of integers
-        takes what is an integer in its range, of whatever type.
+        """Return an observation (obs_dim,) in the dtype of its space, as :func:`fitted` does.
 
         Raises:
             UsageError: It has another shape, is not made of numbers, or does not fit the space.
@@ -58,30 +56,17 @@ class Answers:
                 if obs.shape == self.shape and float(obs.dot(obs)) <= self._small:
                     return obs.astype(self.dtype)
         try:
-            array = np.asarray(obs)
-        except Exception as error:
-            self._refuse("observation", step, f"is no array: {type(error).__name__}: {error}")
-        if array.shape != self.shape:
-            what = f"has shape {array.shape}, its space says {self.shape}"
-            self._refuse("observation", step, what)
-        if np.ma.is_masked(obs):
-            self._refuse("observation", step, "is a masked array that lacks values")
-        if array.dtype == self.dtype:
-            return array
-        remedy = f"let the environment return {self.dtype}, or declare a space of what it returns"
-        dtypes = f"has dtype {array.dtype}, its space says {self.dtype}"
-        if array.dtype.kind not in "biuf":
-            self._refuse("observation", step, dtypes, remedy)
-        with np.errstate(all="ignore"):
-            cast = array.astype(self.dtype)
-            if self.dtype.kind == "f":
-                fits = np.isfinite(cast) | ~np.isfinite(array)
-            else:
-                fits = (cast == array) & (cast.astype(array.dtype) == array)
-        if not fits.all():
-            what = f"{dtypes}, which cannot hold {array[~fits][0]}"
-            self._refuse("observation", step, what, remedy)
-        return cast
+            return fitted(obs, self.dtype, self.shape)
+        except UnfitError as error:
+            raise self.unfit(error, step) from error
+
+    def unfit(self, error: UnfitError, step: int) -> UsageError:
+        """Return an error about an observation that says in which step it was."""
+        return UsageError(
+            f"{error.what}, in step {step} of episode {self._episode}",
+            where=env_name(self._env),
+            remedy=error.remedy,
+        )
 
     def scalars(self, step: int, reward: Any, terminated: Any, truncated: Any) -> None:
         """Check the rest of what a step answers.
@@ -112,14 +97,8 @@ class Answers:
         if not isinstance(info, Mapping):
             self._refuse("info", step, f"is {_told(info)}, not a dictionary")
 
-    def _refuse(
-        self, name: str, step: int, what: str, remedy: str = "mend the environment"
-    ) -> NoReturn:
-        raise UsageError(
-            f"its {name} {what}, in step {step} of episode {self._episode}",
-            where=env_name(self._env),
-            remedy=remedy,
-        )
+    def _refuse(self, name: str, step: int, what: str) -> NoReturn:
+        raise self.unfit(UnfitError(f"its {name} {what}", remedy=MEND), step)
 
 
 def _is_scalar(value: Any, kinds: str) -> bool:

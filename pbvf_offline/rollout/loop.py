@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_offline.envs.declared import UnfitError
 from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.make import Env, env_name, make_env, registered_limit
 from pbvf_offline.envs.randomness import SharedRandomness
@@ -217,6 +218,8 @@ class EpisodeRun:
         try:
             with handlers_kept(), self._shared.lent(again=again):
                 yield
+        except UnfitError as error:  # below one of our wrappers
+            raise self._answers.unfit(error, 0 if reset else self.steps + 1) from error
         except PbvfError:
             raise
         except (Exception, SystemExit) as error:

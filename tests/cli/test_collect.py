@@ -167,6 +167,10 @@ def test_case_13_complete_then_conflict_then_overwrite(root):
     assert "already complete" in again.err
     assert pbvf("collect", *TOY, "--steps", 10, "--json").json["already_complete"] is True
     pbvf("collect", *TOY, "--steps", 10, "--seed", 1, "--sigma", 1).refused(7, "sigma")
+    more = "give another dataset id and another --seed"
+    pbvf("collect", *TOY, "--steps", 20, "--seed", 1).refused(7, "steps", more)
+    other = pbvf("collect", *TOY, "--steps", 20, "--seed", 2).refused(7, "seed")
+    assert more not in other.error
     assert content(root / ID) == before
     assert collect("Toy-v0", "--steps", 10, "--sigma", 1, "--overwrite")["seed"] != 1
     assert content(root / ID) != before

@@ -60,7 +60,7 @@ def test_every_kind_goes_there_and_back(name: str, at: Path, tmp_path: Path) -> 
     assert pushed["bundle"] == name
     assert pbvf("push", name, there, *LICENCE, "--json", "-q").ok().json["already_complete"]
     pulled = pbvf("pull", there, back, "--json", "-q").ok().json
-    assert (pulled["bundle"], pulled["path"]) == ("back", str(back))
+    assert (pulled["bundle"], pulled["path"]) == (name, str(back))
     assert pulled["digest"] == pushed["digest"]
     packed = pbvf("pack", name, file, *LICENCE, "--json", "-q").ok().json
     assert packed["digest"] == pushed["digest"]
@@ -117,6 +117,8 @@ def test_several_things_go_in_one_bundle(at: Path, tmp_path: Path) -> None:
     ]
     assert (shown["license"], shown["authors"]) == ("CC-BY-4.0", ["A. Nobody"])
     pbvf("evaluate", tmp_path / "all").refused(2, "all/grown (policies) or ", "all/seed-4 (a run)")
+    ours = f"name {tmp_path}/all/grown (policies) or {tmp_path}/all/seed-3/policy.safetensors (pol"
+    pbvf("policies", "info", tmp_path / "all").refused(2, ours)
     fit = ("fit-critic", "--critic", "pssvf", "--out", tmp_path / "x")
     pbvf(*fit, tmp_path / "all").refused(2, f"name {tmp_path}/all/seed-3 (a run) or ")
     pbvf("synthesize", tmp_path / "all/theta", "--out", tmp_path / "new", "--steps", 2, "-q").ok()
@@ -190,6 +192,15 @@ def test_a_bundle_is_no_dataset_and_commands_say_so(at: Path, tmp_path: Path) ->
         ("evaluate", "grown", "--critic", tmp_path / "it"),
     ):
         pbvf(*command).refused(2, critic)
+    for command in (
+        ("policies", "info", tmp_path / "it"),
+        ("synthesize", "theta", "--from", tmp_path / "it", "--out", "x"),
+        ("collect", ENV, "--base", tmp_path / "it", "--dataset", "lab/x-v0"),
+        ("collect", ENV, "--policies", tmp_path / "it", "--dataset", "lab/x-v0"),
+        ("train-online", ENV, "--critic", "pssvf", "--base", tmp_path / "it", "--run", "x"),
+        ("dataset", "tag", "lab/free-v0", "--policies", tmp_path / "it", "--dataset", "lab/x-v0"),
+    ):
+        pbvf(*command).refused(2, "not a policies file but a bundle; it holds no policies and no")
     model = "not a model file but a bundle; it holds no model; 'pbvf info'"
     pbvf("predict", "theta", "grown", "--model", tmp_path / "it").refused(2, model)
     assert names(tmp_path) == ["it", "it.tar"]

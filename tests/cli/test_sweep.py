@@ -106,6 +106,11 @@ def test_a_sweep_goes_on_past_a_failure_and_continues(here: Path) -> None:
     ]
     assert float(rows[3]["result.return.mean"]) == stored["result"]["return"]["mean"]
 
+    shown = pbvf(*sweep, "sigma=1,2", *COLLECT).out
+    assert "return.mean" in shown
+    assert "second" not in shown  # how long a run took is no result
+    assert "±" in pbvf(*sweep, "sigma=1,2", "--show", "seconds", *COLLECT).out
+
     # What is finished is not run again; what fails is told, with its exit code.
     datasets = content(here / "datasets")
     again = pbvf("--json", *sweep, "sigma=1,x", *COLLECT)

@@ -8,8 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, OneOf, Text, Tuple
 
+from pbvf_offline.envs.wrappers import Wrapper, wrap
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env
@@ -55,11 +56,18 @@ class AnswerEnv(gym.Env[Any, Any]):
 
 
 def played(space: str, at: int, **changes: Any) -> Episode:
-    env = AnswerEnv(space, at, **changes)
-    env.spec = gym.envs.registration.EnvSpec("Answers-v0")
+    return episode_of(AnswerEnv(space, at, **changes))
+
+
+def episode_of(env: gym.Env[Any, Any], *wrappers: Wrapper) -> Episode:
+    env.spec = gym.envs.registration.EnvSpec("Answers-v0", max_episode_steps=9)
+    env = wrap(env, wrappers)
     spec = spec_for_env(env, ())
     policies = Policies(
-        spec, np.zeros((1, spec.size), np.float32), np.zeros((1, 2)), np.ones((1, 2))
+        spec,
+        np.zeros((1, spec.size), np.float32),
+        np.zeros((1, spec.obs_dim)),
+        np.ones((1, spec.obs_dim)),
     )
     return run_episode(env, GivenSchedule(policies, 0), 0)
 
@@ -183,3 +191,49 @@ def test_flags_and_infos_of_other_types() -> None:
     assert episode.reward_survive.tolist() == [0, 0, 0.5]
     assert len(played("d", 2, truncated=np.array(1))) == 2
     assert len(played("d", 2, terminated=0)) == 5
+
+
+FLAT = Wrapper("flatten-observation")
+PICTURE = Box(0, 255, (2, 2), np.uint8)
+PARTS = Dict({"a": OF_KIND["u"], "b": OF_KIND["f"]})
+FINE = {"a": [1, 2], "b": [0.5, 1]}
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize(
+    ("wrapper", "space", "good", "obs", "words"),
+    [
+        (FLAT, PICTURE, np.ones((2, 2), int), np.full((2, 2), 2.7), "has dtype float64, .* 2.7"),
+        (FLAT, PICTURE, np.ones((2, 2)), [[300, 0], [0, 0]], "int64, its space says uint8, .* 300"),
+        (FLAT, PICTURE, np.ones((2, 2)), [0, 1, 2, 3], r"has shape \(4,\)"),
+        (FLAT, PARTS, FINE, {**FINE, "a": [1, -1]}, r"\['a'\] has dtype int64, .* hold -1"),
+        (FLAT, PARTS, FINE, {**FINE, "b": ["1", 2]}, r"\['b'\] has dtype <U"),
+        (FLAT, PARTS, FINE, {"a": [1, 2]}, "outside Dict"),
+        (Wrapper("select-observation", {"keys": ["a"]}), PARTS, FINE, {"a": [2.7, 1]}, "hold 2.7"),
+        (FLAT, Tuple([OF_KIND["u"]]), ([1, 2],), ([1, 2.5],), r"\[0\] has dtype float64"),
+        (FLAT, Tuple([OF_KIND["u"]]), [[1, 2]], (), "outside Tuple"),
+        (FLAT, OneOf([Discrete(2), OF_KIND["u"]]), (0, 1), (1, [1, 0.5]), r"\[1\] .* hold 0.5"),
+        (FLAT, OneOf([Discrete(2), OF_KIND["u"]]), (0, 1), (2, 1), "outside OneOf"),
+        (FLAT, Discrete(4), 1.0, 1.5, "hold 1.5"),
+        (FLAT, Discrete(4), 3, -1, r"is -1, outside Discrete\(4\)"),
+        (FLAT, MultiDiscrete([3, 2]), [2.0, 1], [-1, 1], "outside MultiDiscrete"),
+        (FLAT, MultiBinary(2), [True, 0], [2, 0], "outside MultiBinary"),
+        (FLAT, Text(3), "ab", "abcd", "outside Text"),
+        (FLAT, Box(0, 1, (2,), bool), [1, 0], [2, 0], "its space says bool, which cannot hold 2"),
+        (Wrapper("time-feature"), OF_KIND["u"], [1, 2], [300, 0], "says uint8, .* hold 300"),
+        (Wrapper("frame-stack", {"stack_size": 2}), OF_KIND["u"], [1, 2], [2.7, 0], "hold 2.7"),
+    ],
+)
+def test_wrappers_are_given_only_what_fits(
+    wrapper: Wrapper, space: Any, good: Any, obs: Any, words: str, at: int
+) -> None:
+    def env(value: Any) -> AnswerEnv:
+        made = AnswerEnv("u", at, obs=value)
+        made.observation_space, made.good = space, good
+        return made
+
+    assert len(episode_of(env(good), wrapper)) == 5
+    with pytest.raises(UsageError, match=f"its observation.*{words}") as caught:
+        episode_of(env(obs), wrapper)
+    assert f", in step {at} of episode 0; " in str(caught.value)
+    assert caught.value.where == "Answers-v0"

@@ -67,8 +67,8 @@ def collect(
         silence_gymnasium,
         warn_if_other,
     )
+    from pbvf_cli.shared.inputs.policies import open_policies_file
     from pbvf_cli.shared.outputs.card_commands import collect_command
-    from pbvf_offline.policies.files import load_policies, single_policy
     from pbvf_offline.presets.offline import policy_defaults
     from pbvf_runs.collection import collect as collect_dataset
     from pbvf_runs.collection import stored_seed
@@ -76,8 +76,8 @@ def collect(
 
     silence_gymnasium()
     file = base or policies
-    given_base = None if base is None else single_policy(base)
-    given_policies = None if policies is None else load_policies(policies)
+    given_base = None if base is None else open_policies_file(base, single=True)
+    given_policies = None if policies is None else open_policies_file(policies)
     loaded = given_base or given_policies
     references = [] if loaded is None or file is None else [(loaded.environment, file)]
     config = named_environment(place, references)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _OUTPUTS = {"--out", "--run", "--log-dir", "--export-dataset", "--video", "--dataset"}
 _READ = ("synthesize", "push", "pack", "unpack")  # where --dataset names what is read
 _COLUMNS = 6
+_TIMINGS = ("seconds", "_per_second")  # how keys of --json end that are no results
 
 
 @command(
@@ -66,7 +67,7 @@ def sweep(
             "--show",
             "Numbers of --json to show, such as loss,return.mean; the files have all.",
             "KEY,…",
-            default=f"the first {_COLUMNS} that differ",
+            default=f"the first {_COLUMNS} that differ, no timings",
         ),
     ] = None,
     workers: Annotated[
@@ -238,12 +239,13 @@ def _mean(mean: float | None, deviation: float | None) -> str:
 
 
 def _differing(rows: Sequence[Mapping[str, Any]], known: Sequence[str]) -> list[str]:
-    """Return the first numbers that no setting repeats and that are not the same in all runs."""
+    """Return the first results that no setting repeats and that are not the same in all runs."""
     finished = [row for row in rows if not row["exit"]]
     found = [
         name
         for name in known
         if name not in (*rows[0]["settings"], "seed")
+        and not name.endswith(_TIMINGS)
         and (len(finished) == 1 or len({row["results"].get(name) for row in finished}) > 1)
     ]
     return found[:_COLUMNS]

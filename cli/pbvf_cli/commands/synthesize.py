@@ -233,9 +233,9 @@ def _started(path: Path, critic: CriticFile) -> Policies:
     Raises:
         IncompatibleError: The critic does not read them.
     """
-    from pbvf_offline.policies.files import load_policies
+    from pbvf_cli.shared.inputs.policies import open_policies_file
 
-    loaded = load_policies(path)
+    loaded = open_policies_file(path)
     refuse_unread(critic, loaded.policies.spec, path)
     warn_if_other_than(critic, loaded.environment, path)
     return loaded.policies

@@ -200,7 +200,7 @@ def _base(file: Path | None, policy: Given[NewPolicy]) -> PoliciesFile | None:
     if file is None:
         return None
 
-    from pbvf_offline.policies.files import single_policy
+    from pbvf_cli.shared.inputs.policies import open_policies_file
 
     for name in policy.options():
         raise UsageError(
@@ -208,7 +208,7 @@ def _base(file: Path | None, policy: Given[NewPolicy]) -> PoliciesFile | None:
             where=name,
             remedy="leave it out",
         )
-    return single_policy(file)
+    return open_policies_file(file, single=True)
 
 
 def _environment(

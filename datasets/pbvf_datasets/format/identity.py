@@ -18,10 +18,16 @@ from pbvf_datasets.format.schema import DATASET_FILES, MANIFEST_FILE, dataset_ve
 from pbvf_offline.errors import DamagedError, PbvfError
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.work_folder import WorkFolder
+from pbvf_offline.io.work_folder import WorkFolder, refuse_difference
 from pbvf_offline.records import Record, fields, since
 
 START_ANEW: Final = "give another dataset id, or --overwrite to start over"
+_MORE: Final = (
+    "a dataset is not extended: give another dataset id and another --seed (with the same one it "
+    "would begin with the same episodes; 'pbvf dataset merge' puts both together), or --overwrite "
+    "to start over"
+)
+_AMOUNT: Final = frozenset({"steps", "episodes"})
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,25 @@ def dataset_work(path: Path, suffix: str = "collecting") -> WorkFolder:
 def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity inside a manifest's provenance."""
     return {key: provenance[key] for key in _IDENTITY}
+
+
+def refuse_other(there: Mapping[str, Any], now: Mapping[str, Any], where: Path) -> None:
+    """Refuse to touch a dataset that was made, or begun, from something else.
+
+    Args:
+        there: The identity of what is there.
+        now: The identity of what is asked for.
+        where: Its folder.
+
+    Raises:
+        ConflictError: They differ.
+    """
+    rest = [
+        {**one, "settings": {k: v for k, v in one["settings"].items() if k not in _AMOUNT}}
+        for one in (there, now)
+    ]
+    drawn = "perturb_every" in now["settings"]
+    refuse_difference(there, now, where, _MORE if drawn and rest[0] == rest[1] else START_ANEW)
 
 
 def plan_of(identity: Mapping[str, Any], command: str | None, *, overwrite: bool) -> dict[str, Any]:

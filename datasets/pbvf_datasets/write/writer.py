@@ -32,6 +32,7 @@ from pbvf_datasets.format.identity import (
     identity_of,
     parse_plan,
     plan_of,
+    refuse_other,
     stored_settings,
 )
 from pbvf_datasets.format.manifest import parse_manifest, read_plain, verify_files
@@ -57,7 +58,7 @@ from pbvf_offline.io.durable import (
     write_durably,
 )
 from pbvf_offline.io.strict_json import canonical_json
-from pbvf_offline.io.work_folder import refuse_difference, refuse_foreign, same_settings
+from pbvf_offline.io.work_folder import refuse_foreign, same_settings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Cut, Episode
 
@@ -529,7 +530,7 @@ class DatasetWriter:
         try:
             manifest = parse_manifest(read_plain(where), where)
             there = identity_of(manifest["provenance"])
-            refuse_difference(there, self._identity, self.path, START_ANEW)
+            refuse_other(there, self._identity, self.path)
             verify_files(self.path, manifest)
         except DamagedError as error:
             raise DamagedError(error.what, where=error.where, remedy=START_ANEW) from error
@@ -555,7 +556,7 @@ class DatasetWriter:
         if not where.exists():
             return False
         plan = parse_plan(read_plain(where), where)
-        refuse_difference(plan["identity"], self._identity, self._work.folder, START_ANEW)
+        refuse_other(plan["identity"], self._identity, self._work.folder)
         self._plan = plan
         remove_tree(self._work.build)
         self._shards.recover(self._recovered)

@@ -185,4 +185,15 @@ def test_the_runs_in_a_folder_are_named_where_one_is_wanted(made: Path) -> None:
 
 
 def test_a_folder_is_no_file(made: Path) -> None:
-    pbvf("policies", "info", made / "run").refused(2, "regular file; name the file in this folder")
+    own = f"but a run; name {made}/run/policy.safetensors, which"
+    pbvf("policies", "info", made / "run").refused(2, own)
+    own = f"but a run; name {made}/run/critic.safetensors, which"
+    pbvf("predict", made / "run", made / "run").refused(2, own)
+    data = made / "datasets/lab/toy-v0"
+    for name in (data, "lab/toy-v0"):
+        climb = ("synthesize", made / "critic", "--from", name, "--out", "x")
+        pbvf(*climb).refused(2, "but a dataset; 'pbvf policies export")
+        pbvf("predict", name, data).refused(2, "but a dataset; 'pbvf fit-critic'")
+    predict = ("predict", made / "critic", data, "--model")
+    pbvf(*predict, made / "run").refused(2, "not a model file but a run")
+    pbvf(*predict, made / "datasets").refused(2, "regular file; name the file in this folder")

@@ -259,8 +259,11 @@ def tag(
     table.flag("unchecked", unchecked)
     rows = None if order is None else values.rows_file(order, "--order")
 
+    from pbvf_cli.shared.inputs.data import refuse_folder
     from pbvf_datasets.write.tag import tag_dataset
+    from pbvf_runs.folder import POLICY_FILE
 
+    refuse_folder(policies, "policies", POLICY_FILE)
     sink.settings("pbvf dataset tag", table.settings)
     with Bar("tagging", "episodes", sink=sink) as bar:
         result = tag_dataset(

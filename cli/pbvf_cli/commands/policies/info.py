@@ -17,7 +17,10 @@ def info(
     policies: Annotated[Path, argument("POLICIES", "A policies file.")], *, sink: Sink
 ) -> None:
     """Show what a policies file holds; nothing in it is run, and no environment is built."""
+    from pbvf_cli.shared.inputs.data import refuse_folder
     from pbvf_cli.shared.kinds import show
+    from pbvf_runs.folder import POLICY_FILE
 
+    refuse_folder(policies, "policies", POLICY_FILE)
     shown = show("policies", policies)
     sink.result(shown.payload, shown.rows, table=shown.table)

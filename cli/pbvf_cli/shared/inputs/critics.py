@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pbvf_cli.shared.inputs.data import refuse_bundle
+from pbvf_cli.shared.inputs.data import refuse_folder
 from pbvf_offline.errors import IncompatibleError
 
 if TYPE_CHECKING:
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 
 def open_critic(path: Path, device: torch.device) -> CriticFile:
-    """Return the critic of a file, on a device; of a bundle, name those that are in it.
+    """Return the critic of a file, on a device; of a folder, name the critics that are in it.
 
     Raises:
-        UsageError: It is a bundle.
+        UsageError: It is a bundle, a run or a dataset.
         PbvfError: As ``load_critic`` does.
     """
     from pbvf_offline.fit.critic_file import load_critic
+    from pbvf_runs.folder import CRITIC_FILE
 
-    refuse_bundle(path, {"critic": "critic", "run": "a run with its critic"}, "critic file")
+    refuse_folder(path, "critic", CRITIC_FILE)
     return load_critic(path, device)
 
 
@@ -40,14 +41,14 @@ def open_model(path: Path, device: torch.device, *, force: bool | None = None) -
     ``force`` is that of :func:`pbvf_offline.synthesis.model_evaluation.refuse_unfit`.
 
     Raises:
-        UsageError: It is a bundle.
+        UsageError: It is a bundle, a run or a dataset.
         IncompatibleError: The model cannot be relied on for whole episodes.
         PbvfError: As ``load_model`` does.
     """
     from pbvf_offline.models.model_file import load_model
     from pbvf_offline.synthesis.model_evaluation import refuse_unfit
 
-    refuse_bundle(path, {"model": "model"}, "model file")
+    refuse_folder(path, "model")
     model = load_model(path, device)
     try:
         refuse_unfit(model, force=force)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pbvf_offline.errors import PbvfError, UnsafeError, UsageError
 
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.settings import SettingsTable
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.rollout.episodes import Trajectories
+
+
+_FROM_DATASET: Final = {
+    "policies": "'pbvf policies export DATASET --out FILE' makes one of its policies",
+    "critic": "'pbvf fit-critic' makes one of it",
+    "model": "'pbvf fit-model' makes one of it",
+}
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,16 @@ class Data:
         }
 
 
-def refuse_bundle(path: Path, kinds: Mapping[str, str], wanted: str = "dataset folder") -> None:
+def refuse_bundle(
+    path: Path, kinds: Mapping[str, str], wanted: str = "dataset folder", of_run: str = ""
+) -> None:
     """Refuse a bundle where one thing in it is wanted, and name those that would do.
 
     Args:
         path: What may be a bundle.
         kinds: The kinds of parts that would do, each with what to call it.
         wanted: What a path of another kind would have to be.
+        of_run: The file of a run that is meant; the run itself when empty.
 
     Raises:
         UsageError: It is one.
@@ -97,11 +107,47 @@ def refuse_bundle(path: Path, kinds: Mapping[str, str], wanted: str = "dataset f
         part for part in parts_of(parse_bundle(read_plain(where), where)) if part.kind in kinds
     ]
     if parts:
-        named = " or ".join(f"{path / part.name} ({kinds[part.kind]})" for part in parts)
-        remedy = f"name {named}"
+        named = [
+            f"{path / part.name / (of_run if part.kind == 'run' else '')} ({kinds[part.kind]})"
+            for part in parts
+        ]
+        remedy = f"name {' or '.join(named)}"
     else:
         remedy = f"it holds no {' and no '.join(kinds)}; 'pbvf info' tells what it holds"
     raise UsageError(f"this is not a {wanted} but a bundle", where=path, remedy=remedy)
+
+
+def refuse_folder(path: Path, kind: str, of_run: str | None = None) -> None:
+    """Refuse the folder of something whose file is wanted, and say which file would do.
+
+    Args:
+        path: What is to be a file.
+        kind: The kind of file that is wanted, such as ``critic``.
+        of_run: The name of such a file in the folder of a run; None where a run has none.
+
+    Raises:
+        UsageError: It is a bundle, a run, or a dataset (also one that is named by its id).
+        PbvfError: It is a bundle, and its manifest cannot be read.
+    """
+    from pbvf_datasets.format.names import resolve_dataset
+    from pbvf_datasets.read.untrusted import is_dataset
+    from pbvf_runs.data import is_run
+
+    if path.is_file():
+        return
+    folder = path
+    with contextlib.suppress(UsageError):  # it is no dataset's id; what is wrong, its reader says
+        folder = resolve_dataset(str(path))
+    article = f"not a {kind} file but"
+    kinds = {kind: kind} | ({} if of_run is None else {"run": f"{kind} of a run"})
+    refuse_bundle(folder, kinds, f"{kind} file", of_run or "")
+    if is_run(folder):
+        remedy = None if of_run is None else f"name {folder / of_run}, which a finished run has"
+        raise UsageError(f"this is {article} a run", where=folder, remedy=remedy)
+    if is_dataset(folder):
+        raise UsageError(
+            f"this is {article} a dataset", where=path, remedy=_FROM_DATASET[kind]
+        )
 
 
 def open_data(

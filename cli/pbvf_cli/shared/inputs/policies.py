@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pbvf_cli.shared.inputs.data import open_data, refuse_bundle
+from pbvf_cli.shared.inputs.data import open_data, refuse_bundle, refuse_folder
 from pbvf_cli.shared.options import argument, counting, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_offline.errors import IncompatibleError, UsageError, counted
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.terminal.output import Sink
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
+    from pbvf_offline.policies.files import PoliciesFile
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.rollout.episodes import Trajectories
 
@@ -75,6 +76,21 @@ class Choice:
         if self.by is not None and self.values is not None:
             said[self.by] = self.values.tolist()
         return said
+
+
+def open_policies_file(path: Path, *, single: bool = False) -> PoliciesFile:
+    """Return what a policies file holds; of a folder, name the policies files that are in it.
+
+    Raises:
+        UsageError: It is a bundle, a run or a dataset, or of several policies where a ``single``
+            one is wanted.
+        PbvfError: As ``load_policies`` does.
+    """
+    from pbvf_offline.policies.files import load_policies, single_policy
+    from pbvf_runs.folder import POLICY_FILE
+
+    refuse_folder(path, "policies", POLICY_FILE)
+    return single_policy(path) if single else load_policies(path)
 
 
 def open_policies(name: str, *, require_manifest: bool) -> GivenPolicies:

@@ -195,10 +195,16 @@ def _named(payload: dict[str, Any], *names: str) -> list[tuple[str, str]]:
 def _print_received(
     sink: Sink, received: ReceiveResult, seconds: float, source: str, moved: str
 ) -> None:
-    from pbvf_datasets.format.bundle import is_bundle
+    from pbvf_datasets.format.bundle import bundle_name, is_bundle, parse_bundle
+    from pbvf_datasets.format.manifest import read_plain
+    from pbvf_datasets.format.schema import MANIFEST_FILE
 
     what = "bundle" if is_bundle(received.path) else "dataset"
-    payload = _payload(received, what, "source", "size", "was_there") | {
+    payload = _payload(received, what, "source", "size", "was_there")
+    if what == "bundle":  # by its own name, as push calls it; its folder is the path
+        where = received.path / MANIFEST_FILE
+        payload[what] = bundle_name(parse_bundle(read_plain(where), where))
+    payload |= {
         "already_complete": received.already_complete,
         source: received.source,
         "bytes": received.size,
