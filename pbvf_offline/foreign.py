@@ -59,6 +59,16 @@ def failure(error: BaseException, what: str, *, remedy: str, where: str | None =
     return UsageError(text, where=where, remedy=f"{remedy}; {SEE_TRACEBACK}")
 
 
+def stops(error: BaseException) -> bool:
+    """Whether an exception out of somebody else's code is a signal to this program.
+
+    Others that are no ``Exception`` are failures all the same: ``SystemExit``, what a library of
+    compiled code raises when it panics, what a test framework or ``asyncio`` raises.
+    """
+    ours = type(error).__module__.partition(".")[0] in _OURS
+    return isinstance(error, KeyboardInterrupt) or (ours and not isinstance(error, Exception))
+
+
 def is_memory(error: BaseException) -> bool:
     """Whether memory ran out, be it in what another exception was raised from."""
     # torch reports a failed allocation as a plain RuntimeError.

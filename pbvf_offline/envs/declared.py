@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -99,33 +99,55 @@ class Declared(gym.Wrapper[Any, Any, Any, Any]):
 
 def _declared(obs: Any, space: gym.Space[Any], name: str) -> Any:
     """Return what fits a space in the form that it declares; of other spaces, what is given."""
-    if isinstance(space, Box | MultiBinary | MultiDiscrete | Discrete):
-        dtype = space.dtype if space.dtype is not None else np.int64
-        array = fitted(obs, dtype, space.shape or (), name)
-        if not isinstance(space, Box) and not space.contains(array[()]):
-            raise _outside(obs, space, name)
-        return array[()] if isinstance(space, Discrete) else array
-    if isinstance(space, Text):
-        fits = isinstance(obs, str) and len(obs) <= space.max_length
-        if not fits or not set(obs) <= space.character_set:
-            raise _outside(obs, space, name)
-        return obs
-    if isinstance(space, Dict):
-        if not isinstance(obs, Mapping) or not set(space.spaces) <= set(obs):
-            raise _outside(obs, space, name)
-        return {
-            key: _declared(obs[key], part, f"{name}[{key!r}]") for key, part in space.spaces.items()
-        }
-    if isinstance(space, Tuple):
-        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            raise _outside(obs, space, name)
-        pairs = zip(obs, space.spaces, strict=True)
-        return tuple(_declared(one, part, f"{name}[{k}]") for k, (one, part) in enumerate(pairs))
-    if isinstance(space, OneOf):
-        if not isinstance(obs, tuple) or len(obs) != 2 or obs[0] not in range(len(space.spaces)):
-            raise _outside(obs, space, name)
-        return obs[0], _declared(obs[1], space.spaces[obs[0]], f"{name}[1]")
+    for kinds, hold in _HOLD:
+        if isinstance(space, kinds):
+            return hold(obs, space, name)
     return obs
+
+
+def _numbers(obs: Any, space: gym.Space[Any], name: str) -> Any:
+    dtype = np.int64 if space.dtype is None else space.dtype
+    array = fitted(obs, dtype, space.shape or (), name)
+    if not isinstance(space, Box) and not space.contains(array[()]):
+        raise _outside(obs, space, name)
+    return array[()] if isinstance(space, Discrete) else array
+
+
+def _text(obs: Any, space: Text, name: str) -> Any:
+    fits = isinstance(obs, str) and len(obs) <= space.max_length
+    if not fits or not set(obs) <= space.character_set:
+        raise _outside(obs, space, name)
+    return obs
+
+
+def _dict(obs: Any, space: Dict, name: str) -> Any:
+    if not isinstance(obs, Mapping) or not set(space.spaces) <= set(obs):
+        raise _outside(obs, space, name)
+    return {
+        key: _declared(obs[key], part, f"{name}[{key!r}]") for key, part in space.spaces.items()
+    }
+
+
+def _tuple(obs: Any, space: Tuple, name: str) -> Any:
+    if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+        raise _outside(obs, space, name)
+    pairs = zip(obs, space.spaces, strict=True)
+    return tuple(_declared(one, part, f"{name}[{k}]") for k, (one, part) in enumerate(pairs))
+
+
+def _one_of(obs: Any, space: OneOf, name: str) -> Any:
+    if not isinstance(obs, tuple) or len(obs) != 2 or obs[0] not in range(len(space.spaces)):
+        raise _outside(obs, space, name)
+    return obs[0], _declared(obs[1], space.spaces[obs[0]], f"{name}[1]")
+
+
+_HOLD: Final[tuple[tuple[Any, Callable[..., Any]], ...]] = (
+    ((Box, Discrete, MultiDiscrete, MultiBinary), _numbers),
+    (Text, _text),
+    (Dict, _dict),
+    (Tuple, _tuple),
+    (OneOf, _one_of),
+)
 
 
 def _outside(obs: Any, space: gym.Space[Any], name: str) -> UnfitError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import json
@@ -31,7 +30,7 @@ from pbvf_offline.errors import (
     exception_text,
     printable,
 )
-from pbvf_offline.foreign import failure, place_of
+from pbvf_offline.foreign import failure, place_of, stops
 
 LQR_ID = "LQR-v0"
 _BUILD_SEED = 0
@@ -97,7 +96,9 @@ def _make(config: EnvConfig, render_mode: str | None) -> Env:
             env = gym.make(env_id, disable_env_checker=True, **kwargs)
     except PbvfError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if stops(error):
+            raise
         raise _not_built(error, config, env_id) from error
     env = wrap(env, config.wrappers)
     _check_has_spaces(env, config.name)
@@ -161,7 +162,9 @@ def _check_has_spaces(env: Env, name: str) -> None:
     for which in ("observation_space", "action_space"):
         try:
             getattr(env, which)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if stops(error):
+                raise
             raise failure(
                 error,
                 f"the environment raised {exception_text(error)} when asked for its {which}",
@@ -280,8 +283,11 @@ def registered_limit(reference: EnvReference) -> int | None:
 
 def close_env(env: Env) -> None:
     """Close an environment; one that cannot even do that has done its work all the same."""
-    with contextlib.suppress(Exception, SystemExit):
+    try:
         env.close()
+    except BaseException as error:
+        if stops(error):
+            raise
 
 
 def env_name(env: Env) -> str:
@@ -309,7 +315,9 @@ def _import_for_user(module: str, name: str) -> None:
             if module in PACKAGES
             else "run from the folder that holds it, or install it",
         ) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if stops(error):
+            raise
         raise failure(
             error,
             f"module {module!r} cannot be imported: {exception_text(error)}",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pbvf_offline.envs.portable import is_portable
 from pbvf_offline.errors import PbvfError, UsageError, exception_text, shorten
-from pbvf_offline.foreign import failure
+from pbvf_offline.foreign import failure, stops
 from pbvf_offline.records import Record
 from pbvf_offline.registry import Member, Registry
 
@@ -111,7 +111,9 @@ def wrap(env: Env, wrappers: Iterable[Wrapper]) -> Env:
             env = make(env, **wrapper.kwargs)
         except PbvfError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if stops(error):
+                raise
             raise failure(
                 error,
                 f"{wrapper.name} refused {dict(wrapper.kwargs)}: {exception_text(error)}",

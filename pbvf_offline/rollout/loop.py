@@ -27,7 +27,7 @@ from pbvf_offline.envs.make import Env, env_name, make_env, registered_limit
 from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
-from pbvf_offline.foreign import failure, place_of
+from pbvf_offline.foreign import failure, place_of, stops
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
 from pbvf_offline.rollout.answers import FLAGS, NUMBERS, Answers
@@ -222,7 +222,9 @@ class EpisodeRun:
             raise self._answers.unfit(error, 0 if reset else self.steps + 1) from error
         except PbvfError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if stops(error):
+                raise
             called = _called_by_loop(error)
             unfit = isinstance(error, ValueError | TypeError) and (
                 called is None or (place_of(error) is None and "unpack" in str(error))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ from gymnasium.envs.registration import registry
 from gymnasium.spaces import Box
 
 from libtools import box_spec, make_policies
+from pbvf_cli.shared.errors import Stopped
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, UsageError
@@ -293,6 +295,29 @@ def test_a_worker_names_the_place_too_and_brings_its_traceback() -> None:
     (note,) = caught.value.__notes__
     assert note.startswith("In a worker process:\nTraceback")
     assert "raise KeyError" in note
+
+
+class PanicError(BaseException):
+    """What compiled code raises for a panic: no Exception."""
+
+
+@pytest.mark.parametrize("error", [PanicError("panic"), SystemExit(0), GeneratorExit("panic")])
+def test_a_failure_that_is_no_exception_is_one_too(error: BaseException) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    for env in (AnswersEnv(step=fail), AnswersEnv(reset=fail)):
+        with pytest.raises(UsageError, match=f"raised {type(error).__name__}: .*test_loop.py"):
+            run_episode(env, schedule(), 3)
+
+
+def test_what_stops_the_program_is_no_failure_of_the_environment() -> None:
+    def stop(*_: Any) -> Any:
+        raise error
+
+    for error in (KeyboardInterrupt(), Stopped(signal.SIGTERM)):
+        with pytest.raises(type(error)):
+            run_episode(AnswersEnv(step=stop), schedule(), 3)
 
 
 class AnswersEnv(ProbeEnv):

@@ -237,7 +237,10 @@ def test_a_graph_cut_short_or_without_its_package(
         ("datasets/lab/drift-v0/README.md", "a part of a dataset"),
         ("datasets/lab/drift-v0/data/metadata.json", "a part of a dataset"),
         ("bundle/README.md", "a part of a bundle; give bundle"),
+        ("datasets/lab/drift-v0/data", "a part of a dataset; give"),
+        ("one/episodes", "a part of a run; give one"),
         ("datasets", "neither a dataset's, a bundle's nor a run's"),
+        ("", "'' is neither a dataset id nor a folder"),
         ("lab/none-v0", "there is no dataset"),
     ],
 )

@@ -145,9 +145,7 @@ def refuse_folder(path: Path, kind: str, of_run: str | None = None) -> None:
         remedy = None if of_run is None else f"name {folder / of_run}, which a finished run has"
         raise UsageError(f"this is {article} a run", where=folder, remedy=remedy)
     if is_dataset(folder):
-        raise UsageError(
-            f"this is {article} a dataset", where=path, remedy=_FROM_DATASET[kind]
-        )
+        raise UsageError(f"this is {article} a dataset", where=path, remedy=_FROM_DATASET[kind])
 
 
 def open_data(

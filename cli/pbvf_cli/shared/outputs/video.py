@@ -24,7 +24,7 @@ from pbvf_offline.errors import (
     exception_text,
 )
 from pbvf_offline.exchange.output import refuse_foreign
-from pbvf_offline.foreign import failure, place_of, raised_by_author
+from pbvf_offline.foreign import failure, place_of, raised_by_author, stops
 from pbvf_offline.io.durable import check_above, write_error
 from pbvf_offline.io.reading import open_regular
 from pbvf_offline.policies.policy import Policies
@@ -109,7 +109,9 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
     def _shoot(self) -> None:
         try:
             frame = self.env.render()
-        except Exception as error:
+        except BaseException as error:
+            if stops(error):
+                raise
             raise _cannot_render(error, env_name(self.env)) from error
         image = np.asarray(frame)
         if image.dtype != np.uint8 or image.ndim not in (2, 3):
