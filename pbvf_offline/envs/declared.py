@@ -73,7 +73,7 @@ class Declared(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> Any:  # type: ignore[override]
         """The environment's own."""
         return self.env.spec
 
@@ -128,14 +128,14 @@ def _dict(obs: Any, space: Dict, name: str) -> Any:
     }
 
 
-def _tuple(obs: Any, space: Tuple, name: str) -> Any:
+def _tuple(obs: Any, space: Tuple[Any], name: str) -> Any:
     if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
         raise _outside(obs, space, name)
     pairs = zip(obs, space.spaces, strict=True)
     return tuple(_declared(one, part, f"{name}[{k}]") for k, (one, part) in enumerate(pairs))
 
 
-def _one_of(obs: Any, space: OneOf, name: str) -> Any:
+def _one_of(obs: Any, space: OneOf[Any], name: str) -> Any:
     if not isinstance(obs, tuple) or len(obs) != 2 or obs[0] not in range(len(space.spaces)):
         raise _outside(obs, space, name)
     return obs[0], _declared(obs[1], space.spaces[obs[0]], f"{name}[1]")

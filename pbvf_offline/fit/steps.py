@@ -19,6 +19,10 @@ from pbvf_offline.policies.normaliser import Normaliser
 MOMENTS = ("exp_avg", "exp_avg_sq")
 RECORD_EVERY = 100
 _REMEDY = "lower --lr (online: --lr-critic); the last good file was kept"
+_TOO_LARGE = (
+    "no step was taken yet, so rewards, observations or parameters are too large for single "
+    "precision: scale the rewards, or take a smaller --sigma"
+)
 
 
 @dataclass
@@ -151,7 +155,8 @@ class Group:
         values = loss.detach().reshape(-1).tolist()
         wrong = {
             k: DivergedError(
-                f"the loss is {value} at update {self.fits[k].updates + 1}", remedy=_REMEDY
+                f"the loss is {value} at update {self.fits[k].updates + 1}",
+                remedy=_REMEDY if self.fits[k].updates else _TOO_LARGE,
             )
             for k, value in enumerate(values)
             if not math.isfinite(value)

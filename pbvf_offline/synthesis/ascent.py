@@ -486,7 +486,10 @@ class _Climb:
             if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
                 raise DivergedError(
                     f"the objective or its gradient is not finite at step {step}",
-                    remedy="lower --lr, or keep the trust region",
+                    remedy="lower --lr, or keep the trust region"
+                    if step
+                    else "no step was taken yet, so the policies' parameters, the states or the "
+                    "critic's values are too large for single precision",
                 )
             better = objective > best if settings.trust_region else best < math.inf
             best = torch.where(better, objective, best)

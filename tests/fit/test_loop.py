@@ -285,6 +285,15 @@ def test_diverging_stops_at_the_first_bad_loss() -> None:
     assert fit.updates < 500
 
 
+@pytest.mark.filterwarnings("ignore::pbvf_offline.fit.loop.RewardScaleWarning")
+def test_a_first_loss_is_not_blamed_on_the_learning_rate() -> None:
+    data = make_data(policies=4)
+    data = dataclasses.replace(data, rewards=np.full_like(data.rewards, 1e25))
+    with pytest.raises(DivergedError, match="inf at update 1; .*scale the rewards") as caught:
+        fitted(data, fit_settings("pssvf"), 1)
+    assert "--lr" not in str(caught.value)
+
+
 def test_what_is_raised_after_an_update_stops_between_two_whole_updates() -> None:
     data = make_data(policies=10)
     settings = fit_settings("psvf")

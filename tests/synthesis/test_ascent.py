@@ -213,6 +213,7 @@ def test_divergence_is_reported() -> None:
     with pytest.raises(DivergedError, match="step 0") as caught:
         grow(file)
     assert caught.value.exit_code == 8
+    assert "--lr" not in str(caught.value)  # which no step has followed yet
 
 
 @pytest.mark.parametrize("lr", [4e37, 1e39])  # Adam's first step is ten times the first

@@ -261,7 +261,7 @@ def tag(
 
     from pbvf_cli.shared.inputs.data import refuse_folder
     from pbvf_datasets.write.tag import tag_dataset
-    from pbvf_runs.folder import POLICY_FILE
+    from pbvf_runs.records import POLICY_FILE
 
     refuse_folder(policies, "policies", POLICY_FILE)
     sink.settings("pbvf dataset tag", table.settings)

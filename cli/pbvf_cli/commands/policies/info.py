@@ -19,7 +19,7 @@ def info(
     """Show what a policies file holds; nothing in it is run, and no environment is built."""
     from pbvf_cli.shared.inputs.data import refuse_folder
     from pbvf_cli.shared.kinds import show
-    from pbvf_runs.folder import POLICY_FILE
+    from pbvf_runs.records import POLICY_FILE
 
     refuse_folder(policies, "policies", POLICY_FILE)
     shown = show("policies", policies)

@@ -29,7 +29,7 @@ def open_critic(path: Path, device: torch.device) -> CriticFile:
         PbvfError: As ``load_critic`` does.
     """
     from pbvf_offline.fit.critic_file import load_critic
-    from pbvf_runs.folder import CRITIC_FILE
+    from pbvf_runs.records import CRITIC_FILE
 
     refuse_folder(path, "critic", CRITIC_FILE)
     return load_critic(path, device)

@@ -87,7 +87,7 @@ def open_policies_file(path: Path, *, single: bool = False) -> PoliciesFile:
         PbvfError: As ``load_policies`` does.
     """
     from pbvf_offline.policies.files import load_policies, single_policy
-    from pbvf_runs.folder import POLICY_FILE
+    from pbvf_runs.records import POLICY_FILE
 
     refuse_folder(path, "policies", POLICY_FILE)
     return single_policy(path) if single else load_policies(path)

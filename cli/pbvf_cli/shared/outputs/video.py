@@ -227,7 +227,7 @@ def _writer(path: Path, fps: float) -> Any:
     return imageio.get_writer(path, fps=fps, macro_block_size=2)
 
 
-def _cannot_render(error: Exception, name: str) -> PbvfError:
+def _cannot_render(error: BaseException, name: str) -> PbvfError:
     """Return whose fault it is that there is no image: the environment's code, or the machine."""
     text = exception_text(error)
     if isinstance(error, _MISTAKES) and raised_by_author(error):
