@@ -133,6 +133,8 @@ def test_a_sweep_goes_on_past_a_failure_and_continues(here: Path) -> None:
         (("--grid", "seed=0-1", "--", "fit-critic", "d", "--critic", "psvf", "--out", "c"), "/c: "),
         (("--grid", "seed=0-1", "--", "collect", "LQR-v0", "--dataset", "a/b-v0"), "dataset a/b"),
         (("--list", "twice.json", "--", "evaluate", "p"), "run seed=0: is of two runs"),
+        (("--grid", "seed=\udcff", "--", "evaluate", "p"), "holds half a surrogate pair"),
+        (("--grid", "seed=0", "--", "evaluate", "p\udcff"), "holds half a surrogate pair"),
         (("--grid", "seed=0", "--", "evaluate", "{sed}"), "{sed} stands for nothing"),
         (("--grid", "lr=0", "--", "evaluate", "p"), "--lr"),
         (("--grid", "seed=0", "--", "evalute", "p"), "evalute"),

@@ -307,7 +307,7 @@ def test_a_failure_that_is_no_exception_is_one_too(error: BaseException) -> None
         raise error
 
     for env in (AnswersEnv(step=fail), AnswersEnv(reset=fail)):
-        with pytest.raises(UsageError, match=f"raised {type(error).__name__}: .*test_loop.py"):
+        with pytest.raises(UsageError, match=rf"raised {type(error).__name__}.*test_loop\.py"):
             run_episode(env, schedule(), 3)
 
 

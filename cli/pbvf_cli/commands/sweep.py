@@ -91,7 +91,9 @@ def sweep(
 
     from pbvf_experiments import sweep as sweeps
     from pbvf_offline.io.lock import locked
+    from pbvf_offline.io.strict_json import canonical_json
 
+    canonical_json([*words, *(grid or ())])  # results hold them: bytes of no text are refused now
     grids = [sweeps.parse_grid(text) for text in grid or ()]
     combined = sweeps.combine(grids, None if listed is None else sweeps.read_list(listed))
     name, found = _resolve(context, words)
