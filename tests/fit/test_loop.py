@@ -289,7 +289,7 @@ def test_diverging_stops_at_the_first_bad_loss() -> None:
 def test_a_first_loss_is_not_blamed_on_the_learning_rate() -> None:
     data = make_data(policies=4)
     data = dataclasses.replace(data, rewards=np.full_like(data.rewards, 1e25))
-    with pytest.raises(DivergedError, match="inf at update 1; .*scale the rewards") as caught:
+    with pytest.raises(DivergedError, match=r"inf at update 1; .*scale the rewards") as caught:
         fitted(data, fit_settings("pssvf"), 1)
     assert "--lr" not in str(caught.value)
 
