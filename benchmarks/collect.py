@@ -31,6 +31,7 @@ from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.rollout.loop import run_episode
 from pbvf_offline.rollout.native.offer import Backend
 from pbvf_offline.rollout.schedules import PerturbationSchedule
+from pbvf_offline.rollout.workers import workers_worth
 from pbvf_runs.collection import collect
 from pbvf_runs.settings import CollectSettings
 
@@ -117,6 +118,15 @@ def evaluation(backend: Backend, config: EnvConfig = ENV, count: int = 200) -> f
     return count / (time.process_time() - started)
 
 
+def whole_evaluation(backend: Backend, workers: int | None = None, count: int = 200) -> float:
+    """Return episodes a second, in as many processes as the command takes by default for None."""
+    policies = _policies(count)
+    started = time.perf_counter()
+    workers = workers or workers_worth(count * 1_000)
+    evaluate_policies(ENV, policies, episodes=1, seed=0, workers=workers, backend=backend)
+    return count / (time.perf_counter() - started)
+
+
 def _cpu() -> float:
     """Return seconds of CPU time of this process and of its workers that have ended."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -170,6 +180,13 @@ if __name__ == "__main__":
             functools.partial(evaluation, "gymnasium"),
             1.15,
             "episodes/CPU s",
+        ),
+        (
+            "evaluate 200 policies by default / in one process through Gymnasium",
+            functools.partial(whole_evaluation, "auto"),
+            functools.partial(whole_evaluation, "gymnasium", 1),
+            3.0,
+            "episodes/s",
         ),
     ]
     for name, one, other, target, unit in sides:

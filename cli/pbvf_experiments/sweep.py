@@ -234,8 +234,8 @@ def _run(chosen: SweepCell) -> dict[str, Any]:
         encoding="utf-8",
         errors="replace",
         check=False,
-        # Cells side by side with a thread for each core would wait for each other.
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        # Cells side by side with a thread or process for each core would wait for each other.
+        env={"OMP_NUM_THREADS": "1", "PBVF_WORKERS": "1", **os.environ},
     )
     if ran.returncode == 0:
         printed = parse_json(ran.stdout, chosen.name)

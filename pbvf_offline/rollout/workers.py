@@ -21,10 +21,11 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pbvf_offline.errors import PbvfError, UsageError, WorkerError
@@ -36,6 +37,8 @@ OutT = TypeVar("OutT")
 
 MAX_TRIES = 3
 HANG_SECONDS = 600.0
+_WORTH: Mapping[str, int] = {"fork": 20_000, "spawn": 200_000}  # steps that pay a process's start
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _QUEUED = 2  # jobs in a worker's hands: one running, one waiting, so that it never idles
 _POLL_SECONDS = 1.0
 _BEGUN = "begun"  # a worker's first word
@@ -87,6 +90,37 @@ def start_method() -> str:
         sys.platform == "linux" and "torch" not in sys.modules and threading.active_count() == 1
     )
     return "fork" if forkable else "spawn"
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may keep busy.
+
+    Those that the system lets it run on, no more than its container's share, or
+    ``PBVF_WORKERS``.
+
+    Raises:
+        UsageError: That is no positive number.
+    """
+    given = os.environ.get("PBVF_WORKERS")
+    if given is not None:
+        if not (given.isascii() and given.isdecimal() and int(given)):
+            raise UsageError(f"{given!r} is no number of processes", where="PBVF_WORKERS")
+        return int(given)
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        most, period = _QUOTA.read_text().split()
+        cores = min(cores, max(1, int(most) // int(period)))
+    return cores
+
+
+def workers_worth(steps: float) -> int:
+    """Return how many processes so many environment steps are worth: at most the usable cores.
+
+    Raises:
+        UsageError: ``PBVF_WORKERS`` is no positive number.
+    """
+    return int(max(1, min(usable_cores(), steps // _WORTH[start_method()])))
 
 
 class Pool(abc.ABC, Generic[ItemT, OutT]):

@@ -226,6 +226,11 @@ def test_what_a_lost_node_had_in_hand_is_done_again(
     ("argv", "code", "said"),
     [
         (("reproduce", "table", "--out", "o", "--ray", "h"), 2, "no address"),
+        (
+            ("reproduce", "table", "--out", "/proc/x/o", "--ray", "auto"),
+            6,
+            "/proc/x: cannot be made",
+        ),
         (("collect", "LQR-v0", "--dataset", "lab/x-v0", "--ray", "ray://h:1"), 2, "no address"),
         (("collect", "LQR-v0", "--dataset", "lab/x-v0", "--ray", "127.0.0.1:9"), 10, "no cluster"),
         (
@@ -235,5 +240,5 @@ def test_what_a_lost_node_had_in_hand_is_done_again(
         ),
     ],
 )
-def test_addresses_that_are_none(argv: tuple[str, ...], code: int, said: str) -> None:
+def test_addresses_and_outputs_that_cannot_be(argv: tuple[str, ...], code: int, said: str) -> None:
     pbvf(*argv, "-q").refused(code, said)

@@ -25,7 +25,9 @@ from pbvf_offline.rollout.workers import (
     is_done_here,
     ordered_map,
     start_method,
+    usable_cores,
     using,
+    workers_worth,
 )
 
 
@@ -362,3 +364,18 @@ def test_spawned_workers_find_the_users_module() -> None:
     assert start_method() == "spawn"
     assert list(run_episodes(job, range(4), workers=2)) == inline
     assert no_children_left()
+
+
+def test_default_workers_are_no_more_than_the_containers_share_or_the_steps_are_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PBVF_WORKERS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(workers_module, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(workers_module, "start_method", lambda: "fork")
+    assert usable_cores() == 8
+    for quota, cores in (("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+        assert usable_cores() == cores
+    (tmp_path / "cpu.max").unlink()
+    assert [workers_worth(steps) for steps in (0, 39_999, 40_000, 10**9)] == [1, 1, 2, 8]

@@ -98,7 +98,8 @@ def collect(
         hidden=_undecided(given, usual.settings, base=base, policies=policies),
     )
     table.rights(license_id, author or ())
-    engine = devices.units(workers, ray, table)
+    steps = settings.steps or devices.steps_of(config, settings.episodes or 1)
+    engine = devices.units(workers, ray, table, steps=steps)
     asked = choose_backend(config, backend, table)
     settings = replace(settings, license=license_id, authors=tuple(author or ()))
     command_text = collect_command(settings, base=base, policies=policies)

@@ -71,7 +71,8 @@ def compare(
     table.show("second", second)
     table.environment(config, place, "env")
     chosen = table.fill(given, Defaults(Measurement(10, 1.0, seed=0), {}))
-    workers = table.choose("workers", workers, 1)
+    played = (len(one.policies) + len(other.policies)) * chosen.episodes
+    workers = devices.choose_workers(workers, devices.steps_of(config, played), table)
     if out is not None:
         table.show("out", out)
     sink.settings("pbvf compare", table.settings)

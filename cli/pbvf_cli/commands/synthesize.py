@@ -90,7 +90,7 @@ def synthesize(
             "Processes that run episodes, and that climb where --from-scratch is large; results "
             "do not change.",
             most=options.MOST_WORKERS,
-            show_default="1",
+            show_default=options.USUAL_WORKERS,
         ),
     ] = None,
     ray: options.Ray = None,
@@ -160,7 +160,7 @@ def synthesize(
     if model is not None:
         evaluator = load_evaluator(model, file, None, table, sink)
     curve.show(table)
-    engine = devices.units(workers, ray, table)
+    engine = devices.units(workers, ray, table, steps=_measured_steps(settings, evaluation))
     sink.settings("pbvf synthesize", table.settings)
     with (
         Bar("climbing", "steps", sink=sink) as climb,
@@ -223,6 +223,14 @@ def _defaults(
         return usual
     sources = {**usual.sources, "hidden": "that of the policies in its rounds"}
     return Defaults(replace(usual.settings, hidden=imagined.settings.policy), sources)
+
+
+def _measured_steps(settings: SynthesisSettings, evaluation: EvaluationSettings | None) -> int:
+    """Return how many environment steps are taken at most."""
+    if evaluation is None:
+        return 0
+    groups = settings.steps // evaluation.every + 3  # on the way, at the ends, the nearest ones
+    return devices.steps_of(evaluation.env, groups * settings.count * evaluation.episodes)
 
 
 def _started(path: Path, critic: CriticFile) -> Policies:

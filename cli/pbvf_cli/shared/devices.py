@@ -12,11 +12,14 @@ from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.options import DeviceName
 from pbvf_offline.errors import UsageError
 
+_UNKNOWN_LIMIT = 1_000
+
 if TYPE_CHECKING:
     import torch
 
     from pbvf_cli.shared.settings import SettingsTable
     from pbvf_cli.shared.terminal.output import Sink
+    from pbvf_offline.envs.reference import EnvConfig
 
 
 def torch_device(device: DeviceName) -> torch.device:
@@ -104,24 +107,47 @@ def use_threads(given: int | None, table: SettingsTable) -> None:
 
 
 def units(
-    workers: int | None, ray: str | None, table: SettingsTable, shared: Path | None = None
+    workers: int | None,
+    ray: str | None,
+    table: SettingsTable,
+    shared: Path | None = None,
+    steps: float = 0,
 ) -> AbstractContextManager[int]:
     """Add to the settings who works on units of work; returns the context in which they do.
 
     Args:
-        workers: How many units at once; None: one, or with Ray as many as there are cores.
+        workers: How many units at once; None: as many as the steps are worth, or with Ray as many
+            as there are cores.
         ray: The address of Ray; None: processes of this machine.
         table: The settings.
         shared: What units write to, if they do.
+        steps: Environment steps in all, at most; 0 where units are not shared out unasked.
 
     Returns:
         A context that yields how many units are worked on at once.
     """
     if ray is None:
-        return contextlib.nullcontext(table.choose("workers", workers, 1))
+        return contextlib.nullcontext(choose_workers(workers, steps, table))
 
     from pbvf_offline.rollout.cluster import ray_engine
 
     table.show("ray", ray)
     table.show("workers", workers or "as many as cores", "given" if workers else "default")
     return ray_engine(ray, workers=workers, shared=shared)
+
+
+def choose_workers(workers: int | None, steps: float, table: SettingsTable) -> int:
+    """Return how many processes play so many steps, and add that to the settings."""
+    from pbvf_offline.rollout.workers import workers_worth
+
+    usual = 1 if workers is not None else workers_worth(steps)
+    source = "default" if usual == 1 else f"default for up to {steps:,.0f} steps"
+    return table.choose("workers", workers, usual, source)
+
+
+def steps_of(config: EnvConfig, episodes: int) -> int:
+    """Return how many steps so many episodes may have, where that is known."""
+    from pbvf_offline.envs.make import registered_limit
+
+    limit = config.max_episode_steps or registered_limit(config.reference())
+    return episodes * (limit or _UNKNOWN_LIMIT)

@@ -16,6 +16,7 @@ from pbvf_offline.setting_types import MOST
 
 _COMMON = "Every command"
 MOST_WORKERS = 10_000
+USUAL_WORKERS = "as many as there are cores, where the steps are worth it"
 MOST_THREADS = 1_024
 
 
@@ -169,7 +170,7 @@ Workers = Annotated[
         "--workers",
         "Processes that run episodes; results do not change.",
         most=MOST_WORKERS,
-        show_default="1",
+        show_default=USUAL_WORKERS,
     ),
 ]
 Ray = Annotated[

@@ -259,6 +259,18 @@ def test_policies_are_judged_in_the_critics_normaliser(made, here):
     np.testing.assert_allclose(ours["returns"], theirs["returns"], rtol=1e-5)
 
 
+@pytest.mark.usefixtures("forking")
+def test_much_work_is_shared_by_the_cores_without_being_asked(made, monkeypatch):
+    monkeypatch.setenv("PBVF_WORKERS", "2")
+    argv = ("evaluate", made / "toy", "--seed", 0, "--episodes")
+    few, many = pbvf(*argv, 1).ok(), pbvf(*argv, 400).ok()
+    assert rows(few.err)["workers"] == "1 default"
+    assert rows(many.err)["workers"].startswith("2 default for up to ")
+    assert pbvf(*argv, 400, "--workers", 1).ok().out == many.out
+    monkeypatch.setenv("PBVF_WORKERS", "many")
+    pbvf(*argv, 1).refused(2, "PBVF_WORKERS")
+
+
 def test_discounted_returns_use_gamma(made):
     result = evaluate(made / "lqr", "--episodes", 1, "--gamma", 0)
     # With gamma 0 only the first reward counts: -1 - a^2 at s = 1.
