@@ -22,7 +22,6 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from alternate import Benchmark
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.policies.policy import Policies, init_theta
@@ -34,6 +33,7 @@ from pbvf_offline.rollout.schedules import PerturbationSchedule
 from pbvf_offline.rollout.workers import workers_worth
 from pbvf_runs.collection import collect
 from pbvf_runs.settings import CollectSettings
+from tools.alternate import Benchmark
 
 FRAGMENT = 200
 ENV = EnvConfig("Swimmer-v5")

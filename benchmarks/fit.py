@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from alternate import Benchmark
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
+from tools.alternate import Benchmark
 
 STEPS, FRAGMENT, BATCH, GAMMA, LR = 100_000, 200, 128, 0.999, 1e-3
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import minari
 
-from alternate import Benchmark
 from pbvf_datasets import load_dataset
-from synthetic import write_dataset
+from tools.alternate import Benchmark
+from tools.synthetic import write_dataset
 
 EPISODES, LENGTH = 10_000, 20
 DATASET = "bench/short-v0"

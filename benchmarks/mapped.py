@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from alternate import Benchmark
 from pbvf_datasets import load_dataset
 from pbvf_offline.fit.loop import advance, batch_indices, batch_noise, start_fit, training_set
 from pbvf_offline.fit.settings import default_fit_settings
 from pbvf_offline.fit.steps import gradient_step
-from synthetic import write_dataset
+from tools.alternate import Benchmark
+from tools.synthetic import write_dataset
 
 POLICIES, PER_EPISODE, UPDATES = 500, 5, 3000
 CPU = torch.device("cpu")

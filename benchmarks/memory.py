@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from synthetic import write_dataset
+from tools.synthetic import write_dataset
 
 POLICIES, PER_EPISODE = 2_000, 5
 WANTED = 3.0  # GB

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import h5py
 
-from alternate import Benchmark
 from pbvf_datasets.format.schema import DATA_FILE
 from pbvf_datasets.write.edit import merge
-from synthetic import write_dataset
+from tools.alternate import Benchmark
+from tools.synthetic import write_dataset
 
 INPUTS, FRAGMENTS, FRAGMENT_STEPS = 10, 5, 200
 

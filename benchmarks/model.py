@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from alternate import Benchmark
 from fit import data_for
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
@@ -23,6 +22,7 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import advance, start_training
 from pbvf_offline.rollout.episodes import Trajectories
+from tools.alternate import Benchmark
 
 SETTINGS = ModelSettings(seed=0, noise=0.15, angles=True, bfloat16=has_bfloat16())
 POLICIES, STARTS, HORIZON = 32, 4, 300

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from alternate import Benchmark
 from pbvf_offline.envs.make import close_env, make_env
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.online.loop import Hooks, train
@@ -28,6 +27,7 @@ from pbvf_offline.policies.actor import Actor
 from pbvf_offline.policies.policy import init_theta, perturb
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
+from tools.alternate import Benchmark
 
 ENV, CPU = "Swimmer-v5", torch.device("cpu")
 

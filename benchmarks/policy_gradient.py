@@ -10,10 +10,10 @@ import time
 import numpy as np
 import torch
 
-from alternate import Benchmark
 from pbvf_offline.critics import Critic, CriticConfig, make_critic
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
+from tools.alternate import Benchmark
 
 STATES = 10_000
 

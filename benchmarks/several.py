@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from alternate import Benchmark
+from tools.alternate import Benchmark
 
 STEPS = 100_000
 # A PSSVF needs whole episodes of one policy.

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from alternate import Benchmark
+from tools.alternate import Benchmark
 
 TOGETHER, DATASET = 3, "lab/together-v0"
 CRITIC = f"fit-critic {DATASET} --critic psvf --updates 2000"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import h5py
 
-from alternate import Benchmark
 from pbvf_datasets.format.schema import DATA_FILE
 from pbvf_datasets.inspect.verify import verify
-from synthetic import write_dataset
+from tools.alternate import Benchmark
+from tools.synthetic import write_dataset
 
 EPISODES, STEPS, FRAGMENT = 10, 100_000, 200
 
