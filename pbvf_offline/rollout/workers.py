@@ -427,6 +427,8 @@ def answer(work: Callable[[], Any]) -> _Answer:
             good, value = False, error
         except MemoryError:
             good, value = False, MemoryError(traceback.format_exc())
+        except KeyboardInterrupt as error:  # an environment's: Ctrl-C is for the parent alone
+            good, value = False, error
         except Exception:
             good, value = False, RuntimeError(traceback.format_exc())
     return good, value, [(str(w.message), _category(w.category)) for w in caught]

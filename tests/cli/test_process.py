@@ -178,6 +178,25 @@ def test_an_environment_that_takes_the_signals_cannot_keep_them(here, where, num
     assert "continues" in err
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_environment_that_raises_a_keyboard_interrupt_stops_the_command(here, workers):
+    """An emulator does that when its window is closed, say."""
+    (here / "closed.py").write_text(
+        "import gymnasium as gym\n"
+        "from toyenv import ToyEnv\n"
+        "class Closed(ToyEnv):\n"
+        "    def step(self, action):\n"
+        "        raise KeyboardInterrupt\n"
+        "gym.register('Closed-v0', entry_point='closed:Closed', max_episode_steps=50)\n"
+    )
+    argv = ["collect", "closed:Closed-v0", "--dataset", "lab/c-v0", "--episodes", 2, "-q"]
+    ran = run_process(*argv, "--no-normalize", "--workers", workers)
+    assert (ran.code, ran.error) == (
+        130,
+        "interrupted; what was finished is safe, the same command continues",
+    )
+
+
 def test_what_starts_over_says_so(here, drift):
     """An evaluation keeps nothing; nor does a search by rounds of imagination."""
     shown = drift / "grown"

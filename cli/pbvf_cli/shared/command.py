@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 import typer
 
 from pbvf_cli.shared import options
-from pbvf_cli.shared.errors import signals
+from pbvf_cli.shared.errors import Stopped, signals
 from pbvf_cli.shared.terminal.output import Sink
 from pbvf_offline.errors import ResourceError
 from pbvf_offline.records import Field, Record, fields
@@ -85,7 +86,10 @@ def command(
         def run(**values: Any) -> None:
             signals.continues, signals.starts_anew = continues, anew and values["overwrite"]
             _check_current_folder()
-            function(**{p.name: _collect(p, values) for p in own})
+            try:
+                function(**{p.name: _collect(p, values) for p in own})
+            except KeyboardInterrupt as error:  # an environment's own; typer would say nothing
+                raise Stopped(signal.SIGINT) from error
 
         signature = inspect.Signature([p for group in groups.values() for p in group])
         del run.__wrapped__  # typer would read its signature
