@@ -39,7 +39,7 @@ SMALLER = {
     "--steps 100000": "--steps 3000",
     "fit-model lab/swimmer-fragments-v0": (
         "fit-model lab/swimmer-fragments-v0 --updates 20 --hidden 16"
-        " --noise 0 --no-angles --unroll 1"
+        " --noise 0 --no-angles --no-mixed"
     ),
     "--model model.safetensors --critic pssvf": (
         "--model model.safetensors --critic pssvf --force --rounds 1 --compare 20 --hidden 16"
@@ -390,6 +390,17 @@ def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None
         }
         cells = [said.get(seed, "-") for seed in (101, 102, 103, 104, 106, 107)]
         assert f"| {variant} | {' | '.join(cells)} |" in page
+
+
+def test_search_page_shows_what_losses_networks_and_features_gave() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    for one in json.loads((folder / "raw" / "networks.json").read_text())["results"]:
+        shown = [one[name] for name in ("seed", "loss", "network", "features", "noise", "unroll")]
+        shown += [one["lr"], f"{one['updates']:,}"] + [part["imagined"] for part in one["bins"]]
+        shown += [one["bins"][-1]["spread"], f"{one['correlation']:.2f}"]
+        shown += [f"{one['held_rms']:.3f}", f"{one['held_median']:.4f}"]
+        assert f"| {' | '.join(str(x) for x in shown)} |" in page
 
 
 def _candidates_row(name: str, values: Sequence[float]) -> str:

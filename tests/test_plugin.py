@@ -74,7 +74,7 @@ def test_commands_use_what_a_package_adds(installed: Path, place: Path) -> None:
     _, err = ran(installed, "fit-critic", "lab/sphere-v0", *several, code=5)
     assert "--seeds: critics of kind lab-huber cannot be fitted several at once" in err
     model, dreamt = place / "model.safetensors", place / "dreamt.safetensors"
-    learn = ("--hidden", "8", "--noise", 0, "--no-angles", "--unroll", 1, "--updates", 50)
+    learn = ("--hidden", "8", "--noise", 0, "--no-angles", "--no-mixed", "--updates", 50)
     json_of(installed, "fit-model", "lab/sphere-v0", *learn, "--seed", 0, "--out", model)
     rounds = ("--critic", "lab-huber", "--model", model, "--force", "--rounds", 1, "--seed", 0)
     rounds = (*rounds, "--compare", 20)

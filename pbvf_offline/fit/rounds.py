@@ -79,10 +79,10 @@ class RoundSettings(Record):
             ge=0,
             le=100,
             metavar="C",
-            default="2",
+            default="1",
             panel=IMAGINED,
         ),
-    ] = 2.0
+    ] = 1.0
     kind: Annotated[str, setting("Which critic.", choices=CRITICS, since=2)] = "pssvf"
     gamma: Annotated[Gamma, since(2)] = 1.0
     n_step: Annotated[int, setting("Longest n-step target.", ge=1, since=2)] = 1

@@ -1,14 +1,14 @@
-"""Which noise, features and steps in a row suit an environment, by the held-out check.
+"""Which noise, features and ways to learn suit an environment, by the held-out check.
 
 Noise on the inputs teaches networks to come back to the data. Where the environment is
 damped that keeps imagined episodes sound; where it is unstable it makes it stable in
 imagination only. Sine and cosine of raw observations help where one is an angle that
-winds, and are noise where observations are large. Steps in a row keep errors from adding
-up, and blur where episodes end. The one-step error tells none of it, short trainings and
-the check do.
+winds, and are noise where observations are large. Networks that learn in different ways are hard
+to fool, and those that predict several steps in a row blur where episodes end. The one-step error
+tells none of it, short trainings and the check do.
 
-Features decide what can be predicted at all, which shows at every horizon. Noise and steps in
-a row trade near horizons for far ones, so the sums over the longest one decide.
+Features decide what can be predicted at all, which shows at every horizon. Noise and steps in a row
+trade near horizons for far ones, so the sums over the longest one decide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,14 +27,13 @@ from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import advance, start_training
-from pbvf_offline.records import Record
+from pbvf_offline.records import Record, since
 from pbvf_offline.rollout.episodes import Trajectories
 
 NOISES = (0.03, 0.0, 0.15)  # the first is the one at which features are compared
-UNROLLS = (1, 10)
 TRIAL_VALIDATION = 0.3  # least share of the episodes that the short trainings are checked on
+_NOT_MIXED = 1.25  # how much worse than by its score a model of networks of one way counts
 _WITHOUT_ANGLES = 1.1  # how much worse than by its errors a model without angles counts
-_SINGLE_STEPS = 1.25  # how much worse than by its score a model of single steps counts
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,14 @@ class Trial(Record):
         angles: Whether sine and cosine were shown.
         unroll: Steps in a row.
         check: The held-out check; a smaller score is better.
+        mixed: Whether networks learned in two ways.
     """
 
     noise: float
     angles: bool
     unroll: int
     check: ModelCheck
+    mixed: Annotated[bool, since(2)] = False
 
 
 def choose_settings(
@@ -61,7 +62,7 @@ def choose_settings(
     *,
     noises: Sequence[float] = NOISES,
     angles: Sequence[bool] = (False, True),
-    unrolls: Sequence[int] = UNROLLS,
+    mixed: Sequence[bool] = (False, True),
     updates: int,
     members: int = 2,
     note: Callable[[Trial], None] | None = None,
@@ -69,12 +70,12 @@ def choose_settings(
 ) -> tuple[ModelSettings, tuple[Trial, ...]]:
     """Return the settings whose check comes out best.
 
-    One choice after the other: features at the first noise and single steps, by the error at
-    all horizons; then the noise, then the steps in a row, by the score. The check sees only
-    policies like those of the data. On others a model without the features that an environment
-    needs, and one of single steps, err by far more. So sine and cosine win unless their error is
-    worse by more than a tenth, and several steps in a row unless their score is worse by more than
-    a quarter. Where there is nothing to choose nothing is trained.
+    One choice after the other: features at the first noise, by the error at all horizons; then
+    the noise, then the ways to learn, by the score. The check sees only policies like those of the
+    data. On others a model without the features that an environment needs, and one whose networks
+    learn in one way, err by far more. So sine and cosine win unless their error is worse by more
+    than a tenth, and two ways unless their score is worse by more than a quarter. Where there is
+    nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -82,7 +83,7 @@ def choose_settings(
         settings: What else decides the ensemble.
         noises: The noises to choose from.
         angles: Whether to show sine and cosine: one or both answers.
-        unrolls: The numbers of steps in a row to choose from.
+        mixed: Whether networks learn in two ways: one or both answers.
         updates: Updates of each short training.
         members: Networks of each short training.
         note: Called after each of them.
@@ -95,7 +96,9 @@ def choose_settings(
             short = dataclasses.replace(candidate, members=members)
             ensemble = train(data, held, short, updates, device=device)
             check = check_model(ensemble, data, held, settings.seed)
-            trial = Trial(candidate.noise, candidate.angles, candidate.unroll, check)
+            trial = Trial(
+                candidate.noise, candidate.angles, candidate.unroll, check, candidate.mixed
+            )
             tried[candidate] = trial
             if note is not None:
                 note(trial)
@@ -108,14 +111,14 @@ def choose_settings(
     def score(candidate: ModelSettings) -> float:
         return checked(candidate).score
 
-    def far_score(candidate: ModelSettings) -> float:
-        return score(candidate) * (_SINGLE_STEPS if candidate.unroll == 1 else 1.0)
+    def mixed_score(candidate: ModelSettings) -> float:
+        return score(candidate) * (1.0 if candidate.mixed else _NOT_MIXED)
 
-    chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], unroll=unrolls[0])
+    chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], mixed=mixed[0])
     choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float]], ...] = (
         ("angles", angles, error_at_all_horizons),
         ("noise", noises, score),
-        ("unroll", unrolls, far_score),
+        ("mixed", mixed, mixed_score),
     )
     for name, values, error in choices:
         if len(values) > 1:

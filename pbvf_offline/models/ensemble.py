@@ -78,18 +78,19 @@ class Ensemble(torch.nn.Module):
         """Number M of networks."""
         return self.settings.members
 
-    def outputs(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the raw outputs (M, B, obs_dim + 1 or 2), in units of their spreads.
+    def outputs(self, obs: Tensor, action: Tensor, members: slice = slice(None)) -> Tensor:
+        """Return the raw outputs (m, B, obs_dim + 1 or 2), in units of their spreads.
 
         Args:
-            obs: (M, B, obs_dim) normalised.
-            action: (M, B, action inputs).
+            obs: (m, B, obs_dim) normalised.
+            action: (m, B, action inputs).
+            members: Which m members; all by default.
         """
         parts = [obs, action / self.action_std]
         if self.settings.angles:
             raw = obs * self.std + self.mean
             parts += [torch.sin(raw), torch.cos(raw)]
-        out: Tensor = self.network(torch.cat(parts, dim=-1))
+        out: Tensor = self.network(torch.cat(parts, dim=-1), members)
         return out
 
     def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -59,17 +59,18 @@ class BatchedMLP(nn.Module):
             self.biases.append(_uniform(rng, inp, (members, 1, out)))
         self.skip = _uniform(rng, inputs, (members, inputs, outputs))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs (M, B, outputs) of inputs (M, B, inputs)."""
+    def forward(self, x: Tensor, members: slice = slice(None)) -> Tensor:
+        """Return the outputs (m, B, outputs) of inputs (m, B, inputs) of some members."""
         h = x
         last = len(self.weights) - 1
-        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        for k, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
+            weight, bias = weights[members], biases[members]
             if self._bfloat16 and 0 < k < last:
                 out = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
             else:
                 out = torch.baddbmm(bias, h, weight)
             if k == last:
-                return torch.baddbmm(out, x, self.skip)
+                return torch.baddbmm(out, x, self.skip[members])
             out = nn.functional.silu(out)
             h = h + out if k > 0 and h.shape[-1] == out.shape[-1] else out
         raise AssertionError("unreachable: a network has an output layer")

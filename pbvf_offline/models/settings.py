@@ -14,7 +14,7 @@ MODEL_UPDATES = 8_000
 """Gradient steps of a learned environment, where nobody says how many."""
 
 _CHOSEN = "the held-out check chooses"
-_OWN = "What the model decides itself, where it is not given"
+_OWN = "How the networks learn"
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class ModelShape(Record):
         ),
     ] = (256, 256, 256)
     lr: Annotated[
-        float, setting("Largest learning rate of Adam.", gt=0, metavar="LR", default="0.002")
-    ] = 2e-3
+        float, setting("Largest learning rate of Adam.", gt=0, metavar="LR", default="0.004")
+    ] = 4e-3
     batch_size: Annotated[
         int,
         setting("Steps that each network sees in an update.", ge=1, le=65_536, default="512"),
@@ -71,16 +71,30 @@ class ModelSettings(ModelShape):
 
     Attributes:
         noise: Standard deviation of the largest noise on the observations that networks
-            see in training, in units of the spread of a step's change. The target still
-            ends at the true next observation, so networks learn to come back. 0: none.
+            see in training, in units of the spread of a step's change. 0: none.
+        recovery: Share of the noise that the target takes back in one step: at 1 it ends at
+            the true next observation, at 0 it is the true change.
+        huber: Errors above it, in units of the spread of a step's change, count by their
+            absolute values and not by their squares. 0: all by their squares.
         angles: Show sine and cosine of the raw observations too.
         unroll: Steps in a row that the networks predict in training, each from the
             observation that the one before led to; 1: single steps.
+        mixed: Whether half of the networks learn in another way, see
+            :func:`pbvf_offline.models.ways.ways`.
     """
 
     noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] = 0.0
+    recovery: Annotated[
+        float, setting("Share of the noise taken back in a step.", ge=0, le=1, since=2)
+    ] = 1.0
+    huber: Annotated[
+        float, setting("Errors above it count by their absolute values.", ge=0, since=2)
+    ] = 0.0
     angles: bool = False
     unroll: Annotated[int, setting("Steps in a row in training.", ge=1, le=100)] = 1
+    mixed: Annotated[
+        bool, setting("Whether half of the networks learn in another way.", since=2)
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -90,8 +104,12 @@ class ModelRequest(ModelShape):
     Attributes:
         validation: Share of the episodes held out for the check.
         noise: Largest noise on the inputs, in units of the spread of a step's change.
+        recovery: Share of it that the networks learn to take back in one step.
+        huber: Errors above it count by their absolute values.
         angles: Show sine and cosine of the raw observations too.
         unroll: Steps in a row that the networks predict in training.
+        mixed: Whether half of the networks learn in another way, see
+            :func:`pbvf_offline.models.ways.ways`.
         trial_updates: Updates of each short training that a choice takes.
     """
 
@@ -121,6 +139,29 @@ class ModelRequest(ModelShape):
         ]
         | None
     ) = None
+    recovery: Annotated[
+        float,
+        setting(
+            "Share of that noise that the networks learn to take back in one step. With more they "
+            "keep closer to the data, and think too little of policies beyond them.",
+            ge=0,
+            le=1,
+            metavar="SHARE",
+            default="0.2",
+            panel=_OWN,
+        ),
+    ] = 0.2
+    huber: Annotated[
+        float,
+        setting(
+            "Errors above it, in units of the spread of a step's change, count by their absolute "
+            "values, so that rare large ones leave the others their part; 0: all by their squares.",
+            ge=0,
+            metavar="SIZE",
+            default="0.1",
+            panel=_OWN,
+        ),
+    ] = 0.1
     angles: (
         Annotated[
             bool,
@@ -133,14 +174,25 @@ class ModelRequest(ModelShape):
         ]
         | None
     ) = None
-    unroll: (
+    unroll: Annotated[
+        int,
+        setting(
+            "Steps in a row that the networks predict in training, each from where the one before "
+            "led. More keep errors from adding up, and make policies beyond the data look worse "
+            "than they are.",
+            ge=1,
+            le=100,
+            default="1",
+            panel=_OWN,
+        ),
+    ] = 1
+    mixed: (
         Annotated[
-            int,
+            bool,
             setting(
-                "Steps in a row that the networks predict in training, each from where the one "
-                "before led.",
-                ge=1,
-                le=100,
+                "Let half of the networks learn ten steps in a row, to take back all of the noise, "
+                "and by the squares of all errors, so that not all err in the same direction.",
+                option="--mixed/--no-mixed",
                 default=_CHOSEN,
                 panel=_OWN,
             ),
@@ -162,7 +214,7 @@ class ModelRequest(ModelShape):
 MODEL_SOURCES = {
     "noise": _CHOSEN,
     "angles": _CHOSEN,
-    "unroll": _CHOSEN,
+    "mixed": _CHOSEN,
     "bfloat16": "what this processor has",
 }
 """Where the values of a request that the user did not choose come from."""

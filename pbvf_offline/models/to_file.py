@@ -20,7 +20,7 @@ from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import partial_path, writing
 from pbvf_offline.io.work_folder import refuse_difference
 from pbvf_offline.models.check import check_model, held_out_episodes
-from pbvf_offline.models.choice import NOISES, TRIAL_VALIDATION, UNROLLS, Trial, choose_settings
+from pbvf_offline.models.choice import NOISES, TRIAL_VALIDATION, Trial, choose_settings
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
 from pbvf_offline.models.scales import Scales
@@ -186,7 +186,7 @@ def _report_trials(file: ModelFile, hooks: Hooks) -> None:
 
 def _report_trial(number: int, trial: Trial, hooks: Hooks) -> None:
     if hooks.on_event is not None:
-        values = {name: getattr(trial, name) for name in ("noise", "angles", "unroll")}
+        values = {name: getattr(trial, name) for name in ("noise", "angles", "mixed")}
         hooks.on_event("trial", number, values | {"score": trial.check.score})
 
 
@@ -226,10 +226,12 @@ def _begin(
     settings, trials = choose_settings(
         data,
         held_out_episodes(data.episodes, share, request.seed),
-        ModelSettings(**shape),
+        ModelSettings(
+            **shape, recovery=request.recovery, huber=request.huber, unroll=request.unroll
+        ),
         noises=NOISES if request.noise is None else (request.noise,),
         angles=(False, True) if request.angles is None else (request.angles,),
-        unrolls=UNROLLS if request.unroll is None else (request.unroll,),
+        mixed=(False, True) if request.mixed is None else (request.mixed,),
         updates=request.trial_updates,
         note=note,
         device=device,

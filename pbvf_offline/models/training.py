@@ -8,8 +8,9 @@ training goes on from there and ends with the bytes of an uninterrupted one.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.settings import ModelSettings
+from pbvf_offline.models.ways import Way, ways
 from pbvf_offline.seeding import Stream, generator
 
 RECORD_EVERY = 100
@@ -138,32 +140,63 @@ def learning_rate(settings: ModelSettings, update: int, total: int) -> float:
     return settings.lr * rise * (min(1.0, (total - update) / falling) if falling else 1.0)
 
 
-def model_loss(ensemble: Ensemble, steps: Steps, index: Tensor, noise: Tensor | None) -> Tensor:
-    """Return the sum over members of their mean squared error and termination's log loss.
+@dataclass(frozen=True)
+class Drawn:
+    """What a part of the networks sees in an update.
 
-    From each drawn step the members predict up to ``unroll`` steps in a row, each from the
+    Attributes:
+        way: Which m networks, and how they learn.
+        index: (m, B) int64, the steps that each begins at.
+        noise: (m, B, obs_dim) what is added to the first observations, in units of the spread
+            of a step's change; None: nothing.
+    """
+
+    way: Way
+    index: Tensor
+    noise: Tensor | None
+
+    def to(self, device: torch.device) -> Drawn:
+        """Return it on a device."""
+        noise = None if self.noise is None else self.noise.to(device)
+        return dataclasses.replace(self, index=self.index.to(device), noise=noise)
+
+
+def model_loss(ensemble: Ensemble, steps: Steps, drawn: Sequence[Drawn]) -> Tensor:
+    """Return the sum over members of their mean error and termination's log loss.
+
+    From each drawn step a member predicts up to ``unroll`` steps in a row, each from the
     observation that the one before led to, with the stored actions and no further than the
-    episode goes. A target ends at the true next observation, so networks learn to come back.
+    episode goes. A target takes back the share ``recovery`` of how far its input is from the true
+    observation, so networks learn to come back. To take back all of it is to predict the mean of
+    the true observations that an input may be of, which pulls imagined episodes to where data are
+    dense: policies faster than all in the data seem slow.
+
+    Errors e count as e^2 up to ``huber`` = h, and as 2 h |e| - h^2 above (Huber's loss, twice). A
+    joint that meets its limit changes by many times what it does otherwise. By squares alone such
+    steps take most of the loss, and all others are learned less exactly.
 
     Args:
         ensemble: The networks.
         steps: What they learn from.
-        index: (M, B) int64, the steps that each member begins at.
-        noise: (M, B, obs_dim) what is added to the first observations, in units of the
-            spread of a step's change.
+        drawn: What each part of the networks sees.
     """
+    return torch.stack([_loss(ensemble, steps, part) for part in drawn]).sum()
+
+
+def _loss(ensemble: Ensemble, steps: Steps, drawn: Drawn) -> Tensor:
     size, change_std = ensemble.spec.obs_dim, ensemble.change_std
+    way, index, noise = drawn.way, drawn.index, drawn.noise
     away: Tensor | float = 0.0 if noise is None else noise * change_std
     last = steps.last[index]
     total, count = change_std.new_zeros(len(index)), change_std.new_zeros(len(index))
-    for ahead in range(ensemble.settings.unroll):
+    for ahead in range(way.unroll):
         row = torch.minimum(index + ahead, last)
         there = (index + ahead <= last).float()
         change = steps.change[row]
-        out = ensemble.outputs(steps.obs[row] + away, steps.action[row])
-        wanted = (change - away - ensemble.change_mean) / change_std
+        out = ensemble.outputs(steps.obs[row] + away, steps.action[row], way.members)
+        wanted = (change - way.recovery * away - ensemble.change_mean) / change_std
         wanted = torch.cat([wanted, steps.reward[row].unsqueeze(-1)], dim=-1)
-        error = (out[..., : size + 1] - wanted).square().mean(dim=-1)
+        error = _penalty(out[..., : size + 1], wanted, way.huber).mean(dim=-1)
         if ensemble.scales.ends:
             error = error + torch.nn.functional.binary_cross_entropy_with_logits(
                 out[..., size + 1], steps.ended[row], reduction="none"
@@ -174,29 +207,39 @@ def model_loss(ensemble: Ensemble, steps: Steps, index: Tensor, noise: Tensor | 
     return (total / count).sum()
 
 
+def _penalty(out: Tensor, wanted: Tensor, huber: float) -> Tensor:
+    if huber == 0:
+        return (out - wanted).square()
+    return 2 * torch.nn.functional.huber_loss(out, wanted, reduction="none", delta=huber)
+
+
 def batches(
     settings: ModelSettings, entries: int, obs_dim: int, start: int, stop: int
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield what updates start … stop - 1 draw.
+) -> Iterator[list[Drawn]]:
+    """Yield what updates start … stop - 1 draw, for each part of the networks.
 
-    Yields:
-        Steps (M, B) int64, uniform with replacement, and noise (M, B, obs_dim) or None:
-        normal, its size drawn for each step between 0 and ``settings.noise``. B times the
-        steps in a row is about the batch size.
+    Steps are drawn uniformly with replacement; their number times the steps in a row is about the
+    batch size. Noise is normal, its size drawn for each step between 0 and the largest.
     """
-    shape = (settings.members, max(1, settings.batch_size // settings.unroll))
+    parts = ways(settings)
     for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
         rng = generator(settings.seed, Stream.MODEL_BATCH, block)
         for update in range(block * _BLOCK, min(stop, (block + 1) * _BLOCK)):
             # Drawn also for updates that are passed over, so that each has its own numbers.
-            index = torch.from_numpy(rng.integers(entries, size=shape))
-            noise = None
-            if settings.noise > 0:
-                size = rng.random((*shape, 1), dtype=np.float32) * np.float32(settings.noise)
-                drawn = rng.standard_normal((*shape, obs_dim), dtype=np.float32) * size
-                noise = torch.from_numpy(drawn)
+            drawn = [_draw(way, settings.batch_size, entries, obs_dim, rng) for way in parts]
             if update >= start:
-                yield index, noise
+                yield drawn
+
+
+def _draw(way: Way, batch_size: int, entries: int, obs_dim: int, rng: np.random.Generator) -> Drawn:
+    networks = way.members.stop - way.members.start
+    shape = (networks, max(1, batch_size // way.unroll))
+    index = torch.from_numpy(rng.integers(entries, size=shape))
+    if way.noise == 0:
+        return Drawn(way, index, None)
+    size = rng.random((*shape, 1), dtype=np.float32) * np.float32(way.noise)
+    noise = rng.standard_normal((*shape, obs_dim), dtype=np.float32) * size
+    return Drawn(way, index, torch.from_numpy(noise))
 
 
 def advance(
@@ -218,13 +261,12 @@ def advance(
     """
     ensemble = fit.ensemble
     settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
-    for index, drawn in batches(settings, len(steps), obs_dim, fit.updates, until):
+    for drawn in batches(settings, len(steps), obs_dim, fit.updates, until):
         if fit.updates == fall_from(fit.total):
             fit.before_fall = fit.snapshot()
         for group in fit.optimiser.param_groups:
             group["lr"] = learning_rate(settings, fit.updates, fit.total)
-        noise = None if drawn is None else drawn.to(device)
-        loss = model_loss(ensemble, steps, index.to(device), noise)
+        loss = model_loss(ensemble, steps, [part.to(device) for part in drawn])
         fit.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         value = loss.item()  # a GPU is waited for here, after all that changes no weight

@@ -9,7 +9,7 @@ import pytest
 from cli_tools import make
 
 DRIFT = "lab/drift-v0"
-MODEL = "--hidden 16,16 --members 2 --noise 0 --no-angles --unroll 1 --seed 0"
+MODEL = "--hidden 16,16 --members 2 --noise 0 --no-angles --no-mixed --seed 0"
 
 
 @pytest.fixture(autouse=True)

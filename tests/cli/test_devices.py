@@ -177,7 +177,7 @@ def test_a_run_goes_on_on_another_device(here, drift):
     ("argv", "option", "most"),
     [
         ((*FIT, "--critic", "psvf"), "--updates", 1),
-        ((*MODEL, "--noise", 0, "--angles", "--unroll", 1), "--updates", 1),
+        ((*MODEL, "--noise", 0, "--angles", "--no-mixed"), "--updates", 1),
         (COMMANDS["synthesize outside"], "--steps", 2),
         (COMMANDS["synthesize"], "--steps", 2),
     ],

@@ -166,7 +166,7 @@ IMAGINING = dataclasses.replace(
     SMALL,
     model_updates=20,
     model=ModelRequest(
-        seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2, noise=0.0, unroll=1
+        seed=0, members=2, hidden=(8,), batch_size=8, trial_updates=2, noise=0.0, mixed=False
     ),
     rounds=RoundSettings(seed=0, rounds=2, fresh=4, known=2, steps=2, updates=3),
 )
@@ -435,7 +435,7 @@ def test_the_quickstart_repeats_and_so_do_its_commands(
     # Seconds and not minutes, for the quickstart and for the commands that it prints.
     monkeypatch.setattr(quickstart, "SYNTHESIS", SHORT)
     monkeypatch.setattr(synthesis, "SYNTHESIS", SHORT)
-    request = functools.partial(ModelRequest, hidden=(8,), noise=0.0, unroll=1, angles=False)
+    request = functools.partial(ModelRequest, hidden=(8,), noise=0.0, mixed=False, angles=False)
     monkeypatch.setattr(quickstart, "ModelRequest", request)
     monkeypatch.setattr("pbvf_cli.commands.fit_model.ModelRequest", request)
     for place in (quickstart, fit_imagined):
@@ -470,7 +470,7 @@ def test_the_quickstart_says_that_a_model_is_of_no_use(
     from pbvf_experiments import quickstart
     from pbvf_offline.synthesis import settings as synthesis
 
-    request = functools.partial(ModelRequest, hidden=(8,), noise=0.0, unroll=1, angles=False)
+    request = functools.partial(ModelRequest, hidden=(8,), noise=0.0, mixed=False, angles=False)
     monkeypatch.setattr(quickstart, "ModelRequest", request)
     monkeypatch.setattr(synthesis, "SYNTHESIS", SHORT)
     monkeypatch.setattr(quickstart, "SYNTHESIS", SHORT)

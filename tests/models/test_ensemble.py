@@ -16,6 +16,7 @@ from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import (
+    Drawn,
     advance,
     batches,
     fall_from,
@@ -23,6 +24,7 @@ from pbvf_offline.models.training import (
     model_loss,
     start_training,
 )
+from pbvf_offline.models.ways import Way, ways
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
@@ -243,10 +245,15 @@ def test_steps_in_a_row_follow_each_other_in_one_episode() -> None:
     assert steps.last.tolist() == [2, 2, 2, 4, 4, 5, 7, 7, 8, 10, 10]
 
 
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "recovery", "huber"), [("terminated", 1.0, 0.0), ("truncated", 0.2, 0.4)]
+)
+def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(
+    end: str, recovery: float, huber: float
+) -> None:
     data = some_data(box_spec(2), end=end)
-    ensemble = untrained(data, dataclasses.replace(SMALL, unroll=3))
+    settings = dataclasses.replace(SMALL, unroll=3, recovery=recovery, huber=huber)
+    ensemble = untrained(data, settings)
     steps = all_steps(data, ensemble)
     index = torch.tensor([[0, 4, 9], [10, 20, 13]])  # 9, 10 and 20 reach the end of an episode
     noise = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
@@ -260,23 +267,27 @@ def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(end: str) -> None:
                 true = steps.obs[row] + steps.change[row]
                 x = obs.expand(2, 1, 2)
                 out = ensemble.outputs(x, steps.action[row].expand(2, 1, -1))[m, 0]
-                change = (true - obs - ensemble.change_mean) / ensemble.change_std
-                error = (out[:2] - change).square().sum() + (out[2] - steps.reward[row]) ** 2
-                error = error / 3
+                target = true + (1 - recovery) * (obs - steps.obs[row])
+                change = (target - obs - ensemble.change_mean) / ensemble.change_std
+                away = torch.cat([out[:2] - change, out[2:3] - steps.reward[row]]).abs()
+                large = (away > huber) & (huber > 0)
+                error = torch.where(large, 2 * huber * away - huber**2, away**2).mean()
                 if end == "terminated":
                     sign = 2 * steps.ended[row] - 1
                     error = error + torch.nn.functional.softplus(-sign * out[3])
                 errors.append(error)
                 obs = obs + ensemble.change_mean + out[:2] * ensemble.change_std
         expected += torch.stack(errors).mean()
-    loss = model_loss(ensemble, steps, index, noise)
+    loss = model_loss(ensemble, steps, [Drawn(ways(settings)[0], index, noise)])
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_interrupted_and_extended_training_ends_with_the_same_bytes(noise: float) -> None:
+@pytest.mark.parametrize(("noise", "mixed"), [(0.0, False), (0.1, False), (0.1, True)])
+def test_interrupted_and_extended_training_ends_with_the_same_bytes(
+    noise: float, mixed: bool
+) -> None:
     data = some_data(box_spec(2))
-    settings = dataclasses.replace(SMALL, noise=noise)
+    settings = dataclasses.replace(SMALL, noise=noise, mixed=mixed)
 
     def run(*stages: tuple[int, int]):  # type: ignore[no-untyped-def]
         fit = start_training(untrained(data, settings), stages[0][0])
@@ -315,9 +326,9 @@ def test_a_restored_snapshot_goes_on_as_before() -> None:
 
 def test_the_learning_rate_rises_stands_and_falls() -> None:
     rates = [learning_rate(SMALL, u, 10_000) for u in (0, 499, 500, 5_999, 6_000, 8_000, 9_999)]
-    np.testing.assert_allclose(rates, [4e-6, 2e-3, 2e-3, 2e-3, 2e-3, 1e-3, 5e-7])
+    np.testing.assert_allclose(rates, [8e-6, 4e-3, 4e-3, 4e-3, 4e-3, 2e-3, 1e-6])
     assert fall_from(10_000) == 6_000
-    assert learning_rate(SMALL, 0, 1) == pytest.approx(4e-6)
+    assert learning_rate(SMALL, 0, 1) == pytest.approx(8e-6)
     with pytest.raises(UsageError, match="0 updates"):
         start_training(untrained(some_data(box_spec(2))), 0)
 
@@ -326,13 +337,40 @@ def test_another_seed_draws_other_steps_and_the_same_seed_the_same() -> None:
     noisy = dataclasses.replace(SMALL, noise=0.2)
     first = list(batches(noisy, 50, 2, 0, 130))
     later = list(batches(noisy, 50, 2, 100, 130))
-    for (a, na), (b, nb) in zip(first[100:], later, strict=True):
-        assert a.equal(b)
-        assert na is not None
-        assert nb is not None
-        assert na.equal(nb)
-    other = next(batches(dataclasses.replace(noisy, seed=1), 50, 2, 0, 1))
-    assert not other[0].equal(first[0][0])
+    for (a,), (b,) in zip(first[100:], later, strict=True):
+        assert a.index.equal(b.index)
+        assert a.noise is not None
+        assert b.noise is not None
+        assert a.noise.equal(b.noise)
+    (other,) = next(batches(dataclasses.replace(noisy, seed=1), 50, 2, 0, 1))
+    assert not other.index.equal(first[0][0].index)
+
+
+@pytest.mark.parametrize(("members", "own"), [(1, 1), (2, 1), (5, 3)])
+def test_half_of_mixed_networks_learn_ten_steps_in_a_row(members: int, own: int) -> None:
+    settings = dataclasses.replace(
+        SMALL, members=members, noise=0.2, recovery=0.3, huber=0.1, unroll=2, mixed=True
+    )
+    expected = (Way(slice(0, own), 0.2, 0.3, 0.1, 2), Way(slice(own, members), 0.2, 1.0, 0.0, 10))
+    assert ways(settings) == (expected if members > 1 else expected[:1])
+    alike = ways(dataclasses.replace(settings, mixed=False))
+    assert alike == (Way(slice(0, members), 0.2, 0.3, 0.1, 2),)
+
+
+def test_mixed_networks_learn_what_each_would_alone() -> None:
+    data = some_data(box_spec(2))
+    settings = dataclasses.replace(SMALL, members=3, noise=0.2, huber=0.1, mixed=True)
+    ensemble = untrained(data, settings)
+    steps = all_steps(data, ensemble)
+    drawn = next(batches(settings, len(steps), 2, 0, 1))
+    assert [len(part.index[0]) for part in drawn] == [32, 3]
+    parts = sum(model_loss(ensemble, steps, [part]) for part in drawn)
+    torch.testing.assert_close(model_loss(ensemble, steps, drawn), parts)
+    model_loss(ensemble, steps, drawn[1:2]).backward()  # type: ignore[no-untyped-call]
+    for parameter in ensemble.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad[2].abs().max() > 0
+        assert parameter.grad[:2].abs().max() == 0
 
 
 def test_a_loss_that_is_not_finite_stops_training() -> None:

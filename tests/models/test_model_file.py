@@ -36,7 +36,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 REQUEST = ModelRequest(
     seed=3, members=2, hidden=(12, 12), batch_size=32, validation=0.2, trial_updates=30
 )
-FIXED = dataclasses.replace(REQUEST, noise=0.1, angles=False, unroll=2)
+FIXED = dataclasses.replace(REQUEST, noise=0.1, angles=False, unroll=2, mixed=False)
 
 
 @cache

@@ -88,9 +88,10 @@ def fit_model(
         sink.begin()
         angles = "with" if trial.angles else "without"
         errors = number(trial.check.score, 3), number(trial.check.error_at_all_horizons, 3)
+        mixed = ", mixed" if trial.mixed else ""
         sink.note(
-            f"tried noise {trial.noise:g} {angles} angles, {trial.unroll} in a row: error "
-            f"{errors[0]} at the longest horizon, {errors[1]} at all"
+            f"tried noise {trial.noise:g} {angles} angles{mixed}: error {errors[0]} at the longest "
+            f"horizon, {errors[1]} at all"
         )
 
     with (
@@ -131,9 +132,15 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         "seconds": seconds,
         "updates_per_second": rate,
         "noise": settings.noise,
+        "recovery": settings.recovery,
+        "huber": settings.huber,
         "angles": settings.angles,
         "unroll": settings.unroll,
-        "trials": [trial.to_dict() | {"score": trial.check.score} for trial in file.trials],
+        "mixed": settings.mixed,
+        "trials": [
+            trial.to_dict() | {"mixed": trial.mixed, "score": trial.check.score}
+            for trial in file.trials
+        ],
         "seed": settings.seed,
         "dataset": file.dataset,
         **data.counts,
@@ -155,6 +162,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("noise", number(settings.noise)),
         ("angles", "yes" if settings.angles else "no"),
         ("steps in a row", number(settings.unroll)),
+        ("mixed", "yes" if settings.mixed else "no"),
         ("seed", str(settings.seed)),
         ("time", time_taken(seconds, rate, "updates")),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),

@@ -270,8 +270,11 @@ class OneSeed:
             raise TypeError("a finished model has a check")
         learned = {
             "noise": model.ensemble.settings.noise,
+            "recovery": model.ensemble.settings.recovery,
+            "huber": model.ensemble.settings.huber,
             "angles": model.ensemble.settings.angles,
             "unroll": model.ensemble.settings.unroll,
+            "mixed": model.ensemble.settings.mixed,
             "check": check.to_dict(),
             "fit_for": list(check.fit_for),
         }

@@ -140,8 +140,11 @@ def _said_of(model: ModelFile) -> dict[str, Any]:
         raise TypeError("a finished model has a check")
     return {
         "noise": settings.noise,
+        "recovery": settings.recovery,
+        "huber": settings.huber,
         "angles": settings.angles,
         "unroll": settings.unroll,
+        "mixed": settings.mixed,
         "bfloat16": settings.bfloat16,
         "check": check.to_dict(),
         "fit_for": list(check.fit_for),

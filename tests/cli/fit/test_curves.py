@@ -18,7 +18,7 @@ from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
 CRITIC = ("fit-critic", "lab/drift-v0", "--critic", "psvf", "--hidden", "8", "--seed", 0)
 MODEL = (
     "fit-model", "lab/drift-v0", "--hidden", "8,8", "--batch-size", "8", "--members", 2,
-    "--trial-updates", 5, "--angles", "--unroll", 1, "--seed", 0,
+    "--trial-updates", 5, "--angles", "--no-mixed", "--seed", 0,
 )  # fmt: skip
 LOGGED = ("--log-dir", "log", "-q")
 

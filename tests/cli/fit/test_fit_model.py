@@ -13,7 +13,7 @@ from pbvf_offline.models.model_file import load_model
 from untagged import make_untagged
 
 SMALL = ("--hidden", "8,8", "--batch-size", "8", "--members", 2, "-q", "--json")
-FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--unroll", 2, "--updates", 30)
+FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--unroll", 2, "--no-mixed", "--updates", 30)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,13 @@ def test_json_holds_what_the_interface_promises(here):
     ):
         assert len(check[name]) == len(check["steps"])
     assert isinstance(result["fit_for"], list)
-    assert len(result["trials"]) == 5
-    assert [trial["unroll"] for trial in result["trials"]] == [1, 1, 1, 1, 10]
-    steps = [t for t in result["trials"][:4] if t["angles"] == result["angles"]]
-    single = min(steps, key=lambda trial: trial["score"])
-    assert result["noise"] == single["noise"]
-    far = result["trials"][4]["score"] <= 1.25 * single["score"]
-    assert result["unroll"] == (10 if far else 1)
+    assert [trial["mixed"] for trial in result["trials"]] == [False, False, False, False, True]
+    *tried, mixed = result["trials"]
+    alike = [trial for trial in tried if trial["angles"] == result["angles"]]
+    best = min(alike, key=lambda trial: trial["score"])
+    assert result["noise"] == mixed["noise"] == best["noise"]
+    assert result["mixed"] == (mixed["score"] <= 1.25 * best["score"])
+    assert (result["recovery"], result["huber"], result["unroll"]) == (0.2, 0.1, 1)
     again = fit(*SMALL, *argv)
     assert again["already_complete"]
     assert again["check"] == check
@@ -106,7 +106,7 @@ def test_people_read_what_it_is_fit_for(here):
     assert "fit for" in ran.out
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
-    assert "tried noise 0.03 with angles, 1 in a row: error" in ran.err
+    assert "tried noise 0.03 with angles: error" in ran.err
 
 
 def test_other_settings_are_a_conflict(here):

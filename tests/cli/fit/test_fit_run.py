@@ -12,7 +12,7 @@ from pbvf_offline.models.model_file import load_model
 
 TRAIN = ("--critic", "pssvf", "--hidden", 4, "--evaluations", 0, "--seed", 0, "-q")
 FIT = ("--critic", "psvf", "--hidden", "8", "--updates", 3, "--seed", 0, "--out", "c")
-MODEL = ("--hidden", "16,16", "--members", 2, "--noise", 0, "--no-angles", "--unroll", 1)
+MODEL = ("--hidden", "16,16", "--members", 2, "--noise", 0, "--no-angles", "--no-mixed")
 
 
 @pytest.fixture(scope="module")

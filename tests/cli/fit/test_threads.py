@@ -28,7 +28,7 @@ def test_one_thread_computes_unless_more_are_asked_for(here, drift, command):
         "fit-critic": ("lab/drift-v0", "--critic", "psvf", "--hidden", "8", "--updates", 2),
         "fit-model": (
             "lab/drift-v0", "--hidden", "8", "--updates", 2, "--noise", 0, "--angles",
-            "--unroll", 1,
+            "--no-mixed",
         ),
         "synthesize": (drift / "theta", "--steps", 2, "--restarts", 1),
     }[command]  # fmt: skip

@@ -399,7 +399,7 @@ def test_arguments_of_an_environment_are_shown_themselves(here: Path) -> None:
     pbvf("collect", "toyenv:Toy-v0", "--dataset", "lab/x-v0", "--episodes", 30, *own).ok()
     quick = ("--updates", 1, "--hidden", 8, "--seed", 0, "-q")
     pbvf("fit-critic", "lab/x-v0", "--critic", "pssvf", "--out", "critic", *quick).ok()
-    pbvf("fit-model", "lab/x-v0", "--out", "model", "--noise", 0, "--no-angles", "--unroll", 1,
+    pbvf("fit-model", "lab/x-v0", "--out", "model", "--noise", 0, "--no-angles", "--no-mixed",
          *quick).ok()  # fmt: skip
     pbvf("synthesize", "critic", "--steps", 1, "--out", "policies", "-q").ok()
     pbvf("train-online", "toyenv:Toy-v0", "--critic", "pssvf", "--steps", 6, "--run", "run",

@@ -136,7 +136,7 @@ MADE = [
     "fit-critic lab/drift-v0 --critic pssvf --model good --hidden 8 --rounds 1 --tries 1 "
     "--compare 5 --seed 0 --out imagined.safetensors",
     "fit-model lab/drift-v0 --updates 1 --hidden 16,16 --members 2 --noise 0 --no-angles "
-    "--unroll 1 --seed 0 --out model.safetensors",
+    "--no-mixed --seed 0 --out model.safetensors",
     "synthesize theta --from-scratch 6 --steps 5 --restarts 4 --model good --evaluate "
     f"--env {DRIFT} --episodes 1 --seed 0 --out policies.safetensors",
     f"train-online {DRIFT} --critic pssvf --steps 90 --evaluations 2 --evaluation-episodes 1 "
