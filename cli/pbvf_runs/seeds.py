@@ -54,6 +54,7 @@ class SeedJob:
         device: Where tensors are.
         overwrite: Start over whatever is there.
         loggers: Loggers of episodes and evaluations.
+        threads: Threads that compute.
     """
 
     steps: int
@@ -61,13 +62,14 @@ class SeedJob:
     device: torch.device
     overwrite: bool
     loggers: tuple[str, ...] = DEFAULT
+    threads: int = 1
 
     def start(self) -> Callable[[SeedRun], Outcome]:
         """Return the function from a run to its outcome."""
         from gymnasium import logger
 
         logger.min_level = logger.ERROR  # its remarks would be repeated by every process
-        use_one_thread()
+        _use_threads(self.threads)
         return self.outcome
 
     def outcome(
@@ -101,15 +103,15 @@ class SeedJob:
         return Outcome(run, result, None, tuple(notes))
 
 
-def use_one_thread() -> None:
-    """Have this process compute on one thread.
+def _use_threads(threads: int) -> None:
+    """Have this process compute on so many threads, whatever the machine has.
 
     The order of a sum, and with it the last bits of every result, depends on the number of
     threads: a run must not depend on how many others share the machine.
     """
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
 
 
 def train_seeds(
@@ -145,7 +147,7 @@ def train_seeds(
         said(f"seed {run.seed}: {text}" if len(runs) > 1 else text)
 
     def outcomes_here() -> Iterator[Outcome]:
-        use_one_thread()
+        _use_threads(job.threads)
         for k, run in enumerate(runs):
 
             def tick(step: int, last: float | None, k: int = k, seed: int = run.seed) -> None:

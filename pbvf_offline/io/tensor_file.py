@@ -42,6 +42,17 @@ _ZEROS = "0" * 64
 _ENTRY = "pbvf"
 _DTYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
 Tensors = dict[str, NDArray[Any]]
+_MADE_BY = {
+    "critic": "'pbvf fit-critic' makes critics",
+    "model": "'pbvf fit-model' makes models",
+    "policies": "'pbvf synthesize' and 'pbvf policies' make policies files",
+}
+_TAKEN_BY = {
+    "checkpoint": "checkpoints are for 'pbvf train-online' with the folder of their run",
+    "critic": "'pbvf synthesize' and 'pbvf predict' take critics",
+    "model": "'pbvf fit-critic --model' and 'pbvf synthesize --model' take models",
+    "policies": "'pbvf evaluate' and 'pbvf predict CRITIC' take policies",
+}
 
 
 def encode(kind: str, content: object, tensors: Mapping[str, NDArray[Any]]) -> bytes:
@@ -102,7 +113,11 @@ def decode(kind: str, image: bytes, where: str) -> tuple[dict[str, Any], Tensors
     entry = _entry(kind, image, where)
     _check_digest(image, entry["sha256"], where)
     if entry["kind"] != kind:
-        raise IncompatibleError(f"is a {entry['kind']} file, not a {kind} file", where=where)
+        found = entry["kind"]
+        ways = [table[k] for k, table in ((kind, _MADE_BY), (found, _TAKEN_BY)) if k in table]
+        raise IncompatibleError(
+            f"is a {found} file, not a {kind} file", where=where, remedy="; ".join(ways) or None
+        )
     if not isinstance(entry["content"], dict):
         raise DamagedError("its header content is malformed", where=where)
     return entry["content"], _tensors(image, where)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, shorten
 from pbvf_offline.setting_types import Squash
 
 _FLOAT_DTYPES = ("float16", "float32", "float64")
@@ -46,6 +46,12 @@ class BoxActions:
                     "RescaleAction wrapper",
                 )
 
+    def __str__(self) -> str:
+        bounds = [f"[{low:g}, {high:g}]" for low, high in zip(self.low, self.high, strict=True)]
+        told = bounds[:1] if len(set(bounds)) == 1 else bounds
+        noun = "number" if self.dim == 1 else "numbers"
+        return f"{self.dim} {noun} ({self.dtype}) in {shorten(' x '.join(told))}"
+
     @property
     def dim(self) -> int:
         """Number of action dimensions."""
@@ -67,6 +73,10 @@ class DiscreteActions:
     def __post_init__(self) -> None:
         if self.n < 1:
             raise UsageError(f"a discrete action space needs at least 1 action, not {self.n}")
+
+    def __str__(self) -> str:
+        noun = "choice" if self.n == 1 else "choices"
+        return f"{self.n} {noun} counted from {self.start}"
 
     @property
     def dim(self) -> int:

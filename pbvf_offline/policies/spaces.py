@@ -96,8 +96,8 @@ def check_spaces_fit(spec: PolicySpec, offered: PolicySpec, name: str) -> None:
     """
     if spec.obs_dim != offered.obs_dim or spec.actions != offered.actions:
         raise IncompatibleError(
-            f"the policies observe {spec.obs_dim} numbers and act in {spec.actions}, the "
-            f"environment offers {offered.obs_dim} and {offered.actions}",
+            f"the policies observe {spec.obs_dim} numbers and their actions are {spec.actions}; "
+            f"of the environment these are {offered.obs_dim} and {offered.actions}",
             where=name,
             remedy="name the environment they were made for",
         )

@@ -139,6 +139,10 @@ def test_the_commands_of_a_card_name_what_is_there_and_no_file_twice(
     assert any(c[:3] == ["pbvf", "fit-critic", "lab/drift-v0"] for c in commands)
     outs = [c[c.index("--out") + 1] for c in commands if "--out" in c]
     assert len(outs) == len(set(outs)) == 4
+    # No file says whether what equals a default was given: a critic's kind has none.
+    rows = {line for line in card.splitlines() if line.startswith("| `")}
+    assert {"| `kind` | `psvf` | chosen |", "| `hidden` | `[8]` | chosen |"} <= rows
+    assert "| setting | value | which is |" in card
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,11 @@ def test_impossible_version(version: Any) -> None:
 
 
 def test_other_kind() -> None:
-    with pytest.raises(IncompatibleError, match="is a policies file, not a critic file"):
+    words = r"is a policies file, not a critic file; 'pbvf fit-critic' makes .* take policies"
+    with pytest.raises(IncompatibleError, match=words):
         decode("critic", sample("policies"), "here")
+    with pytest.raises(IncompatibleError, match=r"is a sample file, not a thing file$"):
+        decode("thing", sample("sample"), "here")
 
 
 def test_safetensors_of_others() -> None:

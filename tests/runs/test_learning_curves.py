@@ -58,7 +58,8 @@ def test_labels_are_the_first_settings_that_tell_groups_apart() -> None:
     assert labels({"biased": False, "hidden": [64, 64]}, {"biased": True, "hidden": [8]}) == [
         "not biased", "biased",
     ]  # fmt: skip
-    assert labels({"hidden": [64, 64]}, {}) == ["hidden 64,64", "hidden -"]
+    assert labels({"hidden": [64, 64]}, {}) == ["hidden 64,64", "no hidden"]
+    assert labels({"base": None}, {"base": "ab12"}) == ["fresh policies", "base ab12"]
     (panel,) = grouped(curve(**one), curve(**other))
     assert panel.groups[0].differs == one
 

@@ -119,6 +119,7 @@ def train_online(
     wrapper: Wrappers = None,
     overwrite: options.Overwrite = False,
     device: options.Device = DeviceName.AUTO,
+    threads: options.Threads = None,
     sink: Sink,
 ) -> None:
     """Train policy and critic together in an environment: the paper's Algorithms 1 to 4.
@@ -175,12 +176,19 @@ def train_online(
     loggers = tuple(table.choose("logger", logger, DEFAULT))
     engine = devices.units(workers, ray, table, shared=run)
     table.show("device", str(torch_device), devices.source(device))
+    job = SeedJob(
+        steps,
+        wanted or (),
+        torch_device,
+        overwrite,
+        loggers,
+        devices.use_threads(threads, table),
+    )
     sink.settings("pbvf train-online", table.settings)
     if export_dataset is not None:
         from pbvf_runs.export import check_export
 
         check_export(whole, steps, export_dataset, **rights, overwrite=overwrite)
-    job = SeedJob(steps, wanted or (), torch_device, overwrite, loggers)
     results, seconds = _train(
         job, _runs(whole, run, several), engine, name_seeds=several is not None, sink=sink
     )

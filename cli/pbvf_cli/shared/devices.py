@@ -91,8 +91,10 @@ def runs_on_cpu(device: DeviceName, sink: Sink) -> None:
         sink.note(f"note: this runs on the CPU; --device {device} changes nothing here")
 
 
-def use_threads(given: int | None, table: SettingsTable) -> None:
+def use_threads(given: int | None, table: SettingsTable) -> int:
     """Have this process compute on so many threads, one by default, and add it to the settings.
+
+    Returns how many.
 
     Threads wait for each other several times an update by running in circles. Where processes
     have more threads than there are cores, that takes the time of those that have work to do. And
@@ -104,6 +106,7 @@ def use_threads(given: int | None, table: SettingsTable) -> None:
     threads = table.choose("threads", given, 1)
     torch.set_num_threads(threads)
     threadpool_limits(threads, user_api="blas")  # numpy's
+    return threads
 
 
 def units(

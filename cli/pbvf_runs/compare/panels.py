@@ -126,7 +126,9 @@ def _words(name: str, value: Any) -> str:
         return name if value else f"not {name}"
     if isinstance(value, list | tuple):
         value = ",".join(map(str, value))
-    text = "-" if value is None else shorten(value, 30)
+    if value is None:
+        return "fresh policies" if name == "base" else f"no {name}"
+    text = shorten(value, 30)
     return text if name == "critic" else f"{name} {text}"
 
 

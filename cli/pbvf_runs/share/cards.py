@@ -107,7 +107,7 @@ def _part(part: Thing, facts: Facts, sources: Sequence[tuple[Source, str | None]
         ]
         lines += [""]
     if facts.settings:
-        lines += ["Settings:", "", "| setting | value | from |", "|---|---|---|"]
+        lines += ["Settings:", "", "| setting | value | which is |", "|---|---|---|"]
         lines += [
             f"| {_code(n)} | {_code(v)} | {clean(origin)} |" for n, v, origin in facts.settings
         ]

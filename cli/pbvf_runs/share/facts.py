@@ -16,6 +16,7 @@ from pbvf_offline.records import Defaults
 from pbvf_runs.share.lineage import Thing
 
 MODULE: Final = "MODULE"  # stands in commands for a module, which only a reader may name
+_NO_DEFAULT: Final = ("kind", "seed")
 _SHOWN: Final = 20  # numbers of a list
 _PLAIN: Final = re.compile("[a-z0-9_]{1,40}")
 _LARGE: Final = 1e300
@@ -28,7 +29,7 @@ class Facts:
 
     Attributes:
         rows: What it is.
-        settings: Each with its value and where that comes from.
+        settings: Each with its value and the default that this is, or ``chosen``.
         checks: What checks said of it.
         commands: How to use it.
     """
@@ -93,14 +94,18 @@ def _about(environment: EnvReference | None, spec: PolicySpec) -> dict[str, obje
 def _settings(
     values: Mapping[str, Any], defaults: Defaults[Any] | None
 ) -> list[tuple[str, object, str]]:
-    """Return settings with their origins: what this program chooses itself, or what was chosen."""
+    """Return settings, each with the default that it equals, else ``chosen``.
+
+    A file does not say whether a value that equals the default was given. The kind of a critic and
+    a seed have no default.
+    """
     usual = {} if defaults is None else defaults.settings.to_dict()
     return [
         (
             name,
             value,
             defaults.source_of(name)
-            if defaults is not None and name != "seed" and usual.get(name) == value
+            if name not in _NO_DEFAULT and defaults is not None and usual.get(name) == value
             else "chosen",
         )
         for name, value in sorted(values.items())

@@ -44,6 +44,15 @@ def test_one_thread_computes_unless_more_are_asked_for(here, drift, command):
     assert again.json.get("already_complete")
 
 
+def test_a_run_of_training_computes_on_the_threads_asked_for(here):
+    argv = ["train-online", "LQR-v0", "--critic", "pssvf", "--hidden", 8, "--steps", 100]
+    argv += ["--evaluations", 1, "--seed", 0, "--run"]
+    assert rows(pbvf(*argv, "one").ok().err)["threads"] == "1 default"
+    assert torch.get_num_threads() == 1
+    assert rows(pbvf(*argv, "two", "--threads", 2).ok().err)["threads"] == "2 given"
+    assert torch.get_num_threads() == 2
+
+
 def test_no_thread_is_too_few():
     ran = pbvf("fit-critic", "x", "--critic", "psvf", "--out", "c", "--threads", 0)
     ran.refused(2, "--threads: 0 is not")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import pickle
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import imageio.v3
 import numpy as np
 import pytest
+from gymnasium.error import DependencyNotInstalled
 
 from cli_tools import make, pbvf, rows
 from pbvf_offline.envs.reference import EnvReference
@@ -398,7 +400,9 @@ def test_collect_takes_the_arguments_of_given_policies(made, here, option):
 
 
 def test_spaces_or_policies_that_do_not_fit_exit_5(made):
-    pbvf("evaluate", made / "toy", "--env", "LQR-v0").refused(5, "observe 3 numbers")
+    pbvf("evaluate", made / "toy", "--env", "LQR-v0").refused(
+        5, "observe 3 numbers and their actions are 1 number (float32) in [-1, 1]; of the"
+    )
     bounds = pbvf("evaluate", made / "toy", "--env", "toyenv:ToyAsym-v0")
     assert bounds.code == 5
     pbvf("evaluate", made / "toy", "--critic", made / "lqr-critic").refused(5, "evaluates")
@@ -507,16 +511,33 @@ def test_video_of_an_environment_without_images(made):
     pbvf("evaluate", made / "lqr", "--video", "film.gif", "-q").refused(2, "rgb_array")
 
 
-def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(made, here, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "mujoco", "words"),
+    [
+        (RuntimeError("no GL here"), True, ("MUJOCO_GL=egl", "no GL here")),
+        (RuntimeError("no GL here"), False, ("needs a screen", "no GL here")),
+        (
+            DependencyNotInstalled("pip install pygame"),
+            True,
+            ("pygame", "install what it"),
+        ),
+    ],
+)
+def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(
+    made, here, monkeypatch, error, mujoco, words
+):
     import toyenv
 
     def fail(self):
-        raise RuntimeError("no GL here")
+        raise error
 
     monkeypatch.setattr(toyenv.ToyEnv, "render", fail)
-    pbvf("evaluate", made / "toy", "--video", "film.gif", "-q").refused(
-        6, "MUJOCO_GL=egl", "no GL here"
-    )
+    if mujoco:
+        monkeypatch.setitem(sys.modules, "mujoco", object())
+    else:
+        monkeypatch.delitem(sys.modules, "mujoco", raising=False)
+    ran = pbvf("evaluate", made / "toy", "--video", "film.gif", "-q").refused(6, *words)
+    assert ("MUJOCO_GL" in ran.error) == ("MUJOCO_GL=egl" in words)
     assert list(here.iterdir()) in ([], [here / "cache"])
 
 

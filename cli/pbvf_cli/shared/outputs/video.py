@@ -238,10 +238,16 @@ def _cannot_render(error: BaseException, name: str) -> PbvfError:
             remedy="mend its render()",
         )
     place = place_of(error)
+    if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
+        remedy = "install what it lacks"
+    elif "mujoco" in sys.modules:
+        remedy = "set MUJOCO_GL=egl (or osmesa) where there is no screen"
+    else:
+        remedy = "see whether it needs a screen, or a library that is not here"
     return ResourceError(
         f"this machine cannot render {name}: {text}" + (f", at {place}" if place else ""),
         where="--video",
-        remedy="set MUJOCO_GL=egl (or osmesa) where there is no screen",
+        remedy=remedy,
     )
 
 
