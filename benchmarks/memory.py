@@ -35,7 +35,7 @@ STAGES = {
     "fit-critic": f"fit-critic {NAME} --critic psvf --gamma 0.99 {FIT} critic",
     "fit-critic, a tenth held out": f"fit-critic {NAME} --critic pavf --gamma 0.99 "
     f"--validation-policies 0.1 {FIT} other",
-    "fit-model": f"fit-model {NAME} --noise 0 --no-angles --unroll 1 {FIT} model",
+    "fit-model": f"fit-model {NAME} --noise 0 --no-angles --no-mixed {FIT} model",
     "synthesize": f"synthesize critic --from-scratch 4 --steps 50 --seed 0 --dataset {NAME} "
     "--overwrite --out grown",
     "collect": "collect LQR-v0 --dataset bench/collected{size}m-v0 --steps {steps} --policy 64,64 "

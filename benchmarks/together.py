@@ -20,7 +20,7 @@ from tools.alternate import Benchmark
 
 TOGETHER, DATASET = 3, "lab/together-v0"
 CRITIC = f"fit-critic {DATASET} --critic psvf --updates 2000"
-MODEL = f"fit-model {DATASET} --updates 800 --noise 0.03 --angles --unroll 1"
+MODEL = f"fit-model {DATASET} --updates 800 --noise 0.03 --angles --no-mixed"
 
 
 def start(command: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:

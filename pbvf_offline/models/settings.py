@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from pbvf_offline.errors import UsageError
 from pbvf_offline.records import Record, setting
 from pbvf_offline.setting_types import Seed
 
@@ -74,8 +75,9 @@ class ModelSettings(ModelShape):
             see in training, in units of the spread of a step's change. 0: none.
         recovery: Share of the noise that the target takes back in one step: at 1 it ends at
             the true next observation, at 0 it is the true change.
-        huber: Errors above it, in units of the spread of a step's change, count by their
-            absolute values and not by their squares. 0: all by their squares.
+        huber: Errors above it, in units of the spread of a step's change (of the reward, of its
+            own spread), count by their absolute values and not by their squares. 0: all by
+            their squares.
         angles: Show sine and cosine of the raw observations too.
         unroll: Steps in a row that the networks predict in training, each from the
             observation that the one before led to; 1: single steps.
@@ -111,6 +113,9 @@ class ModelRequest(ModelShape):
         mixed: Whether half of the networks learn in another way, see
             :func:`pbvf_offline.models.ways.ways`.
         trial_updates: Updates of each short training that a choice takes.
+
+    Raises:
+        UsageError: A value is out of range, or one network is to learn in two ways.
     """
 
     validation: Annotated[
@@ -209,6 +214,16 @@ class ModelRequest(ModelShape):
             panel=_OWN,
         ),
     ] = 3_000
+
+    def __post_init__(self) -> None:
+        """Check every field, and that there are two networks to learn in two ways."""
+        super().__post_init__()
+        if self.mixed and self.members == 1:
+            raise UsageError(
+                "one network learns in one way",
+                where="--mixed",
+                remedy="give --members 2 or more, or leave it out",
+            )
 
 
 MODEL_SOURCES = {

@@ -231,7 +231,7 @@ def _begin(
         ),
         noises=NOISES if request.noise is None else (request.noise,),
         angles=(False, True) if request.angles is None else (request.angles,),
-        mixed=(False, True) if request.mixed is None else (request.mixed,),
+        mixed=_mixed(request),
         updates=request.trial_updates,
         note=note,
         device=device,
@@ -247,6 +247,13 @@ def _begin(
         initial_observations=initial[np.sort(kept)],
         trials=trials,
     )
+
+
+def _mixed(request: ModelRequest) -> tuple[bool, ...]:
+    """Return which answers there are to choose from."""
+    if request.members == 1:
+        return (False,)
+    return (False, True) if request.mixed is None else (request.mixed,)
 
 
 def _finished(

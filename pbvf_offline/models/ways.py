@@ -37,8 +37,8 @@ class Way:
 def ways(settings: ModelSettings) -> tuple[Way, ...]:
     """Return how the networks learn.
 
-    Half of ``mixed`` networks, or one less of an odd number, learn ten steps in a row whatever the
-    settings say, to take back all of the noise, and by the squares of all errors: by absolute
+    Half of ``mixed`` networks, rounded down, learn ten steps in a row whatever the settings say,
+    to take back all of the noise, and by the squares of all errors: by absolute
     values they would shrink what is fast. The others learn as the settings say.
     """
     members, noise = settings.members, settings.noise

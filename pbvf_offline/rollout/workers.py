@@ -14,6 +14,7 @@ import contextlib
 import functools
 import multiprocessing as mp
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,7 +29,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from pbvf_offline.errors import PbvfError, UsageError, WorkerError
+from pbvf_offline.errors import PbvfError, UsageError, WorkerError, shorten
 
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
@@ -99,12 +100,16 @@ def usable_cores() -> int:
     ``PBVF_WORKERS``.
 
     Raises:
-        UsageError: That is no positive number.
+        UsageError: That is no such number.
     """
     given = os.environ.get("PBVF_WORKERS")
     if given is not None:
-        if not (given.isascii() and given.isdecimal() and int(given)):
-            raise UsageError(f"{given!r} is no number of processes", where="PBVF_WORKERS")
+        if re.fullmatch("[1-9][0-9]{0,3}", given) is None:
+            raise UsageError(
+                f"{shorten(repr(given))} is no number of processes",
+                where="PBVF_WORKERS",
+                remedy="give a whole number from 1 to 9999, or unset it",
+            )
         return int(given)
     affinity = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
@@ -118,7 +123,7 @@ def workers_worth(steps: float) -> int:
     """Return how many processes so many environment steps are worth: at most the usable cores.
 
     Raises:
-        UsageError: ``PBVF_WORKERS`` is no positive number.
+        UsageError: ``PBVF_WORKERS`` is no such number.
     """
     return int(max(1, min(usable_cores(), steps // _WORTH[start_method()])))
 

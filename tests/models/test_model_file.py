@@ -201,6 +201,14 @@ def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, name: str) ->
         load_model(path)
 
 
+def test_one_network_learns_in_one_way(tmp_path: Path) -> None:
+    alone = dataclasses.replace(FIXED, members=1, mixed=None)
+    file = make(tmp_path / "m.safetensors", alone).file
+    assert (file.ensemble.settings.mixed, file.trials) == (False, ())
+    with pytest.raises(UsageError, match="one network learns in one way"):
+        dataclasses.replace(alone, mixed=True)
+
+
 def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
     image = bytearray(a_file())
     image[-5] ^= 1

@@ -269,8 +269,9 @@ def test_much_work_is_shared_by_the_cores_without_being_asked(made, monkeypatch)
     assert rows(few.err)["workers"] == "1 default"
     assert rows(many.err)["workers"].startswith("2 default for up to ")
     assert pbvf(*argv, 400, "--workers", 1).ok().out == many.out
-    monkeypatch.setenv("PBVF_WORKERS", "many")
-    pbvf(*argv, 1).refused(2, "PBVF_WORKERS")
+    for wrong in ("many", "0", "9" * 5_000):
+        monkeypatch.setenv("PBVF_WORKERS", wrong)
+        pbvf(*argv, 1).refused(2, "PBVF_WORKERS", "or unset it")
 
 
 def test_discounted_returns_use_gamma(made):
