@@ -1,11 +1,11 @@
-"""Which noise, features and ways to learn suit an environment, by the held-out check.
+"""Which noise, features and objectives suit an environment, by the held-out check.
 
 Noise on the inputs teaches networks to come back to the data. Where the environment is
 damped that keeps imagined episodes sound; where it is unstable it makes it stable in
 imagination only. Sine and cosine of raw observations help where one is an angle that
-winds, and are noise where observations are large. Networks that learn in different ways are hard
-to fool, and those that predict several steps in a row blur where episodes end. The one-step error
-tells none of it, short trainings and the check do.
+winds, and are noise where observations are large. Networks that learn by different objectives are
+hard to fool, and those that predict several steps in a row blur where episodes end. The one-step
+error tells none of it, short trainings and the check do.
 
 Features decide what can be predicted at all, which shows at every horizon. Noise and steps in a row
 trade near horizons for far ones, so the sums over the longest one decide.
@@ -32,7 +32,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 
 NOISES = (0.03, 0.0, 0.15)  # the first is the one at which features are compared
 TRIAL_VALIDATION = 0.3  # least share of the episodes that the short trainings are checked on
-_NOT_MIXED = 1.25  # how much worse than by its score a model of networks of one way counts
+_NOT_MIXED = 1.25  # how much worse than by its score a model of networks of one objective counts
 _WITHOUT_ANGLES = 1.1  # how much worse than by its errors a model without angles counts
 
 
@@ -45,7 +45,7 @@ class Trial(Record):
         angles: Whether sine and cosine were shown.
         unroll: Steps in a row.
         check: The held-out check; a smaller score is better.
-        mixed: Whether networks learned in two ways.
+        mixed: Whether networks learned by two objectives.
     """
 
     noise: float
@@ -71,11 +71,11 @@ def choose_settings(
     """Return the settings whose check comes out best.
 
     One choice after the other: features at the first noise, by the error at all horizons; then
-    the noise, then the ways to learn, by the score. The check sees only policies like those of the
+    the noise, then the objectives, by the score. The check sees only policies like those of the
     data. On others a model without the features that an environment needs, and one whose networks
-    learn in one way, err by far more. So sine and cosine win unless their error is worse by more
-    than a tenth, and two ways unless their score is worse by more than a quarter. Where there is
-    nothing to choose nothing is trained.
+    learn by one objective, err by far more. So sine and cosine win unless their error is worse by
+    more than a tenth, and two objectives unless their score is worse by more than a quarter. Where
+    there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -83,7 +83,7 @@ def choose_settings(
         settings: What else decides the ensemble.
         noises: The noises to choose from.
         angles: Whether to show sine and cosine: one or both answers.
-        mixed: Whether networks learn in two ways: one or both answers.
+        mixed: Whether networks learn by two objectives: one or both answers.
         updates: Updates of each short training.
         members: Networks of each short training.
         note: Called after each of them.

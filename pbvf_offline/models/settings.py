@@ -81,8 +81,8 @@ class ModelSettings(ModelShape):
         angles: Show sine and cosine of the raw observations too.
         unroll: Steps in a row that the networks predict in training, each from the
             observation that the one before led to; 1: single steps.
-        mixed: Whether half of the networks learn in another way, see
-            :func:`pbvf_offline.models.ways.ways`.
+        mixed: Whether half of the networks learn by another objective, see
+            :func:`pbvf_offline.models.objectives.objectives`.
     """
 
     noise: Annotated[float, setting("Largest noise on the inputs.", ge=0, le=10)] = 0.0
@@ -95,7 +95,7 @@ class ModelSettings(ModelShape):
     angles: bool = False
     unroll: Annotated[int, setting("Steps in a row in training.", ge=1, le=100)] = 1
     mixed: Annotated[
-        bool, setting("Whether half of the networks learn in another way.", since=2)
+        bool, setting("Whether half of the networks learn by another objective.", since=2)
     ] = False
 
 
@@ -110,12 +110,12 @@ class ModelRequest(ModelShape):
         huber: Errors above it count by their absolute values.
         angles: Show sine and cosine of the raw observations too.
         unroll: Steps in a row that the networks predict in training.
-        mixed: Whether half of the networks learn in another way, see
-            :func:`pbvf_offline.models.ways.ways`.
+        mixed: Whether half of the networks learn by another objective, see
+            :func:`pbvf_offline.models.objectives.objectives`.
         trial_updates: Updates of each short training that a choice takes.
 
     Raises:
-        UsageError: A value is out of range, or one network is to learn in two ways.
+        UsageError: A value is out of range, or one network is to learn by two objectives.
     """
 
     validation: Annotated[
@@ -216,11 +216,11 @@ class ModelRequest(ModelShape):
     ] = 3_000
 
     def __post_init__(self) -> None:
-        """Check every field, and that there are two networks to learn in two ways."""
+        """Check every field, and that there are two networks to learn by two objectives."""
         super().__post_init__()
         if self.mixed and self.members == 1:
             raise UsageError(
-                "one network learns in one way",
+                "one network learns by one objective",
                 where="--mixed",
                 remedy="give --members 2 or more, or leave it out",
             )

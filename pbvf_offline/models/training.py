@@ -19,8 +19,8 @@ from torch import Tensor
 
 from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.models.ensemble import Ensemble, Steps
+from pbvf_offline.models.objectives import Objective, objectives
 from pbvf_offline.models.settings import ModelSettings
-from pbvf_offline.models.ways import Way, ways
 from pbvf_offline.seeding import Stream, generator
 
 RECORD_EVERY = 100
@@ -145,13 +145,13 @@ class Drawn:
     """What a part of the networks sees in an update.
 
     Attributes:
-        way: Which m networks, and how they learn.
+        objective: Which m networks, and how they learn.
         index: (m, B) int64, the steps that each begins at.
         noise: (m, B, obs_dim) what is added to the first observations, in units of the spread
             of a step's change; None: nothing.
     """
 
-    way: Way
+    objective: Objective
     index: Tensor
     noise: Tensor | None
 
@@ -185,18 +185,18 @@ def model_loss(ensemble: Ensemble, steps: Steps, drawn: Sequence[Drawn]) -> Tens
 
 def _loss(ensemble: Ensemble, steps: Steps, drawn: Drawn) -> Tensor:
     size, change_std = ensemble.spec.obs_dim, ensemble.change_std
-    way, index, noise = drawn.way, drawn.index, drawn.noise
+    objective, index, noise = drawn.objective, drawn.index, drawn.noise
     away: Tensor | float = 0.0 if noise is None else noise * change_std
     last = steps.last[index]
     total, count = change_std.new_zeros(len(index)), change_std.new_zeros(len(index))
-    for ahead in range(way.unroll):
+    for ahead in range(objective.unroll):
         row = torch.minimum(index + ahead, last)
         there = (index + ahead <= last).float()
         change = steps.change[row]
-        out = ensemble.outputs(steps.obs[row] + away, steps.action[row], way.members)
-        wanted = (change - way.recovery * away - ensemble.change_mean) / change_std
+        out = ensemble.outputs(steps.obs[row] + away, steps.action[row], objective.members)
+        wanted = (change - objective.recovery * away - ensemble.change_mean) / change_std
         wanted = torch.cat([wanted, steps.reward[row].unsqueeze(-1)], dim=-1)
-        error = _penalty(out[..., : size + 1], wanted, way.huber).mean(dim=-1)
+        error = _penalty(out[..., : size + 1], wanted, objective.huber).mean(dim=-1)
         if ensemble.scales.ends:
             error = error + torch.nn.functional.binary_cross_entropy_with_logits(
                 out[..., size + 1], steps.ended[row], reduction="none"
@@ -221,25 +221,29 @@ def batches(
     Steps are drawn uniformly with replacement; their number times the steps in a row is about the
     batch size. Noise is normal, its size drawn for each step between 0 and the largest.
     """
-    parts = ways(settings)
+    parts = objectives(settings)
     for block in range(start // _BLOCK, (stop + _BLOCK - 1) // _BLOCK):
         rng = generator(settings.seed, Stream.MODEL_BATCH, block)
         for update in range(block * _BLOCK, min(stop, (block + 1) * _BLOCK)):
             # Drawn also for updates that are passed over, so that each has its own numbers.
-            drawn = [_draw(way, settings.batch_size, entries, obs_dim, rng) for way in parts]
+            drawn = [
+                _draw(objective, settings.batch_size, entries, obs_dim, rng) for objective in parts
+            ]
             if update >= start:
                 yield drawn
 
 
-def _draw(way: Way, batch_size: int, entries: int, obs_dim: int, rng: np.random.Generator) -> Drawn:
-    networks = way.members.stop - way.members.start
-    shape = (networks, max(1, batch_size // way.unroll))
+def _draw(
+    objective: Objective, batch_size: int, entries: int, obs_dim: int, rng: np.random.Generator
+) -> Drawn:
+    networks = objective.members.stop - objective.members.start
+    shape = (networks, max(1, batch_size // objective.unroll))
     index = torch.from_numpy(rng.integers(entries, size=shape))
-    if way.noise == 0:
-        return Drawn(way, index, None)
-    size = rng.random((*shape, 1), dtype=np.float32) * np.float32(way.noise)
+    if objective.noise == 0:
+        return Drawn(objective, index, None)
+    size = rng.random((*shape, 1), dtype=np.float32) * np.float32(objective.noise)
     noise = rng.standard_normal((*shape, obs_dim), dtype=np.float32) * size
-    return Drawn(way, index, torch.from_numpy(noise))
+    return Drawn(objective, index, torch.from_numpy(noise))
 
 
 def advance(

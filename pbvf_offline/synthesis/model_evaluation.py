@@ -112,9 +112,11 @@ class ModelEvaluator:
     check: ModelCheck | None = None
 
     @classmethod
-    def of(cls, model: ModelFile, horizon: int) -> ModelEvaluator:
-        """Return the evaluator of a model's file, with the caution that rounds have by default."""
-        return cls(model.ensemble, model.initial_observations, horizon, check=model.check)
+    def of(
+        cls, model: ModelFile, horizon: int, caution: float = RoundSettings.caution
+    ) -> ModelEvaluator:
+        """Return the evaluator of a model's file, by default with the caution of rounds."""
+        return cls(model.ensemble, model.initial_observations, horizon, caution, model.check)
 
     def evaluate(
         self,

@@ -13,6 +13,7 @@ from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.noise import action_noise
+from pbvf_offline.models.objectives import Objective, objectives
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import (
@@ -24,7 +25,6 @@ from pbvf_offline.models.training import (
     model_loss,
     start_training,
 )
-from pbvf_offline.models.ways import Way, ways
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
@@ -278,7 +278,7 @@ def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(
                 errors.append(error)
                 obs = obs + ensemble.change_mean + out[:2] * ensemble.change_std
         expected += torch.stack(errors).mean()
-    loss = model_loss(ensemble, steps, [Drawn(ways(settings)[0], index, noise)])
+    loss = model_loss(ensemble, steps, [Drawn(objectives(settings)[0], index, noise)])
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -351,10 +351,13 @@ def test_half_of_mixed_networks_learn_ten_steps_in_a_row(members: int, own: int)
     settings = dataclasses.replace(
         SMALL, members=members, noise=0.2, recovery=0.3, huber=0.1, unroll=2, mixed=True
     )
-    expected = (Way(slice(0, own), 0.2, 0.3, 0.1, 2), Way(slice(own, members), 0.2, 1.0, 0.0, 10))
-    assert ways(settings) == (expected if members > 1 else expected[:1])
-    alike = ways(dataclasses.replace(settings, mixed=False))
-    assert alike == (Way(slice(0, members), 0.2, 0.3, 0.1, 2),)
+    expected = (
+        Objective(slice(0, own), 0.2, 0.3, 0.1, 2),
+        Objective(slice(own, members), 0.2, 1.0, 0.0, 10),
+    )
+    assert objectives(settings) == (expected if members > 1 else expected[:1])
+    alike = objectives(dataclasses.replace(settings, mixed=False))
+    assert alike == (Objective(slice(0, members), 0.2, 0.3, 0.1, 2),)
 
 
 def test_mixed_networks_learn_what_each_would_alone() -> None:

@@ -145,7 +145,7 @@ def test_angles_win_a_near_tie(error: float, angles: bool, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("error", "mixed"), [(0.8, True), (1.24, True), (1.26, False)])
-def test_networks_of_two_ways_win_a_near_tie(
+def test_two_objectives_win_a_near_tie(
     error: float, mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(candidate: ModelSettings, *_: Any) -> ModelCheck:

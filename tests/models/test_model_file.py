@@ -205,7 +205,7 @@ def test_one_network_learns_in_one_way(tmp_path: Path) -> None:
     alone = dataclasses.replace(FIXED, members=1, mixed=None)
     file = make(tmp_path / "m.safetensors", alone).file
     assert (file.ensemble.settings.mixed, file.trials) == (False, ())
-    with pytest.raises(UsageError, match="one network learns in one way"):
+    with pytest.raises(UsageError, match="one network learns by one objective"):
         dataclasses.replace(alone, mixed=True)
 
 

@@ -207,7 +207,7 @@ def test_a_policy_is_foreseen_alike_alone_and_among_others() -> None:
 def test_caution_and_interval_by_hand() -> None:
     imagined = returns([[10.0, 10.0], [7.0, 13.0]])
     assert imagined.mean.tolist() == [10.0, 10.0]
-    assert imagined.cautious.tolist() == [10.0, 4.0]
+    assert imagined.cautious.tolist() == [10.0, 7.0]
     assert imagined.interval is not None
     low, high = imagined.interval
     assert low[0] == high[0] == 10.0

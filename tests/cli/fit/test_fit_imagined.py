@@ -5,13 +5,16 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli_tools import make, pbvf
 from pbvf_cli.shared.errors import Stopped
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
+from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
 SMALL = ("--hidden", "8", "--rounds", 2, "--compare", 0, "-q", "--json")
 
@@ -169,9 +172,21 @@ def test_one_seed_gives_the_same_bytes_and_more_rounds_those_of_a_longer_search(
 
 def test_other_settings_are_a_conflict(here, drift):
     assert fit(drift, "--seed", 3).code == 0
-    fit(drift, "--seed", 3, "--caution", 1).refused(
-        7, "settings: caution is 2.0 there and 1.0 here; choose"
+    fit(drift, "--seed", 3, "--caution", 2).refused(
+        7, "settings: caution is 1.0 there and 2.0 here; choose"
     )
+
+
+def test_grown_policies_are_judged_with_the_caution_of_their_critic(here, drift):
+    fit(drift, "--seed", 3, "--caution", 3).ok()
+    grown = pbvf(
+        "synthesize", "c.safetensors", "--from-scratch", 2, "--steps", 5, "--restarts", 1,
+        "--seed", 0, "--model", drift / "good", "--out", "p.safetensors", "-q", "--json",
+    ).ok().json  # fmt: skip
+    model, policies = load_model(drift / "good"), load_policies(here / "p.safetensors").policies
+    cautious = ModelEvaluator.of(model, 40, 3.0).evaluate(policies).cautious
+    np.testing.assert_allclose(grown["cautious"], cautious, rtol=1e-6)
+    assert np.all(cautious < ModelEvaluator.of(model, 40).evaluate(policies).cautious)
 
 
 def test_a_model_whose_check_failed_needs_force(here, drift):
