@@ -228,6 +228,32 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert f"95 % bootstrap interval of {low:.0f} to {high:.0f}" in TRUST
 
 
+def test_results_page_shows_what_networks_of_two_objectives_gave() -> None:
+    page = (RESULTS / "README.md").read_text()
+    rows = []
+    for path in sorted((RESULTS / "fig-offline" / "mixed").glob("seed-*-model.json")):
+        now, before = (
+            json.loads(file.read_text())["result"]["trust_region"]
+            for file in (path, RESULTS / "fig-offline" / "raw" / path.name)
+        )
+        dataset = RESULTS / "fig-offline" / "raw" / path.name.replace("model", "dataset")
+        data = json.loads(dataset.read_text())["result"]
+        grown, cautious = np.mean(now["returns"]), np.mean(now["cautious"])
+        rows.append((grown, cautious, data["best_policy"]))
+        told = (cautious, np.mean(before["returns"]), data["best_policy"], data["best_episode"])
+        each = ", ".join(f"{value:.0f}" for value in now["returns"])
+        shown = " | ".join(f"{value:.0f}" for value in told)
+        assert f"| {int(path.stem.split('-')[1])} | {grown:.0f} | {each} | {shown} |" in page
+    grown, cautious, best = np.array(rows).T
+    count, error = len(rows), np.std(grown, ddof=1) / np.sqrt(len(rows))
+    words = " ".join(page.split())
+    assert f"--seeds 0-{count - 1} --out fig-offline\n" in page
+    assert f"mean of the {count} is {grown.mean():.0f} (standard error {error:.0f})" in words
+    assert f"and the lowest {grown.min():.0f}." in words
+    assert f"best dataset policy on {(grown > best).sum()} of {count}, not on seed" in words
+    assert f"what was earned on {(cautious < grown).sum()} of {count}." in words
+
+
 def test_results_page_shows_the_other_critics_and_the_evaluation() -> None:
     page = (RESULTS / "README.md").read_text()
     raw = RESULTS / "fig-offline" / "raw"
