@@ -12,8 +12,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +21,11 @@ from pbvf_offline.rollout.workers import ordered_map
 from pbvf_runs.collection import collect
 from pbvf_runs.settings import CollectSettings
 from tools.alternate import Benchmark
+from tools.nothing import Nothing
 
 CORES = (10, 100, 1_000)
 UNITS = 200
 WORKERS = 2
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """A job that does nothing with its items."""
-
-    def start(self) -> Callable[[int], int]:
-        """Return the function from item to result."""
-        return abs
 
 
 class Sides:

@@ -19,7 +19,7 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_context import CriticContext, stored_context
 from pbvf_offline.fit.loop import held_out_policies
-from pbvf_offline.fit.rounds import ImaginedFit
+from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.steps import Fit
 from pbvf_offline.fit.validation import validate
@@ -100,6 +100,11 @@ class CriticFile:
     def less_bonus(self) -> str:
         """What to add to the name of a sum of its rewards; empty where they are the raw ones."""
         return "" if self.fit.settings.reward == "raw" else ", without the survival bonus"
+
+    @property
+    def caution(self) -> float:
+        """Standard deviations that its rounds took off imagined returns, or would by default."""
+        return RoundSettings.caution if self.imagined is None else self.imagined.settings.caution
 
     @property
     def updates(self) -> int:

@@ -130,32 +130,27 @@ def test_the_check_chooses_angles_where_an_observation_winds_and_the_best_noise(
     assert chosen.members == SETTINGS.members
 
 
-@pytest.mark.parametrize(("error", "angles"), [(0.8, True), (1.09, True), (1.11, False)])
-def test_angles_win_a_near_tie(error: float, angles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors with angles in units of those without; the trainings themselves are left out."""
-
-    def check(candidate: ModelSettings, *_: Any) -> ModelCheck:
-        found = error if candidate.angles else 1.0
-        return ModelCheck((HorizonCheck(10, 9, 0.9, 1, found, 1, 0.9, found),), None, None, 60)
-
-    monkeypatch.setattr(choice, "train", lambda data, held, settings, updates, device: settings)
-    monkeypatch.setattr(choice, "check_model", check)
-    data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
-    assert choose_settings(data, held_out(data), SETTINGS, updates=1)[0].angles == angles
-
-
-@pytest.mark.parametrize(("error", "mixed"), [(0.8, True), (1.24, True), (1.26, False)])
-def test_two_objectives_win_a_near_tie(
-    error: float, mixed: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "error", "wins"),
+    [
+        *(("angles", 0.8, True), ("angles", 1.09, True), ("angles", 1.11, False)),
+        *(("mixed", 0.8, True), ("mixed", 1.24, True), ("mixed", 1.26, False)),
+    ],
+)
+def test_angles_and_two_objectives_win_a_near_tie(
+    name: str, error: float, wins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Errors with them in units of those without; the trainings themselves are left out."""
+
     def check(candidate: ModelSettings, *_: Any) -> ModelCheck:
-        found = error if candidate.mixed else 1.0
+        found = error if getattr(candidate, name) else 1.0
         return ModelCheck((HorizonCheck(10, 9, 0.9, 1, found, 1, 0.9, found),), None, None, 60)
 
     monkeypatch.setattr(choice, "train", lambda data, held, settings, updates, device: settings)
     monkeypatch.setattr(choice, "check_model", check)
     data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
-    assert choose_settings(data, held_out(data), SETTINGS, updates=1)[0].mixed == mixed
+    chosen, _ = choose_settings(data, held_out(data), SETTINGS, updates=1)
+    assert getattr(chosen, name) == wins
 
 
 def test_features_are_chosen_by_the_errors_at_all_horizons() -> None:

@@ -68,7 +68,7 @@ def _ascent(
     settings = SynthesisSettings.from_dict(origin.get("settings"), "its settings")
     if settings.spec_like(critic.spec) != spec:
         raise IncompatibleError("its settings are of other policies")
-    judge = _judge(origin, models) if settings.candidates > 1 else None
+    judge = _judge(origin, models, critic.caution) if settings.candidates > 1 else None
     with Bar("climbing again", "steps", sink=sink) as bar:
         grown = synthesize(
             critic,
@@ -84,7 +84,7 @@ def _ascent(
 
 
 def _judge(
-    origin: Mapping[str, Any], models: Mapping[str, ModelFile]
+    origin: Mapping[str, Any], models: Mapping[str, ModelFile], caution: float
 ) -> Callable[[Policies], NDArray[np.float64]]:
     """Return what chose among the candidates of a policies file.
 
@@ -96,7 +96,7 @@ def _judge(
 
     match origin.get("chosen_in"):
         case [str(digest), int(horizon)] if digest in models and 0 < horizon <= MAX_HORIZON:
-            evaluator = ModelEvaluator.of(models[digest], horizon)
+            evaluator = ModelEvaluator.of(models[digest], horizon, caution)
             return lambda held: evaluator.evaluate(held).cautious
     raise IncompatibleError("the model that chose among its candidates is not on this page")
 

@@ -121,6 +121,4 @@ def load_evaluator(
     steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")
     table.show("model", path)
     table.show("horizon", steps, source)
-    if critic.imagined is None:
-        return ModelEvaluator.of(model, steps)
-    return ModelEvaluator.of(model, steps, critic.imagined.settings.caution)
+    return ModelEvaluator.of(model, steps, critic.caution)
