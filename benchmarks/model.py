@@ -19,12 +19,22 @@ from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.network import BatchedMLP, has_bfloat16
 from pbvf_offline.models.scales import Scales
-from pbvf_offline.models.settings import ModelSettings
+from pbvf_offline.models.settings import ModelRequest, ModelSettings
 from pbvf_offline.models.training import advance, start_training
 from pbvf_offline.rollout.episodes import Trajectories
 from tools.alternate import Benchmark
 
-SETTINGS = ModelSettings(seed=0, noise=0.15, angles=True, bfloat16=has_bfloat16())
+SETTINGS = ModelSettings(
+    seed=0,
+    noise=0.03,
+    angles=True,
+    lr=ModelRequest.lr,
+    recovery=ModelRequest.recovery,
+    huber=ModelRequest.huber,
+    mixed=True,
+    bfloat16=has_bfloat16(),
+)
+IN_A_ROW = 10  # steps that half of the networks learn
 POLICIES, STARTS, HORIZON = 32, 4, 300
 
 
@@ -44,30 +54,56 @@ def ours(data: Trajectories, updates: int) -> float:
 
 
 def bare(data: Trajectories, updates: int) -> float:
-    """Return gradient steps a second of a first loop around the same networks."""
+    """Return gradient steps a second of a first loop around the same networks.
+
+    Half of them learn single steps by Huber's loss, the others ten in a row by squares.
+    """
     t = data.transitions
-    obs = (t.obs - t.obs.mean(0)) / t.obs.std(0)
-    change = (t.next_obs - t.obs) / t.obs.std(0)
-    inputs = np.concatenate([obs, t.action, np.sin(t.obs), np.cos(t.obs)], axis=1)
-    targets = np.concatenate([change / change.std(0), t.reward[:, None]], axis=1)
-    x = torch.from_numpy(inputs.astype(np.float32))
-    y = torch.from_numpy(targets.astype(np.float32))
-    members, rng = SETTINGS.members, np.random.default_rng(0)
+    mean, std = t.obs.mean(0), t.obs.std(0)
+    change = (t.next_obs - t.obs) / std
+    spread = torch.from_numpy(change.std(0).astype(np.float32))
+    columns = ((t.obs - mean) / std, change, t.action, t.reward[:, None])
+    obs, change, action, reward = (torch.from_numpy(x.astype(np.float32)) for x in columns)
+    mean, std = (torch.from_numpy(x.astype(np.float32)) for x in (mean, std))
+    members, rng, size = SETTINGS.members, np.random.default_rng(0), obs.shape[1]
     network = BatchedMLP(
-        members, x.shape[1], SETTINGS.hidden, y.shape[1], rng, bfloat16=SETTINGS.bfloat16
+        members,
+        3 * size + action.shape[1],
+        SETTINGS.hidden,
+        size + 1,
+        rng,
+        bfloat16=SETTINGS.bfloat16,
     )
     optimiser = torch.optim.Adam(network.parameters(), lr=SETTINGS.lr, fused=True)
+    half = members // 2
+    parts = ((slice(0, half), 1, SETTINGS.recovery), (slice(half, members), IN_A_ROW, 1.0))
+
+    def loss_of(part: slice, unroll: int, recovery: float) -> torch.Tensor:
+        shape = (half, SETTINGS.batch_size // unroll)
+        index = torch.randint(len(obs) - unroll, shape)
+        noise = SETTINGS.noise * torch.rand(*shape, 1) * torch.randn(*shape, size)
+        away = noise * spread
+        predict = network.members(part)
+        loss = torch.zeros(())
+        for ahead in range(unroll):
+            row = index + ahead
+            seen = obs[row] + away
+            raw = seen * std + mean
+            inputs = torch.cat([seen, action[row], torch.sin(raw), torch.cos(raw)], dim=-1)
+            out = predict(inputs)
+            wanted = torch.cat([(change[row] - recovery * away) / spread, reward[row]], dim=-1)
+            if unroll == 1:
+                error = 2 * torch.nn.functional.huber_loss(out, wanted, delta=SETTINGS.huber)
+            else:
+                error = (out - wanted).square().mean()
+            loss = loss + half * error / unroll
+            away = away + out[..., :size] * spread - change[row]
+        return loss
 
     def update() -> None:
-        index = torch.randint(len(x), (members, SETTINGS.batch_size))
-        size = SETTINGS.noise * torch.rand(members, SETTINGS.batch_size, 1)
-        noise = size * torch.randn(members, SETTINGS.batch_size, obs.shape[1])
-        seen, wanted = x[index], y[index]
-        seen[..., : obs.shape[1]] += noise
-        wanted[..., : obs.shape[1]] -= noise
-        loss = (network(seen) - wanted).square().mean(dim=(1, 2)).sum()
+        loss = loss_of(*parts[0]) + loss_of(*parts[1])
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 
     for _ in range(20):

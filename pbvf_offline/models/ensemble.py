@@ -78,19 +78,22 @@ class Ensemble(torch.nn.Module):
         """Number M of networks."""
         return self.settings.members
 
-    def outputs(self, obs: Tensor, action: Tensor, members: slice = slice(None)) -> Tensor:
+    def outputs(
+        self, obs: Tensor, action: Tensor, network: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
         """Return the raw outputs (m, B, obs_dim + 1 or 2), in units of their spreads.
 
         Args:
             obs: (m, B, obs_dim) normalised.
             action: (m, B, action inputs).
-            members: Which m members; all by default.
+            network: Of some m members, see
+                :meth:`~pbvf_offline.models.network.BatchedMLP.members`; of all by default.
         """
         parts = [obs, action / self.action_std]
         if self.settings.angles:
             raw = obs * self.std + self.mean
             parts += [torch.sin(raw), torch.cos(raw)]
-        out: Tensor = self.network(torch.cat(parts, dim=-1), members)
+        out: Tensor = (network or self.network)(torch.cat(parts, dim=-1))
         return out
 
     def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

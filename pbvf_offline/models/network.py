@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,18 +61,31 @@ class BatchedMLP(nn.Module):
             self.biases.append(_uniform(rng, inp, (members, 1, out)))
         self.skip = _uniform(rng, inputs, (members, inputs, outputs))
 
-    def forward(self, x: Tensor, members: slice = slice(None)) -> Tensor:
-        """Return the outputs (m, B, outputs) of inputs (m, B, inputs) of some members."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs (M, B, outputs) of inputs (M, B, inputs)."""
+        return self.members(slice(None))(x)
+
+    def members(self, chosen: slice) -> Callable[[Tensor], Tensor]:
+        """Return the function of some members, inputs (m, B, inputs) to outputs (m, B, outputs).
+
+        Where several steps in a row are predicted it is to be made once: the gradient of each
+        choice is as large as all members.
+        """
+        weights, biases = [w[chosen] for w in self.weights], [b[chosen] for b in self.biases]
+        return functools.partial(self._outputs, weights, biases, self.skip[chosen])
+
+    def _outputs(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], skip: Tensor, x: Tensor
+    ) -> Tensor:
         h = x
-        last = len(self.weights) - 1
-        for k, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
-            weight, bias = weights[members], biases[members]
+        last = len(weights) - 1
+        for k, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             if self._bfloat16 and 0 < k < last:
                 out = torch.bmm(h.bfloat16(), weight.bfloat16()).float() + bias
             else:
                 out = torch.baddbmm(bias, h, weight)
             if k == last:
-                return torch.baddbmm(out, x, self.skip[members])
+                return torch.baddbmm(out, x, skip)
             out = nn.functional.silu(out)
             h = h + out if k > 0 and h.shape[-1] == out.shape[-1] else out
         raise AssertionError("unreachable: a network has an output layer")

@@ -187,13 +187,14 @@ def _loss(ensemble: Ensemble, steps: Steps, drawn: Drawn) -> Tensor:
     size, change_std = ensemble.spec.obs_dim, ensemble.change_std
     objective, index, noise = drawn.objective, drawn.index, drawn.noise
     away: Tensor | float = 0.0 if noise is None else noise * change_std
+    network = ensemble.network.members(objective.members)
     last = steps.last[index]
     total, count = change_std.new_zeros(len(index)), change_std.new_zeros(len(index))
     for ahead in range(objective.unroll):
         row = torch.minimum(index + ahead, last)
         there = (index + ahead <= last).float()
         change = steps.change[row]
-        out = ensemble.outputs(steps.obs[row] + away, steps.action[row], objective.members)
+        out = ensemble.outputs(steps.obs[row] + away, steps.action[row], network)
         wanted = (change - objective.recovery * away - ensemble.change_mean) / change_std
         wanted = torch.cat([wanted, steps.reward[row].unsqueeze(-1)], dim=-1)
         error = _penalty(out[..., : size + 1], wanted, objective.huber).mean(dim=-1)
