@@ -192,18 +192,18 @@ class EpisodeRun:
                     or type(terminated) not in FLAGS
                     or type(truncated) not in FLAGS
                 ):
-                    answers.scalars(t, reward, terminated, truncated)
+                    answers.scalars(t + 1, reward, terminated, truncated)
                 rewards[t] = reward
                 self.steps = t = t + 1
                 if type(obs) is not np.ndarray or obs.dtype is not dtype or obs.shape != shape:
                     obs = answers.observation(obs, t)
                 observations[t] = obs
                 if type(info) is not dict:
-                    answers.info(info, t - 1)
+                    answers.info(info, t)
                 if "reward_survive" in info:
                     self.reports_survive = True
                     bonus = info["reward_survive"]
-                    answers.number("reward_survive", bonus, t - 1)
+                    answers.number("reward_survive", bonus, t)
                     self.survive[t] = bonus
                 if observe is not None:
                     observe(observations[t])
@@ -234,7 +234,7 @@ class EpisodeRun:
             # An environment that checks its actions stumbles over what a NaN led to.
             self._check_finite(0)
             name, text = env_name(self._env), exception_text(error)
-            doing = "the reset" if reset else f"step {self.steps}"
+            doing = "the reset" if reset else f"step {self.steps + 1}"
             if unfit:  # for us, or for one of Gymnasium's wrappers
                 wanted = _RESET_ANSWER if reset else _STEP_ANSWER
                 raise UsageError(
@@ -250,15 +250,18 @@ class EpisodeRun:
             ) from error
 
     def _check_finite(self, first: int) -> None:
-        """Check the observations and rewards from step ``first`` on."""
+        """Check the observations from row ``first`` on, and the rewards of the steps after it.
+
+        Steps are counted from 1 in messages: row 0 of the observations is the reset's.
+        """
         stop = self.steps
-        for name, values in (
-            ("observation", self.observations[first : stop + 1]),
-            ("reward", self.rewards[first:stop, None]),
-            ("reward_survive", self.survive[first + 1 : stop + 1, None]),
+        for name, begin, values in (
+            ("observation", first, self.observations[first : stop + 1]),
+            ("reward", first + 1, self.rewards[first:stop, None]),
+            ("reward_survive", first + 1, self.survive[first + 1 : stop + 1, None]),
         ):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                step = first + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+                step = begin + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
                 raise DivergedError(
                     f"NaN or infinite {name} in step {step} of episode {self._index}",
                     where=env_name(self._env),

@@ -243,7 +243,7 @@ def test_an_environment_that_fails_is_exit_2_with_file_and_line(workers):
     argv = ("collect", "toyenv:ToyBroken-v0", "--dataset", ID, "--workers", workers, "-q")
     ran = pbvf(*argv).refused(
         2,
-        "ToyBroken-v0: the environment raised RuntimeError: the toy broke in step 1 of episode 0",
+        "ToyBroken-v0: the environment raised RuntimeError: the toy broke in step 2 of episode 0",
         "; --debug shows the traceback",
     )
     assert re.search(r"toyenv\.py:\d+ \(in step\);", ran.error)

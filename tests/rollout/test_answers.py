@@ -175,7 +175,7 @@ def test_other_answers_are_refused_at_every_step(
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         played("d", at, **changes)
-    assert f", in step {at - 1} of episode 0; " in str(caught.value)
+    assert f", in step {at} of episode 0; " in str(caught.value)
     assert caught.value.where == "Answers-v0"
 
 

@@ -256,13 +256,13 @@ def test_infos_may_differ_between_reset_and_step() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize(("where", "step"), [("reward", 2), ("obs", 3)])
-def test_nan_and_inf_are_divergence(where: str, step: int, bad: float) -> None:
+@pytest.mark.parametrize("where", ["reward", "obs"])
+def test_nan_and_inf_are_divergence(where: str, bad: float) -> None:
     config = probe(bad=bad, **{f"bad_{where}_at": 3})
     run = EpisodeRun(make_env(config), schedule(), 2)
     run.advance(2)
     for advance in (run.advance, lambda: played(config, schedule(), 2)):
-        with pytest.raises(DivergedError, match=f"{where}.* in step {step} of episode 2") as caught:
+        with pytest.raises(DivergedError, match=f"{where}.* in step 3 of episode 2") as caught:
             advance()
         assert caught.value.exit_code == 8
         assert caught.value.where == "RolloutProbeLimit-v0"
@@ -279,7 +279,7 @@ def test_nan_observation_is_divergence_even_if_the_env_checks_actions() -> None:
 
 def test_an_exception_of_the_environment_names_it() -> None:
     with pytest.raises(
-        UsageError, match=r"raised KeyError: 'broken' in step 4 of episode 1"
+        UsageError, match=r"raised KeyError: 'broken' in step 5 of episode 1"
     ) as caught:
         played(probe(raises_at=5), schedule(), 1)
     assert caught.value.where == "RolloutProbeLimit-v0"
@@ -341,8 +341,8 @@ class AnswersEnv(ProbeEnv):
     [
         (AnswersEnv(reset=lambda *_: None), r"answer of the reset in episode 3 .*\(observation, i"),
         (AnswersEnv(reset=lambda obs, _: (obs, {}, 0)), "answer of the reset"),
-        (AnswersEnv(step=lambda *_: None), r"answer of step 0 in episode 3 is not \(obs.*, reward"),
-        (AnswersEnv(step=lambda o, r, d, _, i: (o, r, d, i)), "answer of step 0"),
+        (AnswersEnv(step=lambda *_: None), r"answer of step 1 in episode 3 is not \(obs.*, reward"),
+        (AnswersEnv(step=lambda o, r, d, _, i: (o, r, d, i)), "answer of step 1"),
     ],
 )
 @pytest.mark.parametrize("limited", [False, True])
