@@ -77,7 +77,7 @@ def read_weights(path: Path) -> tuple[Weights, bytes]:
         raise IncompatibleError(
             "is a file of this project, not the weights of a module",
             where=where,
-            remedy="a policies file needs no import; see it with pbvf policies info",
+            remedy="it needs no import; 'pbvf info' tells what it is",
         )
     tensors = {name: _tensor(image, end, name, entry, where) for name, entry in header.items()}
     places = sorted(entry["data_offsets"] for entry in header.values())

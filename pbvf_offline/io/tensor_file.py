@@ -53,6 +53,19 @@ _TAKEN_BY = {
     "model": "'pbvf fit-critic --model' and 'pbvf synthesize --model' take models",
     "policies": "'pbvf evaluate' and 'pbvf predict CRITIC' take policies",
 }
+_IMPORT = "'pbvf policies import' takes weights of other programs"
+_AGAIN = "copy or make it again"
+_STARTS = (
+    (
+        0,
+        b"\x89HDF\r\n\x1a\n",
+        "an HDF5 file",
+        "a dataset is the folder around it, which holds data/main_data.hdf5",
+    ),
+    (257, b"ustar", "an archive", "'pbvf unpack' takes out what 'pbvf pack' put there"),
+)
+"""Place and bytes by which other files are known; what they are; what to do with them."""
+_START_BYTES = 1024
 
 
 def encode(kind: str, content: object, tensors: Mapping[str, NDArray[Any]]) -> bytes:
@@ -127,15 +140,15 @@ def _entry(kind: str, image: bytes, where: str) -> dict[str, Any]:
     """Return the header entry of a file whose version this program reads."""
     refuse_pickle(image, where)
     if len(image) < 10 or int.from_bytes(image[:8], "little") > min(len(image) - 8, MAX_HEADER):
-        raise DamagedError(
-            "is not a complete safetensors file", where=where, remedy="copy or make it again"
-        )
+        raise DamagedError("is not a complete safetensors file", where=where, remedy=_AGAIN)
     header = parse_json(image[8 : 8 + int.from_bytes(image[:8], "little")], where)
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     text = metadata.get(_ENTRY) if isinstance(metadata, dict) else None
     if not isinstance(text, str):
         raise IncompatibleError(
-            f"has no pbvf header entry: it is not a {kind} file of this project", where=where
+            f"has no pbvf header entry: it is not a {kind} file of this project",
+            where=where,
+            remedy="; ".join([*filter(None, [_MADE_BY.get(kind)]), _IMPORT]),
         )
     entry = parse_json(text, where)
     if not isinstance(entry, dict) or set(entry) != {"kind", "version", "content", "sha256"}:
@@ -156,7 +169,7 @@ def _check_digest(image: bytes, expected: object, where: str) -> None:
         raise DamagedError(
             "its bytes do not match the digest inside it: the file is damaged",
             where=where,
-            remedy="copy or make it again",
+            remedy=_AGAIN,
         )
 
 
@@ -262,16 +275,11 @@ def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:
     length = int.from_bytes(start, "little")
     first = file.read(1)
     if first != b"{" or length > min(MAX_HEADER, size - 8):
-        refuse_pickle(start + first + file.read(_PICKLE_PROBE), str(path))
+        start += first + file.read(_PICKLE_PROBE)
+        refuse_pickle(start, str(path))
         if first != b"{":
-            raise DamagedError(
-                "is none of this project's files, or its start is damaged",
-                where=path,
-                remedy="check its path, or copy or make it again",
-            )
-        raise DamagedError(
-            "is not a complete safetensors file", where=path, remedy="copy or make it again"
-        )
+            raise _foreign(start, path)
+        raise DamagedError("is not a complete safetensors file", where=path, remedy=_AGAIN)
     header = parse_json(first + file.read(length - 1), path)
     if not isinstance(header, dict):
         raise DamagedError("its header is no JSON object", where=path)
@@ -281,9 +289,43 @@ def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:
         raise DamagedError(
             f"it has {size:,} bytes, but its header tells of {show_integer(declared)}",
             where=path,
-            remedy="copy or make it again",
+            remedy=_AGAIN,
         )
     return header
+
+
+def _foreign(start: bytes, path: Path) -> DamagedError:
+    """Return the error for a file that does not begin as a tensor file does."""
+    none = "none of this project's files"
+    if (known := known_start(start)) is not None:
+        return DamagedError(f"is {known[0]}, and {none}", where=path, remedy=known[1])
+    if not start:
+        return DamagedError(f"is empty, so it is {none}", where=path, remedy=_AGAIN)
+    return DamagedError(
+        f"is {none}, or its start is damaged", where=path, remedy=f"check its path, or {_AGAIN}"
+    )
+
+
+def known_start(start: bytes) -> tuple[str, str] | None:
+    """Return what a file is that begins so, and what to do with it; None where that is unknown.
+
+    Only of files that are no tensor files, and are likely to be given in the place of one.
+    """
+    return next(
+        ((what, todo) for at, mark, what, todo in _STARTS if start[at : at + len(mark)] == mark),
+        None,
+    )
+
+
+def what_it_is(path: Path) -> tuple[str, str]:
+    """Return what a file is, and what takes it, for who wanted something else."""
+    kind = tensor_kind(path)
+    if kind in _TAKEN_BY:
+        return f"a {kind} file", _TAKEN_BY[kind]
+    known = None
+    with contextlib.suppress(PbvfError, OSError), open_regular(path) as file:
+        known = known_start(file.read(_START_BYTES))
+    return known or ("a file", "'pbvf info' tells what a file of this project holds")
 
 
 def _has_offsets(part: object) -> bool:

@@ -152,6 +152,25 @@ def test_figures_of_stored_results(tmp_path: Path) -> None:
     assert images["estimates"][1] != images["estimates"][2]
 
 
+def test_the_legend_of_estimates_hides_no_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        "pbvf_experiments.offline.plots.save_figure", lambda figure, _: drawn.append(figure)
+    )
+    found = {
+        "true": [1.0, 2.0],
+        "imagined": [1.0, 2.5],
+        "interval": None,
+        "metrics": {"imagined": {"rank_correlation": 0.5}},
+    }
+    draw_estimates({0: {"evaluation": {"around": found, "ascents": found}}}, tmp_path / "f.png")
+    drawn[0].draw_without_rendering()
+    for axes in drawn[0].axes:
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+
+
 def test_stored_results_are_read_back(tmp_path: Path) -> None:
     """The published files are those of today's settings, so that nothing is run again."""
     raw = Path(__file__).parents[2] / "docs" / "results" / "fig-offline" / "raw"

@@ -10,7 +10,7 @@ import pytest
 from libtools import box_spec, make_episode, make_policies
 from pbvf_datasets.read.joined import Part, join
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import IncompatibleError, UsageError
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
@@ -81,6 +81,8 @@ def test_data_that_do_not_say_which_policies_acted() -> None:
     np.testing.assert_array_equal(data.start, stack_episodes(SPEC, EPISODES).start)
     with pytest.raises(IncompatibleError, match="policies not known against known"):
         join([PARTS[0], nobody(PARTS[1])])
+    with pytest.raises(UsageError, match=r"; give what has no episodes in common$"):
+        join([nobody(PARTS[0])] * 2)  # which no merge would take
 
 
 def changed(**kwargs: Any) -> Trajectories:

@@ -136,7 +136,7 @@ def evaluate(
         from pbvf_cli.shared.outputs.video import record_video
 
         with Bar("filming", "frames", sink=sink) as bar:
-            frames = record_video(
+            frames, _ = record_video(
                 config,
                 played,
                 video,

@@ -245,7 +245,8 @@ def _help_hint(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Show Python warnings as single lines; errors-as-warnings settings stay in force."""
+    """Show Python warnings as single lines, each once; filters that make errors stay in force."""
+    said: set[str] = set()
 
     def show(
         message: Warning | str,
@@ -256,7 +257,10 @@ def _warnings_as_lines() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         del category, filename, lineno, file, line
-        note_line(f"warning: {one_line(str(message))}")
+        text = one_line(str(message))
+        if text not in said:  # a file may be opened twice
+            said.add(text)
+            note_line(f"warning: {text}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_experiments.offline.settings import EVALUATION, IMAGINED, OFFLINE_RL, SEARCH
-from pbvf_runs.compare.figures import BLUE, ORANGE, RED, new_figure, save_figure
+from pbvf_runs.compare.figures import BLUE, ORANGE, RED, legend_below, new_figure, save_figure
 
 _NAMES = {
     "default": "PSVF of the data",
@@ -98,7 +98,7 @@ def draw_estimates(results: Mapping[int, Mapping[str, Any]], path: Path) -> None
         )
         axes.set_xlabel("imagined return")
         axes.set_ylabel("true return")
-        axes.legend(fontsize=8, markerscale=2, loc="lower right")
+        legend_below(axes, fontsize=8, markerscale=2)
     save_figure(figure, path)
 
 

@@ -28,6 +28,7 @@ PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e
 """Colours that colour-blind readers can tell apart (Okabe and Ito), but for yellow on white."""
 COLUMN: Final = 3.4
 """Width of a column of a paper, in inches."""
+_LINE: Final = 64  # characters of 7 points in it; what is wider is cut off
 _STYLES: Final = ("-", "--", "-.", ":")  # so that lines differ in print without colours too
 _MOST_COLUMNS: Final = 3
 FORMATS: Final = (".png", ".svg", ".pdf")
@@ -141,13 +142,16 @@ def keep_figure(figure: Any, path: Path, *, overwrite: bool) -> bool:
     return False
 
 
-def legend_below(axes: Any, *, columns: int = 2, fontsize: float = 7) -> None:
+def legend_below(
+    axes: Any, *, columns: int = 2, fontsize: float = 7, markerscale: float = 1
+) -> None:
     """Put the legend of axes below them, where it hides nothing."""
     axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, -0.2),
         ncols=columns,
         fontsize=fontsize,
+        markerscale=markerscale,
         frameon=False,
     )
 
@@ -212,7 +216,7 @@ def draw_learning_curves(panels: Sequence[Panel], metric: str, statistic: str) -
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     if text := _explanation(panels, statistic):
-        figure.suptitle(text, fontsize=7)
+        figure.suptitle(fill(text, _LINE * columns), fontsize=7)
     return figure
 
 
@@ -268,7 +272,7 @@ def draw_comparison(comparison: Comparison, names: tuple[str, str], title: str) 
     axes.tick_params(axis="x", labelsize=7)
     axes.set_xlabel("mean return of a policy", fontsize=8)
     bar = "" if all(s.iqm.low is None for s in sides) else "; bar: 95 % bootstrap interval"
-    title = fill(shorten(title, 200), 70)  # what is wider is cut off
+    title = fill(shorten(title, 200), _LINE)
     figure.suptitle(f"{title}\nmark: interquartile mean{bar}; dot: a policy", fontsize=7)
     shared_legend(figure, axes, columns=1, fontsize=7)
     return figure

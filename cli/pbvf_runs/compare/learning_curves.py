@@ -10,9 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.read.untrusted import is_dataset
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, shorten
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import parse_json
+from pbvf_offline.io.tensor_file import what_it_is
 from pbvf_runs.data import is_run, run_config, run_progress, runs_in
 from pbvf_runs.loggers import METRICS_FILE, SETTINGS
 from pbvf_runs.records import Evaluation, StoredConfig
@@ -88,21 +91,30 @@ def curve_folders(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in paths:
         folder = path.parent if path.name == METRICS_FILE and path.is_file() else path
-        if not folder.is_dir():
-            what = "is a file" if folder.exists() else "does not exist"
-            raise UsageError(what, where=path, remedy="name the folder of a run or of --log-dir")
         inside = [folder]
         if not _has_curve(folder):
-            inside = runs_in(folder) or sorted(filter(_has_curve, folder.iterdir()))
+            inside = runs_in(folder) if folder.is_dir() else []
+            inside = inside or sorted(filter(_has_curve, folder.glob("*")))
         if not inside:
             raise UsageError(
-                "holds neither a training run nor the curve of a fit",
-                where=path,
-                remedy="name the folder of a run or of --log-dir",
+                _without_curve(path), where=path, remedy="name the folder of a run or of --log-dir"
             )
         for each in inside:
             found.setdefault(each.resolve(), each)
     return list(found.values())
+
+
+def _without_curve(path: Path) -> str:
+    """Return what is at a path, or what its dataset's id names."""
+    if path.exists() and not path.is_dir():
+        return f"is {what_it_is(path)[0]}"
+    try:
+        folder = resolve_dataset(str(path))
+    except UsageError:
+        return "does not exist"
+    if is_dataset(folder):
+        return "is a dataset, which 'pbvf report' shows"
+    return "holds neither a training run nor the curve of a fit"
 
 
 def _has_curve(folder: Path) -> bool:

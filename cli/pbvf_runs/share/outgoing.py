@@ -96,7 +96,7 @@ def _parts(given: Sequence[str]) -> dict[str, Thing]:
                 problem = verify_file(path).error
                 what = "it is none of this project's files" if problem is None else problem.what
             else:
-                what = f"a {kind} cannot be in a bundle"
+                what = f"{'an' if kind == 'archive' else 'a'} {kind} cannot be in a bundle"
             raise UsageError(what, where=path, remedy=_OTHERS.get(kind, "name another file"))
         for thing in things(name):
             base = Path(os.path.realpath(thing.path)).name if kind == "run" else thing.path.name

@@ -117,7 +117,10 @@ def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = No
             remedy="check the name, or set MINARI_DATASETS_PATH",
         )
     if path.exists():
-        raise UsageError("this is a file; a dataset is a folder", where=path)
+        from pbvf_offline.io.tensor_file import what_it_is
+
+        what, remedy = what_it_is(path)
+        raise UsageError(f"this is {what}; a dataset is a folder", where=path, remedy=remedy)
     raise UsageError(
         "does not exist", where=printable(text), remedy=f"check its path, or {_ID_REMEDY}"
     ) from malformed

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from pbvf_datasets.format.schema import DATA_FILE
 from pbvf_datasets.inspect.findings import FOUND, Findings, Verification, check_environment
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
@@ -27,7 +26,7 @@ from pbvf_offline.exchange.exported import (
 from pbvf_offline.io.durable import resource_error
 from pbvf_offline.io.reading import open_regular
 from pbvf_offline.io.strict_json import parse_json
-from pbvf_offline.io.tensor_file import read_header, read_tensor_file
+from pbvf_offline.io.tensor_file import known_start, read_header, read_tensor_file
 
 WEIGHTS: Final = "weights"
 GRAPH: Final = "onnx"
@@ -110,7 +109,8 @@ def _peek(path: Path) -> tuple[str, str]:
             start = file.read(1024)
             if is_exported_graph(start):
                 return GRAPH, ""
-            _refuse_others(start, path)
+            if (known := known_start(start)) is not None:
+                raise UsageError(f"is {known[0]}", where=path, remedy=known[1])
             file.seek(0)
             header = read_header(file, path)
     except OSError as error:
@@ -121,7 +121,9 @@ def _peek(path: Path) -> tuple[str, str]:
         return WEIGHTS, ""
     if not isinstance(text, str):
         raise IncompatibleError(
-            "has no pbvf header entry: it is not a file of this project", where=path
+            "has no pbvf header entry: it is not a file of this project",
+            where=path,
+            remedy="'pbvf policies import' takes weights of other programs",
         )
     entry = parse_json(text, path)
     if isinstance(entry, dict) and not _ENTRIES & set(entry):
@@ -135,22 +137,6 @@ def _peek(path: Path) -> tuple[str, str]:
     if not isinstance(kind, str) or not isinstance(digest, str):
         raise DamagedError("its pbvf header entry is malformed", where=path)
     return kind, digest
-
-
-def _refuse_others(start: bytes, path: Path) -> None:
-    """Say what to do with files that people are likely to give by mistake."""
-    if start.startswith(b"\x89HDF\r\n\x1a\n"):
-        raise UsageError(
-            "is an HDF5 file; a dataset is the folder around it",
-            where=path,
-            remedy=f"give the folder that holds {DATA_FILE}",
-        )
-    if is_tar(start):
-        raise UsageError(
-            "is an archive",
-            where=path,
-            remedy="check it with 'pbvf verify', or unpack it with 'pbvf dataset unpack'",
-        )
 
 
 def _check_policies(path: Path) -> None:

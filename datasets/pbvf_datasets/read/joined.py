@@ -129,6 +129,9 @@ def _together(several: Sequence[Policies]) -> tuple[Policies, list[NDArray[np.in
 # ---------------------------------------------------------------- do they fit together
 
 
+_MERGE: Final = ", or merge them with 'pbvf dataset merge', which leaves copies out"
+
+
 def _refuse_repeats(parts: Sequence[Part]) -> None:
     """Refuse datasets that share episodes, which would count twice."""
     known: dict[bytes, str] = {}
@@ -139,8 +142,8 @@ def _refuse_repeats(parts: Sequence[Part]) -> None:
             raise UsageError(
                 f"{len(shared)} of its {len(own)} episodes are in {shared[0]} too",
                 where=part.name,
-                remedy="give what has no episodes in common, or merge them with 'pbvf dataset "
-                "merge', which leaves copies out",
+                remedy="give what has no episodes in common"
+                + _MERGE * all(other.trajectories.tagged for other in parts),
             )
         known |= dict.fromkeys(own, part.name)
 

@@ -119,6 +119,8 @@ class ArchiveReader:
 
         Other programs may read the archive too, so what would harm them is refused first.
         """
+        if self._end < BLOCK:
+            raise DamagedError("this is no plain tar file", where=self._where, remedy=_PACK)
         seen: set[str] = set()
         at = 0
         while at < self._end:

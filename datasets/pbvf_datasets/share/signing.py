@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 SIGNATURE_BYTES: Final = 64
 MAX_KEY_BYTES: Final = 64 * 2**10
+_PRIVATE: Final = "make one with 'pbvf dataset keygen'"
+_PUBLIC: Final = "'pbvf dataset keygen FILE' writes one to FILE.pub"
 _HINT: Final = "pip install 'pbvf-offline[sign]'"
 
 
@@ -262,21 +264,21 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
         UsageError: It is something else, or ``cryptography`` is not installed.
     """
     ed25519, form = _cryptography()
-    data = read_file(path, MAX_KEY_BYTES)
+    data = _read_key(path, "public", _PUBLIC)
     if b"PRIVATE KEY-----" in data:
         raise UsageError(
             "is a private key", where=path, remedy="give the public key, usually FILE.pub"
         )
     load = form.load_ssh_public_key if data.startswith(b"ssh-") else form.load_pem_public_key
     key: Ed25519PublicKey = _loaded(
-        path, "public", lambda: load(data), ed25519.Ed25519PublicKey, None
+        path, "public", lambda: load(data), ed25519.Ed25519PublicKey, _PUBLIC
     )
     return key
 
 
 def _private_key(path: Path) -> Ed25519PrivateKey:
     ed25519, form = _cryptography()
-    data = read_file(path, MAX_KEY_BYTES)
+    data = _read_key(path, "private", _PRIVATE)
     ssh = b"OPENSSH PRIVATE KEY" in data
     load = form.load_ssh_private_key if ssh else form.load_pem_private_key
     try:
@@ -285,7 +287,7 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
             "private",
             lambda: load(data, None),
             ed25519.Ed25519PrivateKey,
-            "make one with 'pbvf dataset keygen'",
+            _PRIVATE,
         )
     except TypeError as error:  # how the library says that a passphrase is missing
         raise UsageError(
@@ -302,7 +304,15 @@ def _private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _loaded(path: Path, what: str, load: Callable[[], Any], kind: type, remedy: str | None) -> Any:
+def _read_key(path: Path, what: str, remedy: str) -> bytes:
+    """Return the bytes of a file that is short enough for a key."""
+    try:
+        return read_file(path, MAX_KEY_BYTES)
+    except UnsafeError as error:
+        raise UsageError(f"is not a {what} key", where=path, remedy=remedy) from error
+
+
+def _loaded(path: Path, what: str, load: Callable[[], Any], kind: type, remedy: str) -> Any:
     """Return a key that is of the kind wanted."""
     from cryptography.exceptions import UnsupportedAlgorithm
 

@@ -15,7 +15,8 @@ import pytest
 from gymnasium.error import DependencyNotInstalled
 
 from cli_tools import make, pbvf, rows
-from pbvf_offline.envs.reference import EnvReference
+from pbvf_cli.shared.outputs.video import record_video
+from pbvf_offline.envs.reference import EnvConfig, EnvReference
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 
@@ -496,6 +497,22 @@ def test_filming_tells_how_far_it_is(made, here, monkeypatch):
     told = [line for line in ran.err.splitlines() if line.startswith("filming: ")]
     assert len(told) == 6
     assert told[-1].startswith("filming: 6/101 frames")  # its time limit is 100
+
+
+def test_a_film_of_few_frames_leaves_steps_out(made, here):
+    file = load_policies(made / "toy")
+    told = []
+    frames, every = record_video(
+        EnvConfig("toyenv:Toy-v0"),
+        file.policies,
+        here / "film.gif",
+        seed=0,
+        episodes=1,
+        progress=lambda *numbers: told.append(numbers),
+        most=40,
+    )
+    assert (frames, every) == (2, 3)  # steps 0 and 3 of 5; its time limit is 100
+    assert told == [(1, 34), (2, 34)]
 
 
 def test_video_without_its_extra_says_what_to_install(made, monkeypatch):

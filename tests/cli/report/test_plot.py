@@ -12,6 +12,7 @@ import pytest
 from cli_tools import make, pbvf
 from pbvf_cli.commands.plot import MetricName, Statistic
 from pbvf_cli.shared.terminal.output import number
+from pbvf_datasets.format.names import dataset_path
 from pbvf_runs.compare.figures import draw_learning_curves
 from pbvf_runs.compare.learning_curves import METRICS, curve_folders, read_curve
 from pbvf_runs.compare.panels import panels
@@ -174,8 +175,13 @@ def test_the_options_name_all_that_there_is():
 def test_what_is_no_run_is_refused(made, here):
     (here / "empty").mkdir()
     (here / "file").touch()
+    folder = dataset_path("lab/drift-v0")
+    (folder / "data").mkdir(parents=True)
+    (folder / "data/main_data.hdf5").touch()
     for path, words in (
         ("missing", "missing: does not exist"),
+        ("lab/drift-v0", "lab/drift-v0: is a dataset, which 'pbvf report' shows; name the folder"),
+        (folder, "drift-v0: is a dataset"),
         ("file", "file: is a file; name the folder of a run"),
         ("empty", "empty: holds neither a training run nor the curve of a fit"),
     ):
@@ -228,3 +234,16 @@ def test_a_figure_says_how_many_seeds_there_are_and_of_one_nothing_else(made):
         figure = draw_learning_curves(panels(curves, "return", "iqm"), "return", "iqm")
         assert figure.axes[0].get_title() == title
         assert figure.get_suptitle() == (explanation or "")
+
+
+def test_what_lines_and_bands_are_is_not_cut_off(made):
+    folders = curve_folders([made / "five", made / "two"])
+    curves = [read_curve(folder, "return") for folder in folders]
+    figure = draw_learning_curves(panels(curves, "return", "iqm"), "return", "iqm")
+    figure.draw_without_rendering()
+    assert "band: 95 % bootstrap interval;" in figure.get_suptitle().replace("\n", " ")
+    (said,) = (t for t in figure.texts if t.get_text() == figure.get_suptitle())
+    box = said.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= figure.bbox.y1

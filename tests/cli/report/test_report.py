@@ -382,9 +382,10 @@ def test_films_go_into_the_page(at: Path, tmp_path: Path, monkeypatch: pytest.Mo
     pbvf("report", tmp_path / "foreign", "--video", "--out", out, "-q").refused(4, "--env")
     played: list[int] = []
 
-    def film(config: Any, policies: Any, path: Path, **_: Any) -> None:
+    def film(config: Any, policies: Any, path: Path, **_: Any) -> tuple[int, int]:
         played.append(len(policies))
         path.write_bytes(config.name.encode())
+        return 250, 4
 
     monkeypatch.setattr("pbvf_cli.shared.outputs.video.record_video", film)
     pbvf("report", "grown", "--video", "--env", "toyenv:ToyDrift-v0", "--out", out, "-q").ok()
@@ -395,7 +396,7 @@ def test_films_go_into_the_page(at: Path, tmp_path: Path, monkeypatch: pytest.Mo
     many = (*["grown"] * 12, tmp_path / "run")
     filming = ("--video", "--env", "toyenv:ToyDrift-v0", "--out", out, "--overwrite", "-q")
     pbvf("report", tmp_path / "run", *filming).ok()
-    assert "run: the learned policy, first episode" in out.read_text()
+    assert "run: the learned policy, one step in 4, first episode" in out.read_text()
     pbvf("report", *many, *filming).ok()
     assert len([t for t, _ in Page(out).tags if t == "video"]) == 12
     assert "run: no film is shown: a page has 12 at most." in out.read_text()

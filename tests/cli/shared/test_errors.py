@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import re
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
 import typer
 
-from cli_tools import pbvf
+from cli_tools import SOURCES, pbvf
+from pbvf_cli.app import COMMANDS
 from pbvf_cli.shared import errors
 from pbvf_cli.shared.errors import Signals, Stopped, guarded, text_and_code
 from pbvf_cli.shared.terminal.output import one_line
@@ -104,7 +108,8 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
 
 def test_warnings_are_single_lines(capsys):
     def run() -> None:
-        warnings.warn("first\nsecond", UserWarning, stacklevel=1)
+        for _ in range(2):  # said once
+            warnings.warn("first\nsecond", UserWarning, stacklevel=1)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -264,3 +269,41 @@ def test_options_of_every_command_may_come_before_it():
     assert ran.json == pbvf("dataset", "list", "--json").json
     pbvf("--json").refused(2, "No such option: --json")
     pbvf("-q", "--sigma", "1", "collect").refused(2, "No such option")
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
+OF_OTHERS = {"--head", "--no", "--no-deps", "--sparse", "--upgrade"}  # of ray, pip and cp
+
+
+def literal_texts() -> Iterator[str]:
+    """Yield every text in the source but docstrings; what is formatted in is {}."""
+    for folder in SOURCES[:3]:
+        for path in folder.glob("pbvf_*/**/*.py"):
+            tree = ast.parse(path.read_text())
+            expressions = [n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)]
+            formatted = [n for n in ast.walk(tree) if isinstance(n, ast.JoinedStr)]
+            parts = {id(part) for n in formatted for part in n.values} | set(map(id, expressions))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.JoinedStr):
+                    literals = (
+                        p.value if isinstance(p, ast.Constant) else "{}" for p in node.values
+                    )
+                    yield "".join(map(str, literals))
+                elif isinstance(node, ast.Constant) and id(node) not in parts:
+                    yield node.value if isinstance(node.value, str) else ""
+
+
+def test_what_messages_advise_exists() -> None:
+    shown = {name: pbvf(*name.split(), "--help").ok().out for name in ("", *COMMANDS)}
+    options = {name: set(OPTION.findall(text)) for name, text in shown.items()}
+    advised, wrong = 0, set()
+    for text in literal_texts():
+        wrong |= set(OPTION.findall(text)) - OF_OTHERS - set().union(*options.values())
+        for call in re.findall(r"'pbvf ([a-z][^'{]*)[^']*'", text):
+            words, advised = call.split(), advised + 1
+            names = {" ".join(words[:count]) for count in (1, 2)} & set(COMMANDS)
+            known = options[max(names, key=len)] if names else set()
+            if not (names or words == ["policies"]) or set(OPTION.findall(call)) - known:
+                wrong.add(call)
+    assert advised > 50
+    assert not wrong

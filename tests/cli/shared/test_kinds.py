@@ -261,11 +261,42 @@ def test_a_part_or_nothing_is_wrong_usage(name: str, words: str, command: str, a
 def test_files_of_no_kind(data: bytes, code: int, here: Path) -> None:
     (here / "file").write_bytes(data)
     words = "none of this project's files" if code == 3 else "pickle"
+    if not data:
+        words = "is empty, so it is none of this project's files"
     pbvf("info", "file").refused(code, words)
     (here / "manifest.json").write_text('{"format":"pbvf-bundle"}')  # which does not list it
     pbvf("info", "file").refused(code, words)
     ran = pbvf("verify", "file", "--json")
     assert (ran.code, ran.json["kind"]) == (code, "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("weights", 5, "is not a critic file of this project; 'pbvf fit-critic' makes critics; "),
+        ("weights", 5, "'pbvf policies import' takes weights of other programs"),
+        ("packed", 3, "is an archive, and none of this project's files; 'pbvf unpack' takes out"),
+        ("datasets/lab/drift-v0/data/main_data.hdf5", 3, "is the folder around it"),
+    ],
+)
+def test_a_file_in_the_place_of_a_critic_says_what_it_is(
+    name: str, code: int, words: str, at: Path
+) -> None:
+    pbvf("predict", at / name, at / "grown", "-q").refused(code, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("theta", "this is a critic file; a dataset is a folder; 'pbvf synthesize' and"),
+        ("grown", "this is a policies file; a dataset is a folder; 'pbvf evaluate' and"),
+        ("packed", "this is an archive; a dataset is a folder; 'pbvf unpack' takes out"),
+        ("weights", "this is a file; a dataset is a folder; 'pbvf info' tells"),
+        ("datasets/lab/drift-v0/data/main_data.hdf5", "around it, which holds data/main_data"),
+    ],
+)
+def test_a_file_in_the_place_of_a_dataset_says_what_it_is(name: str, words: str, at: Path) -> None:
+    pbvf("fit-model", at / name, "--out", "m", "-q").refused(2, words)
 
 
 def test_a_damaged_run_and_a_damaged_archive_are_exit_3(at: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from cli_tools import make, pbvf, start
 from pbvf_cli.__main__ import main
 from pbvf_cli.app import COMMANDS
 from pbvf_cli.shared.settings import Setting
-from pbvf_cli.shared.terminal.layout import CommandText, table, wrap
+from pbvf_cli.shared.terminal.layout import CommandText, definitions, table, wrap
 from pbvf_cli.shared.terminal.output import Sink
 
 DIGEST = "0721e2ab55263d672b036f1850791edf19b0d0435c798681c8858e17e611004f"
@@ -125,6 +125,15 @@ def test_help_has_every_name_and_fits(
     text = pbvf(*name.split(), "--help").ok().out
     fits(text, columns)
     assert words(text) - words("\\ " * text.count("\\\n")) == words(wide.replace("\\\n", ""))
+
+
+def test_texts_stand_in_one_column_where_a_name_leaves_little_room() -> None:
+    rows = [("--validation-policies F", "Share of policies."), ("--lr LR", "Learning rate of it.")]
+    shown = definitions(rows, 40, term=30)
+    assert shown[0] == "  --validation-policies F"
+    assert {line.index(word) for line, word in zip(shown[1:], ("Share", "Lear"), strict=True)} == {
+        11
+    }
 
 
 DRIFT = "toyenv:ToyDrift-v0"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _POINTS = 20  # of the way of a policy
 _MOST_FILMS = 12  # on a page
+_MOST_FRAMES = 300  # of a film
 
 
 def climbed_again(source: Source, sources: Sequence[Source], sink: Sink) -> Source:
@@ -151,7 +152,11 @@ def _filmed(source: Source, env: str | None, sink: Sink) -> Source:
     with temporary_folder() as folder, Bar("filming", "frames", sink=sink) as bar:
         film = folder / "film.mp4"
         policies = file.policies.select([best])
-        record_video(config, policies, film, seed=0, episodes=1, progress=bar.update)
+        _, every = record_video(
+            config, policies, film, seed=0, episodes=1, progress=bar.update, most=_MOST_FRAMES
+        )
         content = film.read_bytes()
     which = f"policy {best}" if source.learned is None else "the learned policy"
+    if every > 1:
+        which += f", one step in {every}"
     return dataclasses.replace(source, film=(which, content))

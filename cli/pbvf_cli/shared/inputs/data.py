@@ -142,7 +142,8 @@ def refuse_folder(path: Path, kind: str, of_run: str | None = None) -> None:
     kinds = {kind: kind} | ({} if of_run is None else {"run": f"{kind} of a run"})
     refuse_bundle(folder, kinds, f"{kind} file", of_run or "")
     if is_run(folder):
-        remedy = None if of_run is None else f"name {folder / of_run}, which a finished run has"
+        named = f"name {folder}/{of_run}, which a finished run has"
+        remedy = _FROM_DATASET[kind] if of_run is None else named
         raise UsageError(f"this is {article} a run", where=folder, remedy=remedy)
     if is_dataset(folder):
         raise UsageError(f"this is {article} a dataset", where=path, remedy=_FROM_DATASET[kind])

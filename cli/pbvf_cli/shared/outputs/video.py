@@ -86,14 +86,25 @@ def _is_own(path: Path) -> bool:
 
 
 class _Camera(gym.Wrapper[Any, Any, Any, Any]):
-    """Hands every frame of an environment on as it is rendered."""
+    """Hands the frames of an environment on as they are rendered.
+
+    Attributes:
+        frames: How many there were.
+        every: Steps from one to the next.
+    """
 
     def __init__(
-        self, env: gym.Env[Any, Any], writer: Any, progress: Callable[[int, int | None], None]
+        self,
+        env: gym.Env[Any, Any],
+        writer: Any,
+        progress: Callable[[int, int | None], None],
+        most: int | None,
     ) -> None:
         super().__init__(env)
         limit = time_limit(env)
-        self.frames, self._most = 0, None if limit is None else limit + 1
+        self.frames, self._seen = 0, 0
+        self.every = 1 if limit is None or most is None else -(-(limit + 1) // most)
+        self._most = None if limit is None else limit // self.every + 1
         self._writer, self._progress = writer, progress
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -107,6 +118,9 @@ class _Camera(gym.Wrapper[Any, Any, Any, Any]):
         return answer
 
     def _shoot(self) -> None:
+        self._seen += 1
+        if (self._seen - 1) % self.every:
+            return
         try:
             frame = self.env.render()
         except BaseException as error:
@@ -137,13 +151,16 @@ def record_video(
     seed: int,
     episodes: int,
     progress: Callable[[int, int | None], None],
-) -> int:
+    most: int | None = None,
+) -> tuple[int, int]:
     """Write the first episode that an evaluation runs of the first policy, whole or not at all.
 
-    ``progress`` is told of the frames rendered, and of how many there are at most.
+    ``progress`` is told of the frames rendered, and of how many there are at most. With ``most``
+    steps are left out between frames, so that no episode within its time limit has more of them:
+    where MuJoCo draws on a CPU, a frame takes a hundred times as long as a step.
 
     Returns:
-        The number of frames.
+        The number of frames, and the steps from one to the next.
 
     Raises:
         UsageError: The environment offers no images.
@@ -165,7 +182,7 @@ def record_video(
             _rendering(config) as env,
             _writer(temporary, fps or _DEFAULT_FPS) as writer,
         ):
-            camera = _Camera(env, writer, progress)
+            camera = _Camera(env, writer, progress, most)
             run_episode(camera, GivenSchedule(policies, seed, repeat=episodes), 0)
         _sign(temporary)
         temporary.replace(path)
@@ -174,7 +191,7 @@ def record_video(
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return camera.frames
+    return camera.frames, camera.every
 
 
 def _sign(path: Path) -> None:

@@ -187,8 +187,9 @@ def definitions(rows: Sequence[tuple[str, str]], width: int, *, term: int) -> li
     Args:
         rows: Name and text.
         width: Columns in all.
-        term: Columns of a name at most.
+        term: Columns of a name at most; fewer where texts would have no room beside it.
     """
+    term = min(term, width - LEAST_WIDTH - 4)
     widest = max((len(name) for name, _ in rows if len(name) <= term), default=0)
     widths = (widest, max(width - widest - 4, LEAST_WIDTH))
     lines: list[str] = []
