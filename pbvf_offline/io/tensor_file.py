@@ -60,7 +60,7 @@ _STARTS = (
         0,
         b"\x89HDF\r\n\x1a\n",
         "an HDF5 file",
-        "a dataset is the folder around it, which holds data/main_data.hdf5",
+        "the folder that holds data/main_data.hdf5 is the dataset",
     ),
     (257, b"ustar", "an archive", "'pbvf unpack' takes out what 'pbvf pack' put there"),
 )
@@ -298,7 +298,9 @@ def _foreign(start: bytes, path: Path) -> DamagedError:
     """Return the error for a file that does not begin as a tensor file does."""
     none = "none of this project's files"
     if (known := known_start(start)) is not None:
-        return DamagedError(f"is {known[0]}, and {none}", where=path, remedy=known[1])
+        return DamagedError(
+            f"is {known[0]}, no tensor file of this project", where=path, remedy=known[1]
+        )
     if not start:
         return DamagedError(f"is empty, so it is {none}", where=path, remedy=_AGAIN)
     return DamagedError(

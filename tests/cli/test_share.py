@@ -142,6 +142,8 @@ def test_the_commands_of_a_card_name_what_is_there_and_no_file_twice(
     # No file says whether what equals a default was given: a critic's kind has none.
     rows = {line for line in card.splitlines() if line.startswith("| `")}
     assert {"| `kind` | `psvf` | chosen |", "| `hidden` | `[8]` | chosen |"} <= rows
+    assert {"| `huber` | `0.1` | default |", "| `recovery` | `0.2` | default |"} <= rows
+    assert "| loss | `none` |" not in card  # of so few updates none was recorded
     assert "| setting | value | which is |" in card
 
 

@@ -140,9 +140,10 @@ def _critic(part: Thing, around: Around) -> Facts:
             "predicts": file.unit,
             **_about(environment, file.spec),
             "gradient steps": file.updates,
-            "loss": file.fit.record[-1][1] if file.fit.record else None,
         }
     )
+    if file.fit.record:
+        facts.rows["loss"] = file.fit.record[-1][1]
     usual: Defaults[Any] | None = None
     if imagined is None or not imagined.stands:
         with contextlib.suppress(PbvfError):
@@ -170,11 +171,11 @@ def _critic(part: Thing, around: Around) -> Facts:
 
 def _model(part: Thing, around: Around) -> Facts:
     from pbvf_offline.models.model_file import load_model
-    from pbvf_offline.models.settings import ModelSettings
+    from pbvf_offline.models.settings import ModelRequest
 
     file = load_model(part.path)
     settings = file.ensemble.settings
-    usual = Defaults(ModelSettings(seed=settings.seed), {})
+    usual = Defaults(ModelRequest(seed=settings.seed), {})  # of those that learn, not of old files
     facts = Facts(
         {
             "networks": settings.members,
@@ -214,6 +215,8 @@ def _model_source(name: str, asked: Mapping[str, Any]) -> str | None:
 
     if name not in MODEL_SOURCES:
         return None
+    if name == "bfloat16":  # a file does not say whether it was given
+        return "what that processor had, or chosen"
     return MODEL_SOURCES[name] if asked.get(name) is None else "chosen"
 
 

@@ -275,8 +275,8 @@ def test_files_of_no_kind(data: bytes, code: int, here: Path) -> None:
     [
         ("weights", 5, "is not a critic file of this project; 'pbvf fit-critic' makes critics; "),
         ("weights", 5, "'pbvf policies import' takes weights of other programs"),
-        ("packed", 3, "is an archive, and none of this project's files; 'pbvf unpack' takes out"),
-        ("datasets/lab/drift-v0/data/main_data.hdf5", 3, "is the folder around it"),
+        ("packed", 3, "is an archive, no tensor file of this project; 'pbvf unpack' takes out"),
+        ("datasets/lab/drift-v0/data/main_data.hdf5", 3, "an HDF5 file, no tensor file of"),
     ],
 )
 def test_a_file_in_the_place_of_a_critic_says_what_it_is(
@@ -292,7 +292,7 @@ def test_a_file_in_the_place_of_a_critic_says_what_it_is(
         ("grown", "this is a policies file; a dataset is a folder; 'pbvf evaluate' and"),
         ("packed", "this is an archive; a dataset is a folder; 'pbvf unpack' takes out"),
         ("weights", "this is a file; a dataset is a folder; 'pbvf info' tells"),
-        ("datasets/lab/drift-v0/data/main_data.hdf5", "around it, which holds data/main_data"),
+        ("datasets/lab/drift-v0/data/main_data.hdf5", "data/main_data.hdf5 is the dataset"),
     ],
 )
 def test_a_file_in_the_place_of_a_dataset_says_what_it_is(name: str, words: str, at: Path) -> None:
