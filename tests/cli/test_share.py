@@ -164,7 +164,7 @@ def test_the_commands_of_a_card_name_what_is_there_and_no_file_twice(
         (("pack", "theta", "theta"), 7, "exists with other content"),
         (("pull", "/nowhere", "OUT"), 2, "nothing that was pushed"),
         (("unpack", "theta"), 3, "no plain tar file"),
-        (("dataset", "push", "theta", "OUT"), 2, "this is a file"),
+        (("dataset", "push", "theta", "OUT"), 2, "this is a critic file; a dataset"),
     ],
 )
 def test_errors_are_one_line(
