@@ -17,10 +17,11 @@ import torch
 from fit import data_for
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
-from pbvf_offline.models.network import BatchedMLP, has_bfloat16
+from pbvf_offline.models.network import BatchedMLP
 from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelRequest, ModelSettings
 from pbvf_offline.models.training import advance, start_training
+from pbvf_offline.policies.batch import has_bfloat16
 from pbvf_offline.rollout.episodes import Trajectories
 from tools.alternate import Benchmark
 

@@ -19,9 +19,9 @@ from pbvf_offline.fit.rounds import round_defaults
 from pbvf_offline.fit.settings import default_fit_settings
 from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.io.reading import file_digest
-from pbvf_offline.models.network import has_bfloat16
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import Hooks, fit_model_to_file
+from pbvf_offline.policies.batch import has_bfloat16
 from pbvf_offline.presets.offline import SYNTHESIS
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator

@@ -10,13 +10,17 @@ then (M, B, width), and weights and biases have a member axis too.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from pbvf_offline.setting_types import Precision
 
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
@@ -40,6 +44,7 @@ class SplitMLP(nn.Module):
     ) -> None:
         super().__init__()
         self._activation = _ACTIVATIONS[activation]
+        self._precision: Precision = "float32"
         fan_in = sum(inputs.values())
         first = _uniform(rng, fan_in, (hidden[0], fan_in))
         self.first = nn.ParameterDict()
@@ -61,13 +66,27 @@ class SplitMLP(nn.Module):
         weight: Tensor = self.first[name]
         return x @ weight.t() if weight.dim() == 2 else torch.bmm(x, weight)
 
+    @contextlib.contextmanager
+    def in_precision(self, precision: Precision) -> Iterator[None]:
+        """Multiply between hidden layers in a precision in the block; all else stays float32."""
+        before, self._precision = self._precision, precision
+        try:
+            yield
+        finally:
+            self._precision = before
+
     def head(self, first: Tensor) -> Tensor:
         """Return the output (…) from the first layer's summed parts (…, hidden[0])."""
         x = self._activation(first + self.first_bias)
         last = len(self.weights) - 1
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            stacked = weight.dim() == 3
-            x = torch.baddbmm(bias, x, weight) if stacked else nn.functional.linear(x, weight, bias)
+            if weight.dim() == 3:
+                x = torch.baddbmm(bias, x, weight)
+            elif k < last and self._precision == "bfloat16":
+                layer = (part.bfloat16() for part in (x, weight, bias))
+                x = nn.functional.linear(*layer)
+            else:
+                x = nn.functional.linear(x.float(), weight, bias)
             if k < last:
                 x = self._activation(x)
         return torch.squeeze(x, -1)

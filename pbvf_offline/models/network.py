@@ -6,23 +6,10 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-
-def has_bfloat16() -> bool:
-    """Return whether this processor multiplies bfloat16 numbers by instructions of its own.
-
-    Training and imagination then take half the time, and their checks come out the same.
-    """
-    try:
-        flags = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 class BatchedMLP(nn.Module):

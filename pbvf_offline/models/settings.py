@@ -30,7 +30,7 @@ class ModelShape(Record):
         batch_size: Steps that each network sees in an update; where they begin is drawn
             uniformly with replacement.
         bfloat16: Multiply between hidden layers in bfloat16, see
-            :func:`pbvf_offline.models.network.has_bfloat16`.
+            :func:`pbvf_offline.policies.batch.has_bfloat16`.
 
     Raises:
         UsageError: A value is out of range.

@@ -27,6 +27,7 @@ from pbvf_offline.online.per_step import PerStepSchedule
 from pbvf_offline.online.replay import Steps
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.online.training import Training
+from pbvf_offline.policies.batch import check_precision
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_offline.rollout.loop import EpisodeRun
@@ -95,11 +96,13 @@ def train(training: Training, env: Env, until: int, hooks: Hooks) -> Episode | N
 
     Raises:
         DivergedError: NaN or infinite numbers in the critic, the actor or the environment.
-        UsageError: The survival bonus is to be left out and the environment reports none.
+        UsageError: The survival bonus is to be left out and the environment reports none, or the
+            device has not the precision.
 
     Returns:
         The steps of the last episode when it stayed unfinished and episodes are kept.
     """
+    check_precision(training.settings.precision, training.theta.device)
     unfinished: Episode | None = None
     watched = sorted({step for step in hooks.at if training.steps < step <= until})
     while training.steps < until:
@@ -288,7 +291,8 @@ def _update(training: Training) -> None:
             index = torch.from_numpy(rows).to(device)
         else:
             index = torch.zeros(1, dtype=torch.int64, device=device)
-        step = critic.actor_step(training.theta, batch, index, biased=settings.biased)
+        with critic.network.in_precision(settings.precision):
+            step = critic.actor_step(training.theta, batch, index, biased=settings.biased)
         if not (math.isfinite(float(step.objective)) and bool(step.gradient.isfinite().all())):
             raise DivergedError(
                 f"the actor's objective or its gradient is not finite at step {training.steps}",

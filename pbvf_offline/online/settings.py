@@ -32,6 +32,7 @@ from pbvf_offline.setting_types import (
     PARAMETER_NOISE,
     RARE,
     Activation,
+    Climbing,
     Gamma,
     Reward,
     Seed,
@@ -199,6 +200,7 @@ class OnlineSettings(Record):
             option="--biased",
         ),
     ] = False
+    precision: Climbing = "float32"
     activation: Activation = "relu"
     initial_theta: tuple[float, ...] | None = None
 

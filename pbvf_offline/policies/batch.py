@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.spec import PolicySpec
+from pbvf_offline.setting_types import Precision
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_CPU: Final = torch.device("cpu")
 
 
 def double_device(device: torch.device) -> torch.device:
     """Return where to compute in double precision: the device itself, or the CPU for MPS."""
     return torch.device("cpu") if device.type == "mps" else device
+
+
+def has_bfloat16(device: torch.device = _CPU) -> bool:
+    """Return whether a device multiplies bfloat16 numbers by instructions of its own."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return device.type == "cpu" and ("avx512_bf16" in flags or "amx_bf16" in flags)
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Refuse bfloat16 on a device that has no instructions for it.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if precision == "bfloat16" and not has_bfloat16(device):
+        raise UsageError(
+            f"this {device.type} has no instructions for bfloat16",
+            where="--precision",
+            remedy="leave it out: float32 runs everywhere",
+        )
 
 
 def network_output(spec: PolicySpec, theta: Tensor, obs: Tensor) -> Tensor:

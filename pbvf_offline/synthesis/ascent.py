@@ -28,6 +28,7 @@ from pbvf_offline.critics.trust_region import TrustRegion, shrink
 from pbvf_offline.critics.views import ThetaView
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.policies.batch import check_precision
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spec import PolicySpec
@@ -142,7 +143,7 @@ def synthesize(
         DivergedError: The objective became NaN or infinite.
         IncompatibleError: The observations have another width than the critic's, it does not
             read such policies, or they cannot be drawn into the trust region.
-        UsageError: There are candidates and no judge.
+        UsageError: There are candidates and no judge, or the device has not the precision.
     """
     if settings.candidates > 1 and judge is None:
         raise UsageError(
@@ -160,6 +161,7 @@ def synthesize(
         )
     starts = list(_starts(file, spec, settings, given))
     states = file.normalised(synthesis_states(source, settings))
+    check_precision(settings.precision, states.device)
     way = _climbed(
         _Unit(critic, file, settings, states, waypoint_every),
         starts,
@@ -482,7 +484,8 @@ class _Climb:
         kept = climber.theta.clone()
         for step in range(first, stop + 1):
             theta = climber.theta
-            objective, gradient = self._critic.objective_and_gradient(theta, states)
+            with self._critic.network.in_precision(settings.precision):
+                objective, gradient = self._critic.objective_and_gradient(theta, states)
             if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
                 raise DivergedError(
                     f"the objective or its gradient is not finite at step {step}",

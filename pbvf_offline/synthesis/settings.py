@@ -12,7 +12,7 @@ from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.families import FAMILIES
 from pbvf_offline.presets.offline import SYNTHESIS, env_preset, env_source
 from pbvf_offline.records import Defaults, Record, setting
-from pbvf_offline.setting_types import MOST, Seed, Width
+from pbvf_offline.setting_types import MOST, Climbing, Seed, Width
 
 if TYPE_CHECKING:
     from pbvf_offline.policies.spec import PolicySpec
@@ -40,6 +40,7 @@ class SynthesisSettings(Record):
             environment then keeps one for each policy.
         hidden: Sizes of the policies' hidden layers; None: those of the dataset's policies.
         family: The policies' family; None: that of the dataset's policies.
+        precision: In which numbers the critic multiplies between its hidden layers.
 
     Raises:
         UsageError: A value is out of range.
@@ -136,6 +137,8 @@ class SynthesisSettings(Record):
         ]
         | None
     ) = None
+
+    precision: Climbing = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()

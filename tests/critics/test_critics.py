@@ -288,3 +288,19 @@ def test_bounded_targets_by_hand(kind: str) -> None:
     want = batch.value[:] + batch.discount[:] * ahead.clamp(-1, 2)
     assert torch.equal(bounded.bootstrap(index, ahead), want)
     assert not torch.equal(free, want)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_bfloat16_gradients_are_those_of_float32_to_two_digits(kind: str) -> None:
+    critic = critic_of(kind, hidden=(64, 64), activation="relu")
+    rng = np.random.default_rng(1)
+    theta = torch.from_numpy(rng.normal(size=(5, critic.config.spec.size)).astype(np.float32))
+    states = torch.from_numpy(rng.normal(size=(200, 2)).astype(np.float32))
+    value, gradient = critic.objective_and_gradient(theta, states)
+    with critic.network.in_precision("bfloat16"):
+        low_value, low = critic.objective_and_gradient(theta, states)
+    assert low.dtype == torch.float32
+    assert 0 < (low - gradient).norm() < 0.02 * gradient.norm()
+    assert 0 < (low_value - value).norm() < 0.02 * value.norm()
+    again, _ = critic.objective_and_gradient(theta, states)
+    assert torch.equal(again, value)

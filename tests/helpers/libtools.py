@@ -149,7 +149,7 @@ def online_settings(kind: str = "psvf", **kwargs: Any) -> OnlineSettings:
 def make_file(kind: str = "psvf", updates: int = 5, data: Any = None, **kwargs: Any) -> CriticFile:
     if data is None:
         data = make_data(policies=6, length=3, mean=[0.5, -0.5], std=[2.0, 1.0])
-    settings = fit_settings(kind, hidden=(4,), **kwargs)
+    settings = fit_settings(kind, **{"hidden": (4,), **kwargs})
     device = torch.device("cpu")
     fit = start_fit(data, settings, device)
     context = make_context(data, fit, environment=EnvReference("LQR-v0"), dataset="d" * 64)

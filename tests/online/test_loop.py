@@ -22,6 +22,7 @@ from pbvf_offline.errors import DivergedError, UsageError
 from pbvf_offline.online.loop import EpisodeRecord, Hooks, evaluation_seed, evaluation_steps, train
 from pbvf_offline.online.settings import OnlineSettings, online_defaults
 from pbvf_offline.online.training import Training, start_training
+from pbvf_offline.policies import batch
 from pbvf_offline.policies.normaliser import MIN_STD
 from pbvf_offline.policies.policy import init_theta
 from pbvf_offline.policies.spaces import spec_for_env
@@ -685,6 +686,22 @@ def test_a_critic_is_fitted_with_the_runs_settings() -> None:
     fit = settings().fit_settings()
     assert (fit.kind, fit.hidden, fit.gamma, fit.lr) == ("psvf", (4,), 0.9, 1e-2)
     assert (fit.batch_size, fit.n_step, fit.seed, fit.reward) == (4, 1, 0, "raw")
+
+
+def test_in_bfloat16_the_actor_takes_other_steps_and_the_critic_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch, "has_bfloat16", lambda device: True)
+    whole, low = (
+        run(settings(hidden=(16, 16), precision=precision), 50).training  # one round of updates
+        for precision in ("float32", "bfloat16")
+    )
+    assert critic_bytes(low) == critic_bytes(whole)
+    assert low.theta.tolist() != whole.theta.tolist()
+    assert low.theta.tolist()[0] == pytest.approx(whole.theta.tolist()[0], abs=2e-3)
+    monkeypatch.setattr(batch, "has_bfloat16", lambda device: False)
+    with pytest.raises(UsageError, match="--precision"):
+        run(settings(precision="bfloat16"), 50)
 
 
 # --- evaluations ----------------------------------------------------------------------------

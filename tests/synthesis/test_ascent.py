@@ -12,6 +12,7 @@ from libtools import box_spec, make_data, make_file
 from pbvf_offline.critics.trust_region import TrustRegion
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.policies import batch
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.seeding import Stream, generator
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesis_states, synthesize
@@ -442,3 +443,27 @@ def test_the_nearest_policy_of_the_data_is_the_one_that_acts_alike() -> None:
     near = closest_policies(file, file.policies(theta, deep))
     assert near.spec == file.spec
     assert np.array_equal(near.theta, known)
+
+
+@pytest.mark.parametrize("trust_region", [False, True])
+def test_in_bfloat16_policies_climb_to_about_where_they_do_in_float32(
+    trust_region: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "has_bfloat16", lambda device: True)
+    file = make_file(hidden=(16, 16), updates=50)
+    whole, low = (
+        grow(file, trust_region=trust_region, precision=precision)
+        for precision in ("float32", "bfloat16")
+    )
+    moved = np.linalg.norm(whole.policies.theta - start_of(file, 0, 3))
+    assert 0 < np.linalg.norm(low.policies.theta - whole.policies.theta) < 0.1 * moved
+    # What the critic says of them is said in float32.
+    assert np.array_equal(low.predicted, file.predict(low.policies))
+
+
+def test_bfloat16_is_refused_where_the_device_has_no_instructions_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch, "has_bfloat16", lambda device: False)
+    with pytest.raises(UsageError, match="--precision: this cpu has no instructions for bfloat16"):
+        grow(make_file(), precision="bfloat16")

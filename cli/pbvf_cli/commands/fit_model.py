@@ -65,8 +65,8 @@ def fit_model(
     curve = Curve(log_dir, logger, out)
 
     with signals.held():  # an exception raised while torch loads would abort the process
-        from pbvf_offline.models.network import has_bfloat16
         from pbvf_offline.models.to_file import Hooks, fit_model_to_file, stored_model_seed
+        from pbvf_offline.policies.batch import has_bfloat16
 
     place = devices.with_doubles(devices.torch_device(device), sink)
     table = SettingsTable()

@@ -47,9 +47,9 @@ from pbvf_offline.fit.to_file import fit_to_file
 from pbvf_offline.fit.work import snapshot_path
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.models.model_file import ModelFile
-from pbvf_offline.models.network import has_bfloat16
 from pbvf_offline.models.settings import ModelRequest
 from pbvf_offline.models.to_file import fit_model_to_file
+from pbvf_offline.policies.batch import has_bfloat16
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spaces import spec_for_env

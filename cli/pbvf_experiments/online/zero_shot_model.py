@@ -87,8 +87,8 @@ def grow_imagined(
         came about, and the policies: their returns, and what model and critic said of them.
     """
     from pbvf_offline.io.reading import file_digest
-    from pbvf_offline.models.network import has_bfloat16
     from pbvf_offline.models.to_file import fit_model_to_file
+    from pbvf_offline.policies.batch import has_bfloat16
     from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
     from pbvf_runs.data import load_run
 
