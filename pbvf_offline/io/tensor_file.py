@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pickletools
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -236,6 +235,8 @@ def _is_pickle(image: bytes) -> bool:
         return False  # a safetensors header: its length below 4 GiB, then its JSON
     if image[:1] == b"\x80" and image[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return True
+    import pickletools  # a tenth of what collect imports, and seldom needed
+
     try:
         # Protocols 0 and 1 have no mark at the start. Naming the opcodes runs none of them.
         return sum(1 for _ in pickletools.genops(image[:_PICKLE_PROBE])) > 1
