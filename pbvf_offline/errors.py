@@ -7,6 +7,7 @@ library and the command line cannot disagree about what a failure means.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 
 def exception_text(error: BaseException) -> str:
@@ -39,6 +40,18 @@ def shorten(value: object, limit: int = 120) -> str:
     """Return a value as one line of text, shortened for a message."""
     text = " ".join(str(value).split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question for a remedy to begin with, where a mistyped name is nearly a known one.
+
+    >>> did_you_mean("psf", ["pssvf", "psvf"]), did_you_mean("other", ["psvf"])
+    ("did you mean 'psvf'? ", '')
+    """
+    import difflib
+
+    near = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.75)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 class PbvfError(Exception):

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pbvf_offline.errors import UsageError, exception_text
+from pbvf_offline.errors import UsageError, did_you_mean, exception_text
 from pbvf_offline.foreign import failure
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise UsageError(
                 f"there is no {self.kind} {name[:40]!r}",
                 where=where,
-                remedy=f"choose one of {', '.join(self)}",
+                remedy=f"{did_you_mean(name, self)}choose one of {', '.join(self)}",
             )
         return self[name]
 

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Create .venv beside this project and install it there, with the tested versions.
-# Usage: scripts/setup.sh [EXTRA[,EXTRA…]]      (PBVF_VENV names another folder)
 set -euo pipefail
+usage="usage: scripts/setup.sh [EXTRA[,EXTRA…]]      (PBVF_VENV names another folder than .venv)"
+case "${1:-}" in
+  -h | --help) echo "$usage" && exit ;;
+  -*) echo "error: $1: there is no such option; $usage" >&2 && exit 2 ;;
+esac
 cd "$(dirname "$0")/.."
 
 venv="${PBVF_VENV:-.venv}"

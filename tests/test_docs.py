@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import itertools
 import json
 import os
 import pkgutil
@@ -90,6 +91,30 @@ def test_readme_names_files_that_exist() -> None:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for name in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / name).exists(), f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("script", ["quickstart.sh", "setup.sh"])
+def test_scripts_say_how_they_are_used_before_they_install(script: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PBVF_VENV": str(tmp_path / "venv")}
+    for argument, code in (("--help", 0), ("-h", 0), ("--out", 2)):
+        process = subprocess.run(
+            [ROOT / "scripts" / script, argument],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert process.returncode == code
+        assert f"usage: scripts/{script}" in (process.stderr if code else process.stdout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_shows_the_same_commands_as_the_readme() -> None:
+    shown = pbvf("--help").out.partition("A round trip:")[2].split()
+    first = blocks(README, "bash")[0].split()
+    names = [[b for a, b in itertools.pairwise(words) if a == "pbvf"] for words in (shown, first)]
+    assert names[0] == names[1]
+    assert shown.count("--model") == first.count("--model")
 
 
 def test_modules_that_the_architecture_names_exist() -> None:

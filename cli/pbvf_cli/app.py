@@ -109,9 +109,11 @@ app = typer.Typer(
     "over them, grow policies offline, measure them, or train policies and critic online.",
     epilog="A round trip:\n\n"
     "pbvf collect Swimmer-v5 --dataset lab/swimmer-v0 --perturb-every 200\n\n"
-    "pbvf fit-critic lab/swimmer-v0 --critic psvf --out critic.safetensors\n\n"
-    "pbvf synthesize critic.safetensors --out policies.safetensors\n\n"
-    "pbvf evaluate policies.safetensors",
+    "pbvf fit-model lab/swimmer-v0 --out model.safetensors\n\n"
+    "pbvf fit-critic lab/swimmer-v0 --model model.safetensors --critic pssvf "
+    "--out critic.safetensors\n\n"
+    "pbvf synthesize critic.safetensors --model model.safetensors --out policies.safetensors\n\n"
+    "pbvf evaluate policies.safetensors --critic critic.safetensors",
     context_settings={"help_option_names": ["--help", "-h"]},
     **_SETTINGS,
 )

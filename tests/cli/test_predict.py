@@ -40,6 +40,12 @@ def test_policies_best_first(drift: Path) -> None:
     assert values == pytest.approx(sorted(synthesized, reverse=True), abs=1e-5)
 
 
+def test_the_other_order_is_told(drift: Path) -> None:
+    for first in ("lab/drift-v0", drift / "grown"):
+        ran = pbvf("predict", first, drift / "theta")
+        ran.refused(2, f"the critic comes first; use: pbvf predict {drift / 'theta'} {first}")
+
+
 def test_an_output_never_replaces_its_input(drift: Path, here: Path) -> None:
     shutil.copy(drift / "grown", here / "copy")
     whole = (here / "copy").read_bytes()

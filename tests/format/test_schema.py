@@ -152,7 +152,10 @@ def test_resolve_by_id_and_by_path(tmp_path, monkeypatch):
     monkeypatch.chdir(folder.parent)
     assert resolve_dataset("./x-v0").resolve() == folder
     assert resolve_dataset("../lab/x-v0").resolve() == folder
-    with pytest.raises(UsageError, match="no dataset lab/y-v0"):
+    with pytest.raises(UsageError, match=r"no dataset lab/y-v0 .*; check the name"):
+        resolve_dataset("lab/y-v0")  # a folder without data is none to suggest
+    (folder / "data").mkdir()
+    with pytest.raises(UsageError, match=r"did you mean 'lab/x-v0'\? check the name"):
         resolve_dataset("lab/y-v0")
     (folder / "file").write_text("x")
     with pytest.raises(UsageError, match="folder"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from pbvf_cli.shared import devices, options, values
@@ -14,7 +16,7 @@ from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN
 from pbvf_cli.shared.terminal.progress import Bar
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import PbvfError, UsageError
 from pbvf_offline.setting_types import MAX_HORIZON
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ def predict(
     from pbvf_offline.synthesis.model_evaluation import IMAGINED_UNIT
     from pbvf_offline.synthesis.prediction import predict as predict_policies
 
+    _refuse_swapped(critic, policies)
     given = open_policies(policies, require_manifest=require_manifest)
     judge = load_judge(critic, given, policies, torch_device)
     table = SettingsTable()
@@ -101,6 +104,23 @@ def predict(
     shown = ROWS_SHOWN if top is None else top
     done = out is not None and not written
     _print(sink, said, units, out, check, shown=shown, already_complete=done)
+
+
+def _refuse_swapped(critic: Path, policies: str) -> None:
+    """Refuse a critic in the place of policies, where the other may well be policies.
+
+    Raises:
+        UsageError: They have changed places.
+    """
+    from pbvf_runs.share.kinds import kind_of
+
+    kinds = []
+    for name in (policies, str(critic)):
+        with contextlib.suppress(PbvfError):  # what is wrong, its reader says
+            kinds.append(kind_of(name)[0])
+    if kinds[:1] == ["critic"] and kinds[1:] in (["dataset"], ["run"], ["policies"]):
+        command = f"pbvf predict {quote(policies)} {quote(str(critic))}"
+        raise UsageError("the critic comes first", where=policies, remedy=f"use: {command}")
 
 
 def _print(

@@ -15,12 +15,13 @@ import typer
 from pbvf_cli.shared import options
 from pbvf_cli.shared.errors import Stopped, signals
 from pbvf_cli.shared.terminal.output import Sink
-from pbvf_offline.errors import ResourceError
+from pbvf_offline.errors import ResourceError, UsageError
 from pbvf_offline.records import Field, Record, fields
 
 R = TypeVar("R", bound=Record)
 
 _WIDEST_METAVAR = 10
+_PLACES = ("out", "run", "log_dir")
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 
 
@@ -86,6 +87,7 @@ def command(
         def run(**values: Any) -> None:
             signals.continues, signals.starts_anew = continues, anew and values["overwrite"]
             _check_current_folder()
+            _check_places(values)
             try:
                 function(**{p.name: _collect(p, values) for p in own})
             except KeyboardInterrupt as error:  # an environment's own; typer would say nothing
@@ -101,6 +103,21 @@ def command(
         return run
 
     return decorate
+
+
+def _check_places(values: Mapping[str, Any]) -> None:
+    """Check that no option, such as ``--help``, was taken for the name of an output.
+
+    Raises:
+        UsageError: One was.
+    """
+    for name in _PLACES:
+        if str(values.get(name) or "").startswith("-"):
+            raise UsageError(
+                f"{values[name]} looks like an option",
+                where=f"--{name.replace('_', '-')}",
+                remedy=f"give the name of a file or folder, such as ./{values[name]}",
+            )
 
 
 def _check_current_folder() -> None:

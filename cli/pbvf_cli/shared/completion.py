@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 Complete = Callable[[str], list[str]]
-_MOST_FOLDERS: Final = 10_000
 
 
 def _safely(find: Callable[[str], Iterable[str]]) -> Complete:
@@ -32,21 +31,11 @@ def _safely(find: Callable[[str], Iterable[str]]) -> Complete:
 
 @_safely
 def datasets(incomplete: str) -> Iterator[str]:
-    """Yield ids of the datasets in their folder."""
+    """Return ids of the datasets in their folder."""
     del incomplete
-    from pbvf_datasets.format.names import datasets_root
+    from pbvf_datasets.format.names import dataset_ids
 
-    root = os.fspath(datasets_root())
-    folders, looked = [""], 0
-    while folders and looked < _MOST_FOLDERS:
-        inside, looked = folders.pop(), looked + 1
-        with contextlib.suppress(OSError), os.scandir(os.path.join(root, inside)) as found:  # noqa: PTH118
-            entries = [e.name for e in found if e.is_dir(follow_symlinks=False)]
-            if inside and "data" in entries:
-                yield inside
-                continue
-            names = [name for name in entries if not name.startswith(".")]
-            folders += [f"{inside}/{name}" if inside else name for name in names]
+    return dataset_ids()
 
 
 def _files(suffix: str) -> Callable[[str], Iterator[str]]:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from pbvf_offline.errors import UsageError, printable
+from pbvf_offline.errors import UsageError, did_you_mean, printable
 
 # Minari's own pattern for ids, but with a version, and each component by itself.
 _COMPONENT = re.compile(r"[-_\w]+")
 _NAME = re.compile(r"(?P<name>[-_\w]+?)-v(?P<version>0|[1-9][0-9]{0,8})")
 _ID_REMEDY = "give an id such as 'lab/swimmer-fragments-v0'"
+_MOST_FOLDERS: Final = 10_000
+_BEGUN: Final = {
+    "collecting": ("it is unfinished", "run the command that makes it again, or '{}' removes it"),
+    "arriving": ("its transfer is unfinished", "run that again, or '{}' removes what is there"),
+    "deleting": ("a deletion of it was interrupted", "finish that with '{}'"),
+}
+"""By the end of a work folder's name: what is the matter, and what to do."""
 
 
 def datasets_root() -> Path:
@@ -111,10 +122,13 @@ def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = No
     path = Path(text).expanduser()
     if path.is_dir():
         return path
+    if begun := _begun(text, dataset_path(text, root) if is_id else path):
+        raise begun
     if is_id:
         raise UsageError(
             f"there is no dataset {text} under {root}",
-            remedy="check the name, or set MINARI_DATASETS_PATH",
+            remedy=f"{did_you_mean(text, dataset_ids(root))}check the name, or set "
+            "MINARI_DATASETS_PATH",
         )
     if path.exists():
         from pbvf_offline.io.tensor_file import what_it_is
@@ -124,3 +138,31 @@ def resolve_dataset(name_or_path: str | os.PathLike[str], root: Path | None = No
     raise UsageError(
         "does not exist", where=printable(text), remedy=f"check its path, or {_ID_REMEDY}"
     ) from malformed
+
+
+def _begun(name: str, path: Path) -> UsageError | None:
+    """Return the error to raise where work on a dataset that is not there was interrupted."""
+    for suffix, (what, remedy) in _BEGUN.items():
+        if path.with_name(f".{path.name}.{suffix}").is_dir():
+            command = f"pbvf dataset delete {shlex.quote(name)} --unfinished"
+            return UsageError(what, where=name, remedy=remedy.format(command))
+    return None
+
+
+def dataset_ids(root: Path | None = None) -> Iterator[str]:
+    """Yield the ids of folders that look like datasets; names alone are looked at.
+
+    Args:
+        root: Folder of local datasets; default :func:`datasets_root`.
+    """
+    top = os.fspath(datasets_root() if root is None else root)
+    folders, looked = [""], 0
+    while folders and looked < _MOST_FOLDERS:
+        inside, looked = folders.pop(), looked + 1
+        with contextlib.suppress(OSError), os.scandir(os.path.join(top, inside)) as found:  # noqa: PTH118
+            entries = [e.name for e in found if e.is_dir(follow_symlinks=False)]
+            if inside and "data" in entries:
+                yield inside
+                continue
+            names = [name for name in entries if not name.startswith(".")]
+            folders += [f"{inside}/{name}" if inside else name for name in names]

@@ -144,9 +144,7 @@ class DatasetForm:
     root: Path | None = None
     format: ClassVar[str] = DATASET
     what: ClassVar[str] = "dataset"
-    license_remedy: ClassVar[str] = (
-        "choose one, such as CC-BY-4.0, and give it with 'pbvf dataset set --license'"
-    )
+    license_remedy: ClassVar[str] = "give it one, such as 'pbvf dataset set {} --license CC-BY-4.0'"
 
     def parse(self, data: bytes, where: str) -> dict[str, Any]:
         """See :class:`Form`."""

@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
@@ -177,7 +178,7 @@ def check_sendable(out: Outgoing, allow: Collection[str] = ()) -> None:
         raise UsageError(
             "it has no licence, so nobody who gets it may use it",
             where=out.path,
-            remedy=out.form.license_remedy,
+            remedy=out.form.license_remedy.format(quote(str(out.path))),
         )
     texts = {MANIFEST_FILE: out.manifest}
     folder = AsChecked(out)

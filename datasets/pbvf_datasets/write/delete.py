@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,24 +41,6 @@ class Deletion:
     unfinished: bool
 
 
-def _existing(dataset: str | os.PathLike[str], root: Path | None) -> Path:
-    """Return a dataset's folder; where only an interrupted deletion is left of it, say so."""
-    try:
-        return resolve_dataset(dataset, root)
-    except UsageError as error:
-        begun = False
-        with contextlib.suppress(UsageError):
-            work = dataset_work(_place(os.fspath(dataset), root), _DELETING)
-            begun = path_exists(work.folder)
-        if not begun:
-            raise
-        raise UsageError(
-            f"{error.what}; a deletion of it was interrupted",
-            where=error.where,
-            remedy="finish that with --unfinished",
-        ) from error
-
-
 def plan_deletion(
     dataset: str | os.PathLike[str], *, unfinished: bool = False, root: Path | None = None
 ) -> Deletion:
@@ -84,7 +65,7 @@ def plan_deletion(
         if not folders:
             raise UsageError("there is nothing unfinished of it", where=name)
     else:
-        path = Path(os.path.abspath(_existing(dataset, root)))  # noqa: PTH100, keeps links
+        path = Path(os.path.abspath(resolve_dataset(dataset, root)))  # noqa: PTH100, keeps links
         _refuse_link(path)
         if not is_dataset(path) or is_bundle(path):
             what, remedy = "this is not a dataset folder", "only datasets are deleted"

@@ -94,7 +94,15 @@ def test_what_is_refused_and_then_nothing_is_deleted(root: Path, here: Path) -> 
 def test_what_was_begun(root: Path) -> None:
     folder = begin(root, "lab/c-v0")
     assert ("lab/c-v0", "unfinished") in states(root)
-    pbvf("dataset", "delete", "lab/c-v0", "--yes").refused(2, "no dataset lab/c-v0")
+    begun = (
+        "lab/c-v0: it is unfinished; run the command that makes it again, or 'pbvf dataset delete"
+    )
+    for command in (
+        ("info",),
+        ("fit-critic", "--critic", "psvf", "--out", "x"),
+        ("dataset", "delete"),
+    ):
+        pbvf(*command, "lab/c-v0").refused(2, f"{begun} lab/c-v0 --unfinished' removes it")
     ran = pbvf("dataset", "delete", "lab/c-v0", "--unfinished", "--yes", "--json").ok()
     assert ran.json["deleted"][0]["folders"] == [str(folder)]
     assert states(root) == [(A, "ours"), (B, "ours")]
@@ -103,7 +111,9 @@ def test_what_was_begun(root: Path) -> None:
 
 def test_an_interrupted_deletion_says_how_to_finish_it(root: Path) -> None:
     (root / A).rename(root / "lab" / ".a-v0.deleting")
-    pbvf("dataset", "delete", A, "--yes").refused(2, "was interrupted; finish that with --unfin")
+    pbvf("dataset", "delete", A, "--yes").refused(
+        2, "was interrupted; finish that with 'pbvf dataset delete lab/a-v0 --unfin"
+    )
     pbvf("dataset", "delete", A, "--unfinished", "--yes").ok()
     assert states(root) == [(B, "ours")]
 

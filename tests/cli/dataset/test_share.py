@@ -118,7 +118,7 @@ def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:
         (("push", "lab/none-v0", "/x"), 2, "no dataset"),
         (("push", "MADE", "https://u:pa55@h/x"), 2, "pull alone"),
         (("push", "MADE", "ftq://u:pa55@h/x"), 2, "fsspec"),
-        (("push", "BARE", "OUT"), 2, "licence"),
+        (("push", "BARE", "OUT"), 2, "--license CC-BY-4.0'"),
         (("pull", "/nowhere", "lab/x-v0"), 2, "no dataset"),
         (("pull", "http://u:pa55@127.0.0.1:9/x?sig=pa55", "lab/x-v0"), 10, "Connection refused"),
         (("pull", "MADE", "../x"), 2, "not a dataset id"),

@@ -229,6 +229,8 @@ COLLECT = ("collect", "X", "--dataset", "lab/x-v0")
         (["policies", "export", "X"], ["--out"]),
         (["dataset", "sign", "X"], ["--key"]),
         (["dataset", "check-signature", "X"], ["--key"]),
+        (["plot", "X", "--out", "--help"], ["--out: --help looks like an option"]),
+        (["train-online", "X", "--critic", "psvf", "--run", "-r"], ["--run: -r looks like"]),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(argv, words):

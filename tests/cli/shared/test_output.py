@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from cli_tools import start
+from make_episodes import BOX_SPEC
 from pbvf_cli.shared.settings import Setting
 from pbvf_cli.shared.terminal.output import Sink, number, plain, return_range, time_taken
+from pbvf_cli.shared.terminal.policy_text import kind_text
 from pbvf_cli.shared.terminal.progress import Bar, duration
 
 
@@ -197,3 +200,12 @@ sys.exit(code)
 def test_returns_for_people():
     assert return_range(None) == "no whole episode"
     assert return_range({"mean": 1.5, "min": -1.0, "max": 4.0}) == "mean 1.5, -1 to 4"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "text"),
+    [((), "linear"), ((8, 4), "8,4, linear layers with tanh between them")],
+)
+def test_policies_in_words(hidden, text):
+    spec = dataclasses.replace(BOX_SPEC, hidden=hidden)
+    assert kind_text(spec).partition(", ")[2] == text

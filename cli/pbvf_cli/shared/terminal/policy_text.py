@@ -18,8 +18,11 @@ ROWS_SHOWN = 20
 def kind_text(spec: PolicySpec) -> str:
     """Return what sort of policies a spec describes."""
     from pbvf_offline.policies.families import FAMILIES
+    from pbvf_offline.policies.families.mlp import MLP
 
     noise = "stochastic" if spec.stochastic else "deterministic"
+    if not spec.hidden and isinstance(FAMILIES[spec.family], MLP):
+        return f"{noise}, linear"  # nothing lies between the layers of one
     return f"{noise}, {spec.sizes}, {FAMILIES.summary(spec.family)}"
 
 
