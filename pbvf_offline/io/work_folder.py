@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_offline.errors import ConflictError, PbvfError, ResourceError, UnsafeError, printable
+from pbvf_offline.errors import (
+    ConflictError,
+    PbvfError,
+    ResourceError,
+    UnsafeError,
+    printable,
+    shorten,
+)
 from pbvf_offline.io.durable import (
     exchange,
     make_folders,
@@ -35,6 +42,8 @@ from pbvf_offline.io.lock import OutputLock, lock_path
 from pbvf_offline.io.strict_json import canonical_json
 
 PLAN_FILE: Final = "plan.json"
+_MOST_NAMED: Final = 3  # differences
+_LONGEST: Final = 40  # characters of a value
 START_ANEW: Final = "choose another --out, or start over with --overwrite"
 
 # ----------------------------------------------------------------------------- settings
@@ -58,12 +67,14 @@ def refuse_difference(
         remedy: What to do.
 
     Raises:
-        ConflictError: They differ; each difference is named with both values.
+        ConflictError: They differ; the first differences are named with both values.
     """
     texts = list(_differences(there, now))
     if texts:
+        more = len(texts) - _MOST_NAMED
+        shown = [*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
         raise ConflictError(
-            f"it exists with other settings: {'; '.join(texts)}", where=where, remedy=remedy
+            f"it exists with other settings: {'; '.join(shown)}", where=where, remedy=remedy
         )
 
 
@@ -72,13 +83,16 @@ def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
     for label in dict.fromkeys([*stored, *wanted]):
         if stored.get(label) != wanted.get(label):
             values = (_shown(labels, label) for labels in (stored, wanted))
-            yield "{} is {} there and {} here".format(label, *values)
+            # As the option is called: only names of this project have an underscore there.
+            name, dot, inner = label.partition(".")
+            name = name.replace("_", "-")
+            yield "{} is {} there and {} here".format(f"{name}{dot}{inner}", *values)
 
 
 def _shown(labels: Mapping[str, Any], label: str) -> str:
     if label not in labels:
         return "absent"
-    return printable(canonical_json(labels[label]).decode("ascii"))
+    return shorten(printable(canonical_json(labels[label]).decode("ascii")), _LONGEST)
 
 
 def _labels(settings: Mapping[str, Any]) -> dict[str, Any]:

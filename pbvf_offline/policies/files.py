@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.tensor_file import Tensors, decode, encode, read_tensor_file
-from pbvf_offline.io.work_folder import refuse_difference
+from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record
@@ -125,12 +125,25 @@ def policies_to_file(
         if not overwrite and out.exists():
             there = load_policies(out).origin
             now = {key: value for key, value in file.origin.items() if key not in results}
-            refuse_difference({key: there.get(key) for key in now}, now, out)
+            refuse_other_policies(there, now, out)
             return False
         if refusal is not None:
             raise refusal
         file.save(out)
     return True
+
+
+def refuse_other_policies(there: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
+    """Refuse to touch a policies file of another origin; keys that only it has are not compared.
+
+    Raises:
+        ConflictError: It is one.
+    """
+    if there.get("made_by") != now.get("made_by"):
+        raise ConflictError(
+            "it holds other policies than those asked for", where=out, remedy=START_ANEW
+        )
+    refuse_difference({key: there.get(key) for key in now}, now, out)
 
 
 def single_policy(path: Path) -> PoliciesFile:

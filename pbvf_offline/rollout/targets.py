@@ -174,8 +174,8 @@ def monte_carlo_returns(
     return np.concatenate(policies)[whole], np.concatenate(returns)[whole]
 
 
-def observed_returns(data: Trajectories) -> NDArray[np.float64]:
-    """Return each policy's mean undiscounted raw return (P,) over its whole episodes.
+def observed_returns(data: Trajectories) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return each policy's mean undiscounted raw return (P,), and of how many whole episodes.
 
     NaN where a policy has none: its only episode was cut short by a step budget.
 
@@ -190,7 +190,7 @@ def observed_returns(data: Trajectories) -> NDArray[np.float64]:
     means: NDArray[np.float64] = np.divide(
         totals, episodes, out=np.full(count, np.nan), where=episodes > 0
     )
-    return means
+    return means, episodes
 
 
 def value_bounds(

@@ -17,8 +17,13 @@ from pbvf_offline.errors import DamagedError, PbvfError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.io.output_file import writing
 from pbvf_offline.io.reading import file_digest
-from pbvf_offline.io.work_folder import refuse_difference
-from pbvf_offline.policies.files import KIND, PoliciesFile, concatenate, load_policies
+from pbvf_offline.policies.files import (
+    KIND,
+    PoliciesFile,
+    concatenate,
+    load_policies,
+    refuse_other_policies,
+)
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesize
@@ -163,7 +168,7 @@ def synthesize_to_file(
             with contextlib.suppress(DamagedError):  # a setting that it lacks means its default
                 stored = SynthesisSettings.from_dict(there["settings"], str(out))
                 there["settings"] = stored.to_dict()
-            refuse_difference(there, named, out)
+            refuse_other_policies(there, named, out)
             result = existing.origin.get("result")
             if _is_result(result, out, len(existing.policies)):
                 there = {name: existing.origin.get(name) for name in looked_at}

@@ -59,6 +59,9 @@ def content(folder: Path) -> dict[str, str]:
         ({"a": {"b": 1}}, {"a": {}}, "a.b is 1 there and absent here"),
         ({}, {"hidden": (4, 4)}, "hidden is absent there and [4,4] here"),
         ({"a": 1, "b": 2}, {"a": 0, "b": 3}, "a is 1 there and 0 here; b is 2 there and 3 here"),
+        ({}, dict.fromkeys("abcde", 1), "c is absent there and 1 here; and 2 more; choose"),
+        ({"n_step": 1, "e": {"n_s": 1}}, {}, "e.n_s is 1 there and absent here; n-step is 1"),
+        ({"dataset": "f" * 64}, {"dataset": "e"}, f'dataset is "{"f" * 38}… there'),
     ],
 )
 def test_a_difference_is_named_with_both_values(

@@ -134,7 +134,9 @@ def test_monte_carlo_returns_leave_out_cut_episodes() -> None:
     assert returns.tolist() == [3.0, 16.0, 32.0]
     assert data.whole_returns().tolist() == [7.0, 24.0, 32.0]
     # The first policy's two episodes; the second's only one was cut.
-    np.testing.assert_array_equal(observed_returns(data), [(7 + 32) / 2, np.nan, 24])
+    means, episodes = observed_returns(data)
+    np.testing.assert_array_equal(means, [(7 + 32) / 2, np.nan, 24])
+    np.testing.assert_array_equal(episodes, [2, 0, 1])
 
 
 def test_monte_carlo_refuses_several_policies_in_an_episode() -> None:

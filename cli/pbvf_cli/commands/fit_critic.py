@@ -82,7 +82,12 @@ def fit_critic(
     ] = None,
     search: Annotated[Given[RoundSettings], "rounds", "tries", "caution", "policy", "compare"],
     force: Annotated[
-        bool, option("--force", "Use the model though its own check failed.", panel=IMAGINED)
+        bool,
+        option(
+            "--force",
+            "Use the model though its own check failed, or it is of another environment.",
+            panel=IMAGINED,
+        ),
     ] = False,
     log_dir: options.LogDir = None,
     logger: CurveLoggers = None,

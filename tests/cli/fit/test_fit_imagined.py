@@ -226,9 +226,14 @@ def test_errors_that_users_can_see(here, drift):
     make(here, "collect toyenv:ToyWide-v0 --dataset lab/other-v0 --steps 52 --seed 0")
     (here / "damaged").write_bytes((drift / "good").read_bytes()[:-9])
     assert fit(here, name="damaged").code == 3
-    ran = pbvf(
+    other = (
         "fit-critic", "datasets/lab/other-v0", "--critic", "pssvf", "--out", "c.safetensors",
         "--model", drift / "good", *SMALL,
     )  # fmt: skip
+    pbvf(*other).refused(
+        5, "this model is of ToyDrift-v0, and the data are of ToyWide-v0", "with --force"
+    )
+    ran = pbvf(*other, "--force", warns=True)
+    assert "is used in ToyWide-v0: this is another environment" in ran.err
     assert ran.code == 5
     assert "other observations or actions" in ran.err

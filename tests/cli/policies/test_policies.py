@@ -125,6 +125,10 @@ def test_the_same_twice_then_other_settings(made, here):
         7, "steps is 3 there and 4 here"
     )
     assert (here / "p").read_bytes() == before
+    pbvf("policies", "export", "p", "--format", "policies", "--out", "one").ok()
+    other = "it holds other policies than those asked for; choose another --out"
+    pbvf("synthesize", made / "toy-critic", "--out", "one").refused(7, other)
+    pbvf("policies", "export", "one", "--format", "policies", "--out", "p").refused(7, other)
     assert synthesize(made / "toy-critic", "--steps", 4, "--overwrite") != first
 
 

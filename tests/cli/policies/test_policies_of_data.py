@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +119,9 @@ def test_the_best_become_a_policies_file_that_says_where_from(drift: Path, here:
 
 
 def test_without_a_critic_their_own_whole_episodes_rank_them(here: Path) -> None:
-    told(*EXPORT, WHOLE, "--top", 2, "--out", "best")
+    shown = pbvf(*EXPORT, WHOLE, "--top", 2, "--out", "best").ok()
+    assert len(re.findall(r"observed \S+ \(1 episode\)$", shown.out, flags=re.M)) == 2
+    assert "note: chosen for the highest return of 1 episode each, so luck is in it" in shown.err
     data = load_dataset(WHOLE).trajectories
     best = np.argsort(-data.whole_returns(), kind="stable")[:2]
     result = load_policies(here / "best").origin["result"]

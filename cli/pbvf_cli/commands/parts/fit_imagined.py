@@ -95,10 +95,11 @@ def fit_imagined(
         force: Use the model though its check failed.
 
     Raises:
-        IncompatibleError: The model does not fit the dataset, or its check failed.
+        IncompatibleError: The model is of another environment, or its check failed.
         UsageError: The critic would not read the policies that are to climb.
     """
     with signals.held():  # an exception raised while torch loads would abort the process
+        from pbvf_cli.shared.inputs.environments import refuse_other_model
         from pbvf_offline.io.reading import file_digest
         from pbvf_offline.synthesis.rounds_to_file import (
             RoundCallbacks,
@@ -109,6 +110,7 @@ def fit_imagined(
     out = curve.out
     signals.continues = False  # rounds have no file of their progress
     file = open_model(model, device, force=force)
+    refuse_other_model(data.environment, file.environment, model, force=force)
     table.show("model", model)
     settings = table.fill(
         given,

@@ -14,12 +14,13 @@ from pbvf_cli.shared.inputs.policies import (
     Top,
     choose_policies,
     note_fewer,
+    note_luck,
     open_policies,
 )
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_cli.shared.terminal.policy_text import ROWS_SHOWN, actions_text
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.inputs.policies import Choice
@@ -103,6 +104,7 @@ def export(
         judge = load_judge(critic, given, policies, devices.torch_device(device))
     choice = choose_policies(given, policies, index=index, top=top, judge=judge)
     note_fewer(sink, top, len(choice.rows))
+    note_luck(sink, choice)
     chosen = given.policies.select(choice.rows)
     payload: dict[str, Any] = {
         "format": file_format,
@@ -111,6 +113,7 @@ def export(
         "mean_of_stochastic": file_format != "policies" and chosen.spec.stochastic,
         "ranked_by": choice.by,
         "values": choice.values,
+        "episodes": choice.episodes,
     }
     if file_format == "policies":
         origin = {
@@ -150,6 +153,8 @@ def _print(sink: Sink, payload: dict[str, Any], choice: Choice, spec: PolicySpec
     if not one_file or choice.values is not None:
         for k, file in enumerate(files[:ROWS_SHOWN]):
             value = "" if choice.values is None else f"{choice.by} {number(choice.values[k])}"
+            if choice.episodes is not None:
+                value += f" ({counted(int(choice.episodes[k]), 'episode')})"
             path = "" if one_file else str(file["path"])
             rows.append((f"policy {file['policy']}", ", ".join(filter(None, (path, value)))))
         if len(files) > ROWS_SHOWN:

@@ -93,7 +93,7 @@ def load_judge(
 def warn_if_other_than(
     critic: CriticFile, environment: EnvReference | None, where: Path | str
 ) -> None:
-    """Warn where policies of a file ``where`` come from another environment than a critic."""
+    """Warn where what is in a file ``where`` is of another environment than a critic."""
     from pbvf_cli.shared.inputs.environments import warn_if_other
 
     if critic.context.environment is not None:
@@ -107,7 +107,7 @@ def load_evaluator(
 
     It is on the critic's device, or on the CPU where that has no double precision. ``horizon`` is
     in steps; None: what the files tell. A note says where the model and the critic
-    are of different data.
+    are of different data, and a warning where they are of different environments.
 
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes.
@@ -116,6 +116,7 @@ def load_evaluator(
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon
 
     model = open_model(path, double_device(critic.critic.device))
+    warn_if_other_than(critic, model.environment, path)
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
     steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")

@@ -156,6 +156,30 @@ def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> 
         )
 
 
+def refuse_other_model(
+    here: EnvReference | None, model: EnvReference | None, path: Path, *, force: bool
+) -> None:
+    """Refuse a model of another environment than the data's, where both are known.
+
+    With ``force`` it is a warning.
+
+    Raises:
+        IncompatibleError: It is one.
+    """
+    if here is None or model is None or _complete(here) == _complete(model):
+        return
+    if force:
+        warn_if_other(here, [(model, path)])
+        return
+    raise IncompatibleError(
+        f"this model is of {_described(model, here)}, and the data are of "
+        f"{_described(here, model)}",
+        where=path,
+        remedy="give one that fit-model learned from such data, or use it all the same with "
+        "--force",
+    )
+
+
 def warn_if_other(
     here: EnvReference, references: Iterable[tuple[EnvReference | None, Path]]
 ) -> None:

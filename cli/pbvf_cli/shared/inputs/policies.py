@@ -35,6 +35,7 @@ Top = Annotated[
         show_default="all",
     ),
 ]
+_FEW: Final = 10
 _GIVE_CRITIC: Final = "give --critic FILE, which ranks them"
 
 
@@ -63,11 +64,13 @@ class Choice:
         rows: (K,) int64 rows of them; best first where they were ranked.
         by: ``predicted`` or ``observed``, by which they were ranked, else None.
         values: (K,) float64 what they were ranked by, else None.
+        episodes: (K,) int64 of how many episodes each of the observed is the mean, else None.
     """
 
     rows: NDArray[np.int64]
     by: Literal["predicted", "observed"] | None = None
     values: NDArray[np.float64] | None = None
+    episodes: NDArray[np.int64] | None = None
 
     @property
     def said(self) -> dict[str, Any]:
@@ -151,9 +154,9 @@ def choose_policies(
         said = predict(judge, given.policies)
         rows = said.order[:top]
         return Choice(rows, "predicted", said.predicted[rows])
-    returns = _observed(given, name)
+    returns, episodes = _observed(given, name)
     rows = np.argsort(-returns, kind="stable")[: min(top, np.isfinite(returns).sum())]
-    return Choice(rows, "observed", returns[rows])
+    return Choice(rows, "observed", returns[rows], episodes[rows])
 
 
 def note_fewer(sink: Sink, top: int | None, found: int) -> None:
@@ -162,8 +165,22 @@ def note_fewer(sink: Sink, top: int | None, found: int) -> None:
         sink.note(f"note: --top {top:,} asks for more than the {found:,} that can be ranked")
 
 
-def _observed(given: GivenPolicies, name: str) -> NDArray[np.float64]:
-    """Return the mean returns (P,) of the policies in their own episodes, NaN where none."""
+def note_luck(sink: Sink, choice: Choice) -> None:
+    """Say that the highest of a few episodes each were chosen, where they were."""
+    if choice.episodes is not None and choice.episodes.min() < _FEW:
+        least, most = int(choice.episodes.min()), int(choice.episodes.max())
+        count = counted(most, "episode") if least == most else f"{least:,} to {most:,} episodes"
+        sink.note(
+            f"note: chosen for the highest return of {count} each, so luck is in it; --critic "
+            "FILE ranks them otherwise, and 'pbvf evaluate' of the result says more"
+        )
+
+
+def _observed(given: GivenPolicies, name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the mean returns (P,) of the policies in their own episodes, and how many these are.
+
+    NaN where a policy has none.
+    """
     from pbvf_offline.rollout.targets import observed_returns
 
     if given.episodes is None:
