@@ -65,6 +65,11 @@ class Source:
     no_film: str = ""
 
     @property
+    def title(self) -> str:
+        """The name, and of a critic its kind, which a file's name need not tell."""
+        return self.name if self.critic is None else f"{self.name} ({self.critic.critic.kind.name})"
+
+    @property
     def result(self) -> Mapping[str, Any]:
         """What was measured of policies, as their file says; nothing in it is checked."""
         origin = {} if self.policies is None else self.policies.origin

@@ -296,6 +296,13 @@ class _Runner:
                     "from step 0"
                 )
             return None
+        gone = sorted(set(self.measured.evaluations) - set(self.evaluate_at))
+        if gone and self.note is not None:
+            steps = ", ".join(f"{step:,}" for step in gone[:3]) + (" …" if gone[3:] else "")
+            self.note(
+                f"note: what was measured at step {steps} is left out: --evaluations "
+                f"{self.config.evaluations} of {self.steps:,} steps are at others"
+            )
         kept = KeptEpisodes.of(extra, path)
         self.kept.resume(kept.shards, kept.pending)
         self.last = image

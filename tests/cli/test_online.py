@@ -206,6 +206,15 @@ def test_help_has_examples_and_panels():
 # --------------------------------------------------------------------------- going on
 
 
+def test_an_extension_says_which_measurements_it_leaves_out(tmp_path):
+    argv = ("LQR-v0", tmp_path / "run", "--evaluations", 2, "--seed", 0)
+    assert "left out" not in train(*argv, "--steps", 100, quiet=False).ok().err
+    ran = train(*argv, "--steps", 200, quiet=False).ok()
+    assert (
+        "note: what was measured at step 50 is left out: --evaluations 2 of 200 steps are at others"
+    ) in ran.err
+
+
 def test_the_same_command_finds_the_run_complete_with_its_stored_seed(tmp_path):
     run = tmp_path / "run"
     first = trained("LQR-v0", run, "--steps", 100)

@@ -64,7 +64,7 @@ def info(
         return
     told = [{"kind": kind, **show(kind, place).payload} for kind, place in found]
     rows = [
-        (path, _what(one), one.get("env") or "-", _holds(one), _digest(one))
+        (path, _what(one), one.get("env") or "-", _holds(one), shared.short_digests(_digest(one)))
         for path, one in zip(paths, told, strict=True)
     ]
     payload = {"things": told, "lineage": shared.payload(ties)}

@@ -29,6 +29,9 @@ class Statistic(StrEnum):
     MEDIAN = "median"
 
 
+_WORDS = {Statistic.IQM: "interquartile mean", Statistic.MEAN: "mean", Statistic.MEDIAN: "median"}
+
+
 class MetricName(StrEnum):
     """What is drawn."""
 
@@ -136,7 +139,8 @@ def _print(
     }
     known = {_interval(group) is not None for panel in shown for group in panel.groups}
     last = _EITHER if len(known) > 1 else "95 % interval" if True in known else "of each seed"
-    header = ("panel", "line", "seeds", "last step", f"{statistic} there", last)
+    value = f"{_WORDS[Statistic(statistic)]} at that step"
+    header = ("panel", "line", "seed numbers", "last step", value, last)
     lines = [
         (
             panel.title,

@@ -53,7 +53,7 @@ def section(sources: Sequence[Source]) -> Section:
         quantity = in_data(source, sources)
         charts.append(
             _chart(
-                f"{source.name}: distance and return in its data",
+                f"{source.title}: distance and return in its data",
                 quantity,
                 [_series("policies of its data", at, known, context.returns, quantity)],
             )
@@ -61,7 +61,7 @@ def section(sources: Sequence[Source]) -> Section:
         if series:
             charts.append(
                 _chart(
-                    f"{source.name}: distance and measured return",
+                    f"{source.title}: distance and measured return",
                     measured(source, sources),
                     series,
                 )

@@ -39,7 +39,7 @@ def _of_the_data(at: int, sources: Sequence[Source]) -> list[Chart]:
     values = critic.predict(critic.context.theta[rows])
     return [
         Chart(
-            f"{source.name}: policies of its data",
+            f"{source.title}: policies of its data",
             f"predicted ({critic.unit})",
             quantity,
             [Series("policies of its data", at, values, returns[rows], value=returns[rows],
@@ -66,7 +66,7 @@ def _held_out(at: int, source: Source) -> list[Chart]:
     unit = f"return over the same steps, discounted by {gamma:g}{critic.less_bonus}"
     return [
         Chart(
-            f"{source.name}: policies held out of the fit{said}",
+            f"{source.title}: policies held out of the fit{said}",
             f"predicted ({unit})",
             f"observed ({unit})",
             [Series("held-out policies", at, predicted, observed, value=observed,
@@ -94,7 +94,7 @@ def _grown(sources: Sequence[Source], of: Source) -> list[Chart]:
         return []
     return [
         Chart(
-            f"{of.name}: policies grown through it",
+            f"{of.title}: policies grown through it",
             f"predicted ({critic.unit})",
             measured(of, sources),
             series,

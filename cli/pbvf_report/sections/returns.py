@@ -26,7 +26,8 @@ def section(sources: Sequence[Source]) -> Section:
     return Section(
         "Returns",
         "Returns are undiscounted. Episodes that a step budget cut short have none and are left "
-        "out. What was measured of policies is as their file says.",
+        "out. Returns of policies were measured before: they are those that their files "
+        "hold.",
         charts,
     )
 

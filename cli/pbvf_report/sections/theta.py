@@ -25,9 +25,10 @@ _TEXT = (
     "Parameters of policies of one architecture, all expressed in one normaliser, along the two "
     "directions in which those of the data differ most (principal components). A colour is the "
     "return that the scale names; that in the data is over the steps that a policy acted there. "
-    "Returns of another kind have no colour, and are said beside a point. Stars are policies of a "
-    "policies file, and lines the way that they climbed."
+    "Returns of another kind have no colour, and are said beside a point. A line is the "
+    "way that a policy climbed."
 )
+_STARS = " Stars are policies of a policies file."
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def section(sources: Sequence[Source]) -> Section:
             continue
         if chart is not None:
             charts.append(chart)
-    return Section("Parameters", _TEXT, charts, notes=notes)
+    stars = any(series.style == "stars" for chart in charts for series in chart.series)
+    return Section("Parameters", _TEXT + (_STARS if stars else ""), charts, notes=notes)
 
 
 def _clouds(sources: Sequence[Source]) -> list[_Cloud]:

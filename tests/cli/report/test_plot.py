@@ -73,6 +73,7 @@ def test_lines_are_groups_of_equal_settings_and_few_seeds_have_no_interval(made)
     one = made / "two" / "seed-0"
     ran = pbvf("plot", made / "five", made / "two", one, "--out", "f.pdf").ok()
     assert "seed-0,1" not in ran.out
+    assert "seed numbers   last step   interquartile mean at that step" in ran.out
     table = [line.split() for line in ran.out.splitlines()]
     assert ["toyenv:ToyVaried-v0", "sigma", "0.25", "0,1", "80"] in [row[:5] for row in table]
     assert "95 % interval, or of each seed" in ran.out

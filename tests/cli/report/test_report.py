@@ -211,6 +211,10 @@ def test_parameters_are_projected_and_the_way_of_policies_ends_at_them(
 ) -> None:
     out = tmp_path / "page.html"
     pbvf("report", DATASET, "theta", "grown", "--ascent", "--out", out, "-q").ok()
+    assert "Stars are policies of a policies file" in out.read_text()
+    pbvf("report", "grown", "--out", tmp_path / "alone.html", "-q").ok()
+    assert [cloud["style"] for cloud in series(tmp_path / "alone.html", "linear")] == ["points"]
+    assert "Stars are" not in (tmp_path / "alone.html").read_text()
     data, stars, *ways = series(out, "linear policies of")
     assert (len(data["x"]), stars["style"], len(ways)) == (120, "stars", 3)
     theta = load_dataset(DATASET).theta.astype(np.float64)
@@ -299,10 +303,10 @@ def test_returns_without_the_survival_bonus_are_called_so_and_mixed_with_no_othe
     held = chart(out, "held out of the fit")
     assert bonus in held["x"]
     assert bonus in held["y"]
-    for title in ("{}: policies of its data", "{}: distance and return in its data"):
+    for title in ("{} (psvf): policies of its data", "{} (psvf): distance and return in its data"):
         assert bonus in chart(out, title.format("less"))["y"]
         assert bonus not in chart(out, title.format("raw"))["y"]
-    assert bonus not in chart(out, "less: distance and measured return")["y"]
+    assert bonus not in chart(out, "less (psvf): distance and measured return")["y"]
     known = load_critic(here / "less").context.returns
     parameters = chart(out, "parameters")
     raw, less, stars = parameters["series"]

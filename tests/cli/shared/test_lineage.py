@@ -85,8 +85,12 @@ def test_what_was_made_from_which_is_followed_by_digest(
     alone = pbvf("info", name, "--json", "-q").ok().json
     assert relation in [one["relation"] for one in alone["made_from"]]
     assert pbvf("verify", name, source, "--json", "-q").ok().json["fits"] is True
+    digest = next(tie["digest"] for tie in ties)
     text = pbvf("info", name, "-q").ok().out
-    assert next(tie["digest"] for tie in ties) in text.replace("\n", "")
+    assert digest in text.replace("\n", "")
+    text = pbvf("info", name, source, "-q").ok().out
+    assert digest[:12] in text
+    assert digest not in text
 
 
 def test_what_tells_several_datasets_apart_stands_side_by_side(at: Path) -> None:
@@ -97,7 +101,7 @@ def test_what_tells_several_datasets_apart_stands_side_by_side(at: Path) -> None
         alone = pbvf("info", name, "--json", "-q").ok().json
         told = next(line.split() for line in lines if line.strip().startswith(name))
         counts = [f"{alone[what]:,}" for what in ("episodes", "steps", "policies")]
-        assert (told[0::2][:2], told[-1]) == ([name, alone["env"]], alone["digest"])
+        assert (told[0::2][:2], told[-1]) == ([name, alone["env"]], alone["digest"][:12])
         assert [word for word in told if word in counts] == counts
     assert any(line.strip().startswith("theta ") and "20 updates" in line for line in lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,18 @@ def payload(ties: Sequence[Tie]) -> list[dict[str, Any]]:
     ]
 
 
+def short_digests(text: str) -> str:
+    """Return a text with the first 12 digits of each digest: a table has no room for 64."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+
+
 def lines(ties: Sequence[Tie]) -> list[tuple[str, str, str, str]]:
     """Return the lines of a table below :data:`HEADER`."""
     return [
         (
             tie.shown,
             tie.source.relation,
-            tie.source.what,
+            short_digests(tie.source.what),
             tie.found_shown
             or ("not among the given" if tie.fits else "none of the given: it does not fit"),
         )
