@@ -239,6 +239,23 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert f"its policies have {grown[19]:.0f}, less than" in words
     assert f"where the model says {cautious[19]:.0f} by the cautious" in words
     assert f"at `cf053b9` ({earlier.mean():.0f}, and {(earlier > best).sum()})" in words
+    stored = json.loads((RESULTS / "fig-offline" / "intervals.json").read_text())["seeds"]
+    low = np.array([stored[str(seed)]["low"] for seed in range(20)])
+    returns = np.array([one["returns"] for one in imagined])
+    known = np.array([one["data_cautious"][0] for one in imagined])
+    assert (np.array([one["cautious"] for one in imagined]) > known[:, None]).all()
+    sure = low > known[:, None]
+    truly, better = returns > best[:, None], returns > episode[:, None]
+    assert f"say it of {sure.sum()} of the hundred policies, of which {truly[sure].sum()}" in words
+    shown = f'"perhaps" of {(~sure).sum()}, of which {truly[~sure].sum()} are, '
+    assert f"{shown}{better[~sure].sum()} are above the best episode, and five are" in words
+    assert not sure[19].any()
+    assert not better[19].any()
+    assert f"its low ends are {min(low[19]):.0f} to {max(low[19]):.0f}, so" in TRUST
+    assert f"of {(~sure).sum()} of the hundred policies that were grown" in TRUST
+    assert f"and {truly[~sure].sum()} of these were truly above" in TRUST
+    assert f'"Above the data" it says of {sure.sum()}, and all of these were.' in TRUST
+    assert truly[sure].all()
     region = [float(row["region"]) for row in rows]
     assert f"seeds 8 and 9 all five came to {region[8]:.0f} and {region[9]:.0f} on av" in TRUST
     assert f"its policies came to {region[-1]:.0f}, where" in TRUST

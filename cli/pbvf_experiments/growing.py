@@ -63,6 +63,8 @@ def grow(
     if evaluator is not None:
         result |= {
             "cautious": grown.cautious,
+            "low": grown.low,
+            "high": grown.high,
             "above_data": grown.above_data,
             "data_cautious": grown.data_cautious,
         }

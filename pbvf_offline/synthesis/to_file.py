@@ -30,7 +30,16 @@ from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesiz
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, best_of_the_data
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
 
-_LOOKED_AT = ("returns", "closest", "curve", "cautious", "above_data", "data_cautious")
+_LOOKED_AT = (
+    "returns",
+    "closest",
+    "curve",
+    "cautious",
+    "low",
+    "high",
+    "above_data",
+    "data_cautious",
+)
 _MEANS = {
     "predicted": "mean_predicted",
     "objective": "mean_objective",
@@ -56,7 +65,12 @@ class SynthesisResult:
         curve: ``{"step", "returns", "predicted"}`` along the ascent, or None.
         cautious: Cautious undiscounted return of whole episodes; None without a model. See
             :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.cautious`.
-        above_data: Whether that is above the highest of ``data_cautious``.
+        low: Lower end of the 90 % interval of the imagined return, see
+            :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.interval`; None where
+            the model has one network, or the file was made before there were intervals.
+        high: Its upper end.
+        above_data: Whether ``low`` is above the highest of ``data_cautious``; in a file that was
+            made before there were intervals, whether ``cautious`` is.
         data_cautious: The same estimate for the dataset's best policies, highest first.
         already_complete: Whether nothing had to be done.
     """
@@ -70,6 +84,8 @@ class SynthesisResult:
     closest: list[float] | None
     curve: list[dict[str, Any]] | None
     cautious: list[float] | None
+    low: list[float] | None
+    high: list[float] | None
     above_data: list[bool] | None
     data_cautious: list[float] | None
     already_complete: bool
@@ -272,9 +288,10 @@ def _imagine(
     progress: Callable[[str, int, int], None] | None,
 ) -> dict[str, Any]:
     """Hold the policies and the dataset's against each other in the learned environment."""
-    cautious = grown.liked  # by which they were chosen among candidates
-    if cautious is None:
-        cautious = evaluator.evaluate(grown.policies).cautious
+    imagined = evaluator.evaluate(grown.policies)
+    # What they were chosen by among candidates is kept as it was.
+    cautious = imagined.cautious if grown.liked is None else grown.liked
+    low, high = imagined.interval or (None, None)
     best = best_of_the_data(
         critic,
         evaluator,
@@ -282,7 +299,9 @@ def _imagine(
     )
     return {
         "cautious": cautious.tolist(),
-        "above_data": (cautious > best[0]).tolist(),
+        "low": None if low is None else low.tolist(),
+        "high": None if high is None else high.tolist(),
+        "above_data": [False] * len(cautious) if low is None else (low > best[0]).tolist(),
         "data_cautious": best.tolist(),
     }
 
@@ -318,6 +337,8 @@ def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:
         closest=result.get("closest"),
         curve=result.get("curve"),
         cautious=result.get("cautious"),
+        low=result.get("low"),
+        high=result.get("high"),
         above_data=result.get("above_data"),
         data_cautious=result.get("data_cautious"),
         already_complete=already_complete,

@@ -162,11 +162,12 @@ def test_grown_policies_are_held_against_the_datas(
     assert len(best) == 5
     assert best == sorted(best, reverse=True)
     assert len(result["cautious"]) == 3
-    assert result["above_data"] == [value > best[0] for value in result["cautious"]]
+    assert result["above_data"] == [value > best[0] for value in result["low"]]
     plain = pbvf(*argv[:-1], "q").json
     for key in ("predicted", "chosen_step", "objective"):
         assert plain[key] == result[key]
-    assert plain["cautious"] is plain["above_data"] is plain["data_cautious"] is None
+    for key in ("cautious", "low", "high", "above_data", "data_cautious"):
+        assert plain[key] is None
     assert pbvf(*argv, "--model", drift / "good").json["already_complete"] is True
 
 
@@ -175,6 +176,29 @@ def test_where_nothing_is_gained_it_says_so(drift: Path) -> None:
     ran = pbvf("synthesize", drift / "theta", *argv, "--model", drift / "good", "--out", "p").ok()
     assert "not above the data" in ran.out
     assert "best of the data by the same estimate" in ran.out
+
+
+def test_above_the_data_is_said_where_the_whole_interval_is(
+    drift: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["synthesize", drift / "theta", "--from-scratch", 1, "--steps", 0, "--restarts", 1]
+    argv += ["--seed", 0, "--model", drift / "good", "-q"]
+    found = pbvf(*argv, "--out", "first", "--json").json
+    low, cautious = found["low"][0], found["cautious"][0]
+    assert low < cautious < found["high"][0]
+    for name, best, words in (
+        ("sure", low - 1, "  above the data"),
+        ("perhaps", (low + cautious) / 2, "  perhaps above the data"),
+        ("not", cautious + 1, "  not above the data"),
+    ):
+        monkeypatch.setattr(
+            "pbvf_offline.synthesis.to_file.best_of_the_data",
+            lambda *_, best=best, **__: np.full(5, best),
+        )
+        ran = pbvf(*argv, "--out", name).ok()
+        assert words in ran.out
+        assert f"{low:.6g} to {found['high'][0]:.6g}" in ran.out
+        assert load_policies(Path(name)).origin["result"]["above_data"] == [name == "sure"]
 
 
 def test_what_is_asked_for_later_is_added(drift: Path) -> None:

@@ -212,7 +212,7 @@ def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
         assert found["kept"] in found["rounds"]
         grown = found["trust_region"]
         best = grown["data_cautious"][0]
-        assert grown["above_data"] == [value > best for value in grown["cautious"]]
+        assert grown["above_data"] == [value > best for value in grown["low"]]
     deep = results[3]["deep-64x64"]
     assert deep["dataset"]["digest"] != results[3]["digest"]
     searched = results[3]["cem"]

@@ -304,7 +304,7 @@ def test_an_ordinary_fit_does_not_take_a_critic_of_imagined_returns_for_its_own(
     assert read.encode() == out.read_bytes()
     theta = target_data().policies.theta[:3]
     np.testing.assert_array_equal(read.predict(theta), found.predict(theta))
-    with pytest.raises(ConflictError, match=r'settings: model is "1+" there and'):
+    with pytest.raises(ConflictError, match=r'settings: model is "1+… there and'):
         fit_to_file(
             target_data(), read.fit.settings, out, updates=5, environment=None, dataset="0" * 64
         )

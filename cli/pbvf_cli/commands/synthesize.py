@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -307,11 +308,22 @@ def _print(
     payload = as_payload(result, "file") | {"policies": out, "seed": seed, **measured_in}
     rows = [("policies", str(out)), ("seed", str(seed))]
     if result.cautious is not None:
-        header += ["cautious return", "held against the data"]
-        columns += [
-            [number(v) for v in result.cautious],
-            ["above the data" if a else "not above the data" for a in result.above_data or []],
-        ]
+        header.append("cautious return")
+        columns.append([number(v) for v in result.cautious])
+        if result.low is not None and result.high is not None:
+            header.append("90 % interval")
+            ends = zip(result.low, result.high, strict=True)
+            columns.append([f"{number(low)} to {number(high)}" for low, high in ends])
+        header.append("held against the data")
+        columns.append(_held_against_data(result))
         best = ", ".join(number(v) for v in result.data_cautious or [])
         rows.append(("best of the data by the same estimate", best))
     sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))), place=out)
+
+
+def _held_against_data(result: SynthesisResult) -> list[str]:
+    best = (result.data_cautious or [math.inf])[0]
+    return [
+        "above the data" if sure else f"{'perhaps' if value > best else 'not'} above the data"
+        for sure, value in zip(result.above_data or [], result.cautious or [], strict=True)
+    ]
