@@ -1,3 +1,7 @@
+from .critics.base import Critic as Critic
+from .critics.kinds import CriticKind as CriticKind
+from .critics.kinds import OfflinePreset as OfflinePreset
+from .critics.kinds import OnlinePreset as OnlinePreset
 from .envs.make import make_env as make_env
 from .envs.reference import EnvConfig as EnvConfig
 from .envs.reference import EnvReference as EnvReference

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from page_runner import ROOT, run_page, shape
+from cli_tools import SOURCES, start
+from page_runner import ROOT, files_of, run_page, shape
 
+A_PACKAGE = "add-a-critic.md"  # installed packages are looked for at the start of a process
 HOW_TOS = sorted(path.name for path in (ROOT / "docs" / "how-to").glob("*.md"))
 
 
@@ -34,9 +39,28 @@ def test_tutorial_from_python(reader: Path) -> None:
     assert (reader / "critic-py.safetensors").exists()
 
 
-@pytest.mark.parametrize("name", HOW_TOS)
+@pytest.mark.parametrize("name", [name for name in HOW_TOS if name != A_PACKAGE])
 def test_how_to(name: str) -> None:
     run_page(f"docs/how-to/{name}")
+
+
+def test_how_to_that_makes_a_package(reader: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "installed"
+    source.mkdir()
+    for name, block in files_of(f"docs/how-to/{A_PACKAGE}"):
+        (source / name).write_text(block)
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"),
+            *("--no-build-isolation", "--disable-pip-version-check", "--target", target, source),
+        ],
+        check=True,
+    )
+    code = f"from page_runner import run_page; run_page('docs/how-to/{A_PACKAGE}')"
+    path = os.pathsep.join(map(str, [target, *SOURCES]))
+    process = start(code=code, env={"PYTHONPATH": path}, cwd=reader)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
 
 
 def test_notebook(reader: Path) -> None:

@@ -21,6 +21,11 @@ def blocks(text: str, language: str) -> list[str]:
     return [block for found, _, block in _BLOCK.findall(text) if found == language]
 
 
+def files_of(name: str) -> list[tuple[str, str]]:
+    """Return the blocks of a page that have a title, which are files, with their names."""
+    return [(title, text) for _, title, text in _BLOCK.findall((ROOT / name).read_text()) if title]
+
+
 def run_page(name: str) -> None:
     """Run a page's blocks in the current folder, from the first to the last.
 
