@@ -82,7 +82,7 @@ own_tests() { # EXTRA
 try() { # EXTRA
   local tools=(pytest) here="$place/$1/here"
   case "$1" in # what its tests need besides
-  s3) tools+=("moto[server]") ;;
+  s3) tools+=("moto[server]" --constraint constraints.txt) ;; # else pip searches for an hour
   baselines) tools+=(onnx onnxruntime) ;;
   esac
   "$python" -m venv "$place/$1" && mkdir "$here" || return 1
