@@ -239,7 +239,10 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert f"its policies have {grown[19]:.0f}, less than" in words
     assert f"where the model says {cautious[19]:.0f} by the cautious" in words
     assert f"at `cf053b9` ({earlier.mean():.0f}, and {(earlier > best).sum()})" in words
-    stored = json.loads((RESULTS / "fig-offline" / "intervals.json").read_text())["seeds"]
+    intervals = json.loads((RESULTS / "fig-offline" / "intervals.json").read_text())
+    stored, second = intervals["seeds"], intervals["second model"]["19"]["imagined"]
+    first = np.mean(stored["19"]["imagined"])
+    assert f"imagines {first:.0f} on average, and a second one {np.mean(second):.0f}." in TRUST
     low = np.array([stored[str(seed)]["low"] for seed in range(20)])
     returns = np.array([one["returns"] for one in imagined])
     known = np.array([one["data_cautious"][0] for one in imagined])
