@@ -76,6 +76,7 @@ SEEN = ("--wrapper", 'select-observation:{"keys": ["direction", "image"]}')
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*DISPLAY.*:UserWarning")  # dm_control without a screen
 def test_environments_of_other_spaces(here, monkeypatch, env, options, size):
     module, _, env_id = env.partition(":")
     _need(module, env_id)
