@@ -86,7 +86,7 @@ class SplitMLP(nn.Module):
                 layer = (part.bfloat16() for part in (x, weight, bias))
                 x = nn.functional.linear(*layer)
             else:
-                x = nn.functional.linear(x.float(), weight, bias)
+                x = nn.functional.linear(x.to(weight.dtype), weight, bias)
             if k < last:
                 x = self._activation(x)
         return torch.squeeze(x, -1)

@@ -174,14 +174,23 @@ def monte_carlo_returns(
     return np.concatenate(policies)[whole], np.concatenate(returns)[whole]
 
 
-def observed_returns(data: Trajectories) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return each policy's mean undiscounted raw return (P,), and of how many whole episodes.
+def observed_returns(data: Trajectories) -> NDArray[np.float64]:
+    """Return each policy's mean undiscounted raw return (P,) over its whole episodes.
 
     NaN where a policy has none: its only episode was cut short by a step budget.
 
     Raises:
         IncompatibleError: As of :func:`monte_carlo_returns`. One such episode is enough: where
             policies change inside episodes, those that end before a change are not the best.
+    """
+    return counted_returns(data)[0]
+
+
+def counted_returns(data: Trajectories) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return :func:`observed_returns` (P,), and of how many whole episodes each is (P,).
+
+    Raises:
+        IncompatibleError: As of :func:`observed_returns`.
     """
     policy, returns = monte_carlo_returns(data, data.rewards, 1.0)
     count = len(data.policies)

@@ -8,6 +8,7 @@ from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 from pbvf_offline.rollout.targets import (
     chosen_rewards,
+    counted_returns,
     discounted_to_go,
     monte_carlo_returns,
     n_step_targets,
@@ -134,7 +135,8 @@ def test_monte_carlo_returns_leave_out_cut_episodes() -> None:
     assert returns.tolist() == [3.0, 16.0, 32.0]
     assert data.whole_returns().tolist() == [7.0, 24.0, 32.0]
     # The first policy's two episodes; the second's only one was cut.
-    means, episodes = observed_returns(data)
+    means, episodes = counted_returns(data)
+    assert np.array_equal(observed_returns(data), means, equal_nan=True)
     np.testing.assert_array_equal(means, [(7 + 32) / 2, np.nan, 24])
     np.testing.assert_array_equal(episodes, [2, 0, 1])
 

@@ -337,7 +337,7 @@ def test_more_steps_give_the_bytes_of_an_uninterrupted_run(
         result = train_run(config, tmp_path / "run", steps, note=notes.append)
         assert not result.already_complete
         assert content(tmp_path / "run") == finished(steps, config)
-        assert notes == []
+        assert not any("from step 0" in note for note in notes)
 
 
 def test_an_extension_goes_on_from_its_checkpoint(

@@ -606,7 +606,7 @@ def test_complete_conflict_and_overwrite(root: Path) -> None:
     assert merge([A, B], OUT).already_complete
     for call, words in (
         (lambda: merge([B, A], OUT), "sources"),
-        (lambda: merge([A, B], OUT, keep_duplicates=True), "keep_duplicates is false there"),
+        (lambda: merge([A, B], OUT, keep_duplicates=True), "keep-duplicates is false there"),
         (lambda: merge([A, B], OUT, license="MIT"), "license"),
         (lambda: filter_dataset(A, OUT, FilterSettings(top=0.5)), "operation"),
     ):

@@ -123,7 +123,7 @@ def test_given_policies_are_climbed_further(name: str, made: Path) -> None:
     assert pbvf("synthesize", critic, *GROW, "--from-scratch", 3, "--out", "other").code == 0
     moved = ["--from-scratch", 3, "--restarts", 1, "--steps", 20, "--seed", 1]
     for change in (["--from", "second", *argv[:3], "--steps", 20], moved):
-        pbvf("synthesize", critic, *change, "--out", "second").refused(7, "started_from")
+        pbvf("synthesize", critic, *change, "--out", "second").refused(7, "started-from")
 
 
 def test_stochastic_policies_are_read_with_their_noise(made: Path) -> None:

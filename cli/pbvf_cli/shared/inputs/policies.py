@@ -181,13 +181,13 @@ def _observed(given: GivenPolicies, name: str) -> tuple[NDArray[np.float64], NDA
 
     NaN where a policy has none.
     """
-    from pbvf_offline.rollout.targets import observed_returns
+    from pbvf_offline.rollout.targets import counted_returns
 
     if given.episodes is None:
         raise UsageError(
             f"{name} is a policies file, which holds no returns", where="--top", remedy=_GIVE_CRITIC
         )
     try:
-        return observed_returns(given.episodes)
+        return counted_returns(given.episodes)
     except IncompatibleError as error:
         raise IncompatibleError(error.what, where=name, remedy=_GIVE_CRITIC) from error
