@@ -107,7 +107,7 @@ if __name__ == "__main__":
         "collect --ray local / --workers, both with two",
         sides.ray,
         sides.processes,
-        target=0.8,
+        target=0.9,
         unit="steps/s",
     )
     benchmark.results.append(sides.growth())
