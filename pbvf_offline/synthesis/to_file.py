@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_offline.synthesis.ascent import Synthesis, closest_policies, synthesize
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, best_of_the_data
 from pbvf_offline.synthesis.settings import EvaluationSettings, SynthesisSettings
+from pbvf_offline.synthesis.stored_result import is_result
 
 _LOOKED_AT = (
     "returns",
@@ -186,7 +187,7 @@ def synthesize_to_file(
                 there["settings"] = stored.to_dict()
             refuse_other_policies(there, named, out)
             result = existing.origin.get("result")
-            if _is_result(result, out, len(existing.policies)):
+            if is_result(result, out, len(existing.policies)):
                 there = {name: existing.origin.get(name) for name in looked_at}
                 if all(how in (None, there[name]) for name, how in looked_at.items()):
                     return _result(existing, already_complete=True)
@@ -304,25 +305,6 @@ def _imagine(
         "above_data": [False] * len(cautious) if low is None else (low > best[0]).tolist(),
         "data_cautious": best.tolist(),
     }
-
-
-def _is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]:
-    """Whether a file has a record of its result; another tool may have left it out.
-
-    Raises:
-        DamagedError: It has one, but not of ``count`` policies.
-    """
-    names = ("predicted", "chosen_step", "objective", "distance")
-    if not isinstance(value, dict) or not all(isinstance(value.get(n), list) for n in names):
-        return False
-    short = [name for name in names if len(value[name]) != count]
-    if short:
-        raise DamagedError(
-            f"its result has {len(value[short[0]])} values of {short[0]} for {count} policies",
-            where=out,
-            remedy="make it again with --overwrite",
-        )
-    return True
 
 
 def _result(file: PoliciesFile, *, already_complete: bool) -> SynthesisResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,41 @@ def test_above_the_data_is_said_where_the_whole_interval_is(
         assert words in ran.out
         assert f"{low:.6g} to {found['high'][0]:.6g}" in ran.out
         assert load_policies(Path(name)).origin["result"]["above_data"] == [name == "sure"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("low", [0.5], "has 1 values of low for 2 policies"),
+        ("low", "abc", "values of low that"),
+        ("low", None, "values of low that"),
+        ("low", [1e9, 1e9], "values of high that"),
+        ("above_data", ["yes", "no"], "values of above_data that"),
+        ("above_data", [True, True], "values of above_data that"),
+        ("above_data", None, "values of above_data that"),
+        ("data_cautious", [], "values of data_cautious that"),
+        ("data_cautious", [1.0, 2.0], "values of data_cautious that"),
+        ("cautious", None, "values of cautious that"),
+        ("cautious", [True, False], "values of cautious that"),
+        ("chosen_step", [-1, 0], "values of chosen_step that"),
+        ("predicted", [0.5, None], "values of predicted that"),
+        ("curve", [{"step": 0, "returns": [1.0], "predicted": [1.0]}], "values of curve that"),
+    ],
+)
+def test_a_result_that_contradicts_itself_is_damage(
+    name: str, values: object, words: str, drift: Path
+) -> None:
+    argv = ["synthesize", drift / "theta", "--from-scratch", 2, "--steps", 0, "--restarts", 1]
+    argv += ["--seed", 0, "--model", drift / "good", "-q", "--out", "p"]
+    pbvf(*argv).ok()
+    stored = load_policies(Path("p"))
+    result = stored.origin["result"] | {name: values}
+    replace(stored, origin=stored.origin | {"result": result}).save(Path("p"))
+    pbvf(*argv).refused(3, words)
+    pbvf("info", "p").refused(3, words)
+    checked = pbvf("verify", "p")
+    assert checked.code == 3
+    assert words in checked.err
 
 
 def test_what_is_asked_for_later_is_added(drift: Path) -> None:

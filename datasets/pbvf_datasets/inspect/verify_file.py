@@ -140,9 +140,9 @@ def _peek(path: Path) -> tuple[str, str]:
 
 
 def _check_policies(path: Path) -> None:
-    from pbvf_offline.policies.files import load_policies
+    from pbvf_offline.synthesis.stored_result import check_policies
 
-    _check_reference(load_policies(path).environment, path)
+    _check_reference(check_policies(path).environment, path)
 
 
 def _check_critic(path: Path) -> None:

@@ -22,14 +22,14 @@ def show(policies: Path) -> Shown:
     """Return what a policies file holds; nothing in it is run, and no environment is built.
 
     Raises:
-        PbvfError: As :func:`pbvf_offline.policies.files.load_policies` does.
+        PbvfError: As :func:`pbvf_offline.synthesis.stored_result.check_policies` does.
     """
     import numpy as np
 
     from pbvf_offline.io.reading import file_digest
-    from pbvf_offline.policies.files import load_policies
+    from pbvf_offline.synthesis.stored_result import check_policies
 
-    loaded = load_policies(policies)
+    loaded = check_policies(policies)
     held, spec = loaded.policies, loaded.policies.spec
     norms = np.linalg.norm(held.theta.astype(np.float64), axis=1)
     log_std = held.theta[:, : spec.log_std_size]

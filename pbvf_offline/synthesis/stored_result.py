@@ -1,0 +1,104 @@
+"""The result that a synthesized policies file holds, held to what it says of itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from pbvf_offline.errors import DamagedError
+from pbvf_offline.policies.files import PoliciesFile, load_policies
+
+_ALWAYS: Final = ("predicted", "chosen_step", "objective", "distance")
+_NUMBERS: Final = (*_ALWAYS, "returns", "closest", "cautious", "low", "high")
+_MOST_OF_THE_DATA = 5  # whose cautious returns are shown
+
+
+def is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]:
+    """Whether a file has a record of its result; another tool may have left it out.
+
+    Args:
+        value: What stands in the place of the result.
+        out: The file, for messages.
+        count: Number K of its policies.
+
+    Raises:
+        DamagedError: It has one, but not of ``count`` policies, or it contradicts itself.
+    """
+    if not isinstance(value, dict) or not all(isinstance(value.get(n), list) for n in _ALWAYS):
+        return False
+    for name in _NUMBERS:
+        numbers = value.get(name)
+        if numbers is None:
+            continue
+        _refuse_unless(_are_numbers(numbers), out, name)
+        if len(numbers) != count:
+            raise _damaged(out, f"has {len(numbers)} values of {name} for {count} policies")
+    steps = value["chosen_step"]
+    _refuse_unless(all(type(step) is int and step >= 0 for step in steps), out, "chosen_step")
+    _check_curve(value.get("curve"), out, count)
+    _check_verdict(value, out)
+    return True
+
+
+def check_policies(path: Path) -> PoliciesFile:
+    """Read a policies file, and check its result if it was synthesized.
+
+    Raises:
+        PbvfError: As :func:`pbvf_offline.policies.files.load_policies` does.
+        DamagedError: Its result contradicts itself.
+    """
+    file = load_policies(path)
+    if file.origin.get("made_by") == "synthesize":
+        is_result(file.origin.get("result"), path, len(file.policies))
+    return file
+
+
+def _check_curve(curve: object, out: Path, count: int) -> None:
+    """Check what was measured along the ascent."""
+    if curve is None:
+        return
+    _refuse_unless(isinstance(curve, list), out, "curve")
+    assert isinstance(curve, list)
+    for point in curve:
+        good = isinstance(point, dict) and type(point.get("step")) is int
+        for name in ("returns", "predicted"):
+            good = good and _are_numbers(point.get(name)) and len(point[name]) == count
+        _refuse_unless(good, out, "curve")
+
+
+def _check_verdict(result: Mapping[str, Any], out: Path) -> None:
+    """Check what was said of the policies beside the dataset's; it is all there, or nothing."""
+    cautious, low, high = (result.get(name) for name in ("cautious", "low", "high"))
+    said, best = result.get("above_data"), result.get("data_cautious")
+    if cautious is None:
+        _refuse_unless(said is best is low is high is None, out, "cautious")
+        return
+    if not (_are_numbers(best) and 0 < len(best) <= _MOST_OF_THE_DATA):
+        raise _damaged(out, "has values of data_cautious that cannot be")
+    _refuse_unless(sorted(best, reverse=True) == best, out, "data_cautious")
+    if low is None or high is None:
+        _refuse_unless(low is high, out, "low")
+        # Files of earlier versions judge by the cautious returns. A model of one network has no
+        # interval, and is sure of nothing.
+        verdicts = [[value > best[0] for value in cautious], [False] * len(cautious)]
+    else:
+        _refuse_unless(all(a <= b for a, b in zip(low, high, strict=True)), out, "high")
+        verdicts = [[value > best[0] for value in low]]
+    _refuse_unless(said in verdicts, out, "above_data")
+
+
+def _are_numbers(values: object) -> TypeGuard[list[float]]:
+    return isinstance(values, list) and all(
+        type(value) in (int, float) and math.isfinite(value) for value in values
+    )
+
+
+def _refuse_unless(good: bool, out: Path, name: str) -> None:
+    if not good:
+        raise _damaged(out, f"has values of {name} that cannot be")
+
+
+def _damaged(out: Path, what: str) -> DamagedError:
+    return DamagedError(f"its result {what}", where=out, remedy="make it again with --overwrite")
