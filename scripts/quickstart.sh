@@ -7,6 +7,8 @@ case "${1:-}" in
   -h | --help) echo "$usage" && exit ;;
   -*) echo "error: $1: a folder's name may not begin with '-'; $usage" >&2 && exit 2 ;;
 esac
+[ $# -le 1 ] || { echo "error: one folder, and nothing else; $usage" >&2 && exit 2; }
+out="$(realpath -m -- "${1:-$(dirname "$0")/../quickstart-out}")" # as the caller's folder has it
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-exec "${PBVF_VENV:-.venv}/bin/pbvf" quickstart --out "${1:-quickstart-out}"
+exec "${PBVF_VENV:-.venv}/bin/pbvf" quickstart --out "$out"

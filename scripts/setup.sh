@@ -6,6 +6,7 @@ case "${1:-}" in
   -h | --help) echo "$usage" && exit ;;
   -*) echo "error: $1: there is no such option; $usage" >&2 && exit 2 ;;
 esac
+[ $# -le 1 ] || { echo "error: extras are separated by commas; $usage" >&2 && exit 2; }
 cd "$(dirname "$0")/.."
 
 venv="${PBVF_VENV:-.venv}"

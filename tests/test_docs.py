@@ -96,9 +96,9 @@ def test_readme_names_files_that_exist() -> None:
 @pytest.mark.parametrize("script", ["quickstart.sh", "setup.sh"])
 def test_scripts_say_how_they_are_used_before_they_install(script: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PBVF_VENV": str(tmp_path / "venv")}
-    for argument, code in (("--help", 0), ("-h", 0), ("--out", 2)):
+    for arguments, code in ((["--help"], 0), (["-h"], 0), (["--out"], 2), (["one", "two"], 2)):
         process = subprocess.run(
-            [ROOT / "scripts" / script, argument],
+            [ROOT / "scripts" / script, *arguments],
             env=environment,
             capture_output=True,
             text=True,
