@@ -318,6 +318,26 @@ def test_results_page_shows_the_other_critics_and_the_evaluation() -> None:
     assert "came to {}, {} and {} on ten".format(*three) in choose
 
 
+def test_results_page_shows_the_baselines_and_policies_of_deep_data() -> None:
+    page = (RESULTS / "README.md").read_text()
+    raw = RESULTS / "fig-offline" / "raw"
+    names = ("model", "deep-64x64", "td3bc", "iql")
+    found = {path.stem.split("-", 2)[1] for path in raw.glob("seed-*-td3bc.json")}
+    assert found
+    for seed in sorted(found):
+        cells = {}
+        for name in names:
+            path = raw / f"seed-{seed}-{name}.json"
+            result = json.loads(path.read_text())["result"] if path.exists() else {}
+            returns = result.get("trust_region", result).get("returns")
+            cells[name] = "" if returns is None else f"{np.mean(returns):.0f}"
+            if name == "deep-64x64":
+                best = result.get("dataset", {}).get("best_policy")
+                cells["best"] = "" if best is None else f"{best:.0f}"
+        shown = " | ".join(cells.values())
+        assert f"| {int(seed)} | {shown} |".replace("  ", " ") in page.replace("  ", " ")
+
+
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     folder = ROOT / "benchmarks" / "results"
