@@ -142,7 +142,6 @@ def test_no_folder_has_more_modules_than_contributing_says() -> None:
 def test_options_that_pages_name_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     known = {"--help", "--all"}  # --all is of scripts/test.sh
-    known |= {"--constraint", "--index-url", "--no-deps"}  # of pip
     for name in ("", *COMMANDS):
         known |= set(re.findall(r"--[a-z0-9-]+", pbvf(*name.split(), "--help").out))
     assert len(known) > 100

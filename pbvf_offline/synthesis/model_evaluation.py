@@ -26,10 +26,10 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.synthesis.stored_result import BEST_SHOWN
 
 IMAGINED_UNIT = "undiscounted return of whole episodes, with any survival bonus"
 STARTS = 16  # initial states that each policy is played from
-BEST_SHOWN = 5  # dataset policies that others are held against
 _PLAYED_AGAIN = 20  # dataset policies that are played from all starts
 _BLOCK = 64  # policies between two reports of progress
 _BLOCK_GPU = 1_024  # which takes as long for far fewer

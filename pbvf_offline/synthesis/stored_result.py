@@ -12,7 +12,8 @@ from pbvf_offline.policies.files import PoliciesFile, load_policies
 
 _ALWAYS: Final = ("predicted", "chosen_step", "objective", "distance")
 _NUMBERS: Final = (*_ALWAYS, "returns", "closest", "cautious", "low", "high")
-_MOST_OF_THE_DATA = 5  # whose cautious returns are shown
+BEST_SHOWN: Final = 5
+"""Dataset policies that others are held against, at most."""
 
 
 def is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]:
@@ -59,8 +60,8 @@ def _check_curve(curve: object, out: Path, count: int) -> None:
     """Check what was measured along the ascent."""
     if curve is None:
         return
-    _refuse_unless(isinstance(curve, list), out, "curve")
-    assert isinstance(curve, list)
+    if not isinstance(curve, list):
+        raise _damaged(out, "has values of curve that cannot be")
     for point in curve:
         good = isinstance(point, dict) and type(point.get("step")) is int
         for name in ("returns", "predicted"):
@@ -75,7 +76,7 @@ def _check_verdict(result: Mapping[str, Any], out: Path) -> None:
     if cautious is None:
         _refuse_unless(said is best is low is high is None, out, "cautious")
         return
-    if not (_are_numbers(best) and 0 < len(best) <= _MOST_OF_THE_DATA):
+    if not (_are_numbers(best) and 0 < len(best) <= BEST_SHOWN):
         raise _damaged(out, "has values of data_cautious that cannot be")
     _refuse_unless(sorted(best, reverse=True) == best, out, "data_cautious")
     if low is None or high is None:
