@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from fit import data_for
+from online import our_seconds
 from pbvf_cli.shared.devices import torch_device
 from pbvf_cli.shared.options import DeviceName
 from pbvf_offline.fit.critic_context import make_context
@@ -38,6 +39,7 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import advance as advance_model
 from pbvf_offline.models.training import start_training
+from pbvf_offline.policies.batch import has_bfloat16
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.rounds import imagined_rounds
@@ -58,8 +60,9 @@ class Sizes:
     states: int = 10_000
     imagined: int = 1_024
     horizon: int = 1_000
+    online: int = 4_000
     rounds: RoundSettings = RoundSettings(seed=0, rounds=2)  # noqa: RUF009
-    seconds: float = 8.0
+    seconds: float = 6.0
 
 
 SMALL = Sizes(
@@ -71,6 +74,7 @@ SMALL = Sizes(
     states=50,
     imagined=4,
     horizon=5,
+    online=60,
     rounds=RoundSettings(seed=0, rounds=1, known=4, fresh=4, steps=2, updates=2, hidden=(8,)),
     seconds=0.0,
 )
@@ -209,6 +213,20 @@ def uses(
     figures.measure(name, "rounds/s", rounds, once=True)
 
 
+def online(figures: Figures, sizes: Sizes, device: torch.device) -> None:
+    """Measure train-online of a PSVF on Swimmer-v5, evaluations and files left out."""
+    many = [(10_000, "bfloat16")] if has_bfloat16(device) else []
+    for states, precision in ((128, "float32"), (10_000, "float32"), *many):
+        changes = {"actor_states": min(states, sizes.states), "precision": precision}
+
+        def trained(changes: dict[str, Any] = changes) -> float:
+            our_seconds("psvf", sizes.online, device=device, **changes)
+            return sizes.online
+
+        name = f"train-online psvf, {states:,} states an update, {precision}"
+        figures.measure(name, "environment steps/s", trained)
+
+
 def main() -> None:
     """Measure everything and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -224,6 +242,7 @@ def main() -> None:
     data, figures = data_for((), sizes.steps), Figures(sizes.seconds)
     critic = critics(figures, data, sizes, device)
     uses(figures, data, critic, models(figures, data, sizes, device), sizes)
+    online(figures, sizes, device)
     print(f"{time.perf_counter() - started:.0f} s in all")
     place = given.json or (RESULTS if card and not given.small else None)
     if place is not None:

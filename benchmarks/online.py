@@ -46,13 +46,17 @@ def settings_for(kind: str) -> tuple[PolicySpec, OnlineSettings]:
 
 
 def our_seconds(
-    kind: str, steps: int, clock: Callable[[], float] = time.perf_counter, **changes: Any
+    kind: str,
+    steps: int,
+    clock: Callable[[], float] = time.perf_counter,
+    device: torch.device = CPU,
+    **changes: Any,
 ) -> float:
     """Return the seconds that training takes, evaluations and files left out."""
     spec, settings = settings_for(kind)
     settings = dataclasses.replace(settings, **changes)
     env = make_env(EnvConfig(ENV))
-    training = start_training(spec, settings, obs_dtype=env.observation_space.dtype, device=CPU)
+    training = start_training(spec, settings, obs_dtype=env.observation_space.dtype, device=device)
     started = clock()
     train(training, env, steps, Hooks())
     seconds = clock() - started
@@ -62,7 +66,7 @@ def our_seconds(
 
 def many_states(precision: Precision, steps: int = 2_000) -> float:
     """Return steps a second of CPU time of a PSVF with 10,000 states an actor update."""
-    changes = {"actor_states": 10_000, "precision": precision}
+    changes: dict[str, Any] = {"actor_states": 10_000, "precision": precision}
     return steps / our_seconds("psvf", steps, time.process_time, **changes)
 
 
