@@ -4,11 +4,14 @@ Rates are also given in seconds of CPU time, of this process and its workers, be
 machine that others use says little.
 
 Run: python benchmarks/collect.py
+     (after ``pip install envpool`` its rate is measured too)
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import json
 import multiprocessing as mp
 import os
@@ -103,6 +106,28 @@ def _policies(count: int) -> Policies:
     spec = spec_for_env(make_env(ENV), ())
     theta = np.stack([init_theta(spec, np.random.default_rng(k)) for k in range(count)])
     return Policies(spec, theta, np.zeros((count, spec.obs_dim)), np.ones((count, spec.obs_dim)))
+
+
+def pooled(steps: int, envs: int = 64) -> float:
+    """Return steps a second of EnvPool on two threads with such policies, storing nothing."""
+    # The package is no dependency, so its types are not known.
+    pool: Any = importlib.import_module("envpool").make_gymnasium(
+        ENV.name, num_envs=envs, num_threads=2, seed=0
+    )
+    rng = np.random.default_rng(0)
+    mean, std = np.zeros(8), np.ones(8)
+    low, high = pool.action_space.low, pool.action_space.high
+    observations, _ = pool.reset()
+    started = time.perf_counter()
+    for step in range(steps // envs):
+        if step % FRAGMENT == 0:
+            weights, biases = rng.normal(size=(envs, 8, 2)), rng.normal(size=(envs, 1, 2))
+        rows = ((observations - mean) / std)[:, None]
+        unit = np.tanh(rows @ weights + biases)[:, 0]
+        observations = pool.step(np.clip(low + (unit + 1) / 2 * (high - low), low, high))[0]
+    seconds = time.perf_counter() - started
+    pool.close()
+    return steps // envs * envs / seconds
 
 
 @functools.cache
@@ -223,6 +248,16 @@ if __name__ == "__main__":
             "episodes/s",
         ),
     ]
+    if importlib.util.find_spec("envpool"):
+        sides.append(
+            (
+                "collect, 2 workers / EnvPool, 64 environments on two threads, storing nothing",
+                functools.partial(ours, steps),
+                functools.partial(pooled, steps),
+                None,
+                "steps/s",
+            )
+        )
     for name, one, other, target, unit in sides:
         benchmark.compare(name, one, other, target=target, unit=unit)
     benchmark.write()

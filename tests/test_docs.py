@@ -349,6 +349,23 @@ def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
                 assert f"| {result['median_ratio']:.{digits}f} |" in page, result["name"]
             elif "first" in result:
                 assert f"{result['first']:.2f} GB at the first opening" in page
+            elif path.stem == "gpu":
+                rate = f"{result['rate']:,.{0 if result['rate'] >= 1000 else 1}f}"
+                assert f"| {result['name']} | {rate} {result['unit']} |" in page
+
+
+def test_results_page_shows_the_online_returns_with_10000_states_on_a_gpu() -> None:
+    page = " ".join((RESULTS / "README.md").read_text().split())
+    rows = json.loads((RESULTS / "table" / "psvf-10000-states-gpu.json").read_text())["results"]
+    for precision, text in (
+        ("bfloat16", "{} on average and {} at the end over five seeds"),
+        ("float32", "with float32 {} and {} over three"),
+    ):
+        chosen = [row for row in rows if row["precision"] == precision]
+        means = (
+            np.mean([row[key] for row in chosen]) for key in ("average_return", "last20_return")
+        )
+        assert text.format(*(f"{mean:.1f}" for mean in means)) in page
 
 
 def test_the_table_of_online_results_is_what_the_result_files_give() -> None:
