@@ -337,6 +337,36 @@ def test_results_page_shows_the_baselines_and_policies_of_deep_data() -> None:
         assert f"| {int(seed)} | {shown} |".replace("  ", " ") in page.replace("  ", " ")
 
 
+def test_results_page_shows_the_results_of_other_environments() -> None:
+    page = (RESULTS / "README.md").read_text().replace("[64,64]", "64x64")
+    folders = sorted((RESULTS / "environments" / "raw").iterdir())
+    assert folders
+    for folder in folders:
+        env, policy = folder.name.rsplit("-", 1)
+        found = []
+        for path in sorted(folder.glob("seed-*-commands.json")):
+            parts = {"commands": path} | {
+                part: path.with_name(path.name.replace("commands", part))
+                for part in ("default", "dataset")
+            }
+            read = {part: json.loads(at.read_text()) for part, at in parts.items()}
+            found.append({part: content["result"] for part, content in read.items()})
+        grown, default = (
+            [float(np.mean(one[part]["trust_region"]["returns"])) for one in found]
+            for part in ("commands", "default")
+        )
+        best = [one["dataset"]["best_policy"] for one in found]
+        longest = [one["commands"]["check"]["horizons"][-1] for one in found]
+        shown = (grown, default, best, [one["dataset"]["best_episode"] for one in found])
+        digits = 1 if env.startswith(("Mountain", "Reacher")) else 0
+        numbers = " | ".join(f"{np.mean(values):.{digits}f}" for values in shown)
+        above = sum(one > other for one, other in zip(grown, best, strict=True))
+        error = np.mean([one["error"] / one["spread"] for one in longest])
+        stands = sum(one["commands"]["stands"] == "imagined" for one in found)
+        row = f"| {env} | {policy} | {len(found)} | {numbers} | {above} | {error:.2f} | {stands} |"
+        assert row in page, folder.name
+
+
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     folder = ROOT / "benchmarks" / "results"
