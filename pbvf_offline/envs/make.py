@@ -16,8 +16,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import registry
 
-from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.portable import PACKAGES, is_portable
+from pbvf_offline.envs.process import process_kept
 from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig, EnvReference, is_time_limit
 from pbvf_offline.envs.wrappers import OPTION, WRAPPERS, wrap
@@ -54,7 +54,7 @@ def register_environments() -> None:
 
 
 def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
-    """Build an environment that a user asked for; signal handlers stay as they were.
+    """Build an environment that a user asked for; signal handlers and current folder stay.
 
     So do the global random generators. What the environment draws from them while it is built is
     the same each time, so that all processes have the same one.
@@ -70,7 +70,7 @@ def make_env(config: EnvConfig, *, render_mode: str | None = None) -> Env:
             line are named.
         ResourceError: Memory, disk or open files ran out while it was built.
     """
-    with handlers_kept(), SharedRandomness(_BUILD_SEED).lent(again=False):
+    with process_kept(), SharedRandomness(_BUILD_SEED).lent(again=False):
         return _make(config, render_mode)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pbvf_offline.envs.declared import MEND, UnfitError, fitted
 from pbvf_offline.envs.make import Env, env_name
 from pbvf_offline.errors import UsageError, shorten
+from pbvf_offline.policies.spaces import actions_of
 
 NUMBERS: Final = frozenset({float, np.float64})
 """Types of rewards that need no further look."""
@@ -42,6 +43,7 @@ class Answers:
         most = float(np.finfo(self.dtype).max) if self._floats else 0.0
         self._small = most * most
         self._env, self._episode = env, episode
+        self._action_space = env.action_space
 
     def observation(self, obs: Any, step: int) -> NDArray[Any]:
         """Return an observation (obs_dim,) in the dtype of its space, as :func:`fitted` does.
@@ -96,6 +98,16 @@ class Answers:
         """
         if not isinstance(info, Mapping):
             self._refuse("info", step, f"is {_told(info)}, not a dictionary")
+
+    def actions(self, step: int) -> None:
+        """Check that the action space is the one that the environment had before the episode.
+
+        Raises:
+            UsageError: It is another one, in which the actions stored mean something else.
+        """
+        space = self._env.action_space
+        if space is not self._action_space and actions_of(space) != actions_of(self._action_space):
+            self._refuse("action space", step, f"has become {shorten(space)}")
 
     def _refuse(self, name: str, step: int, what: str) -> NoReturn:
         raise self.unfit(UnfitError(f"its {name} {what}", remedy=MEND), step)

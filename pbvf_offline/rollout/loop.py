@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.envs.declared import UnfitError
-from pbvf_offline.envs.handlers import handlers_kept
 from pbvf_offline.envs.make import Env, env_name, make_env, registered_limit
+from pbvf_offline.envs.process import process_kept
 from pbvf_offline.envs.randomness import SharedRandomness
 from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_text
@@ -122,6 +122,7 @@ class EpisodeRun:
             obs, _ = self._reset()
             # Copied at once: some environments return the same array at every step.
             self.observations[0] = self._answers.observation(obs, 0)
+            self._answers.actions(0)
         if observe is not None:
             observe(self.observations[0])
 
@@ -207,6 +208,7 @@ class EpisodeRun:
                     self.survive[t] = bonus
                 if observe is not None:
                     observe(observations[t])
+            answers.actions(t)
         self._act, self._next_change = act, next_change
         self.terminated, self.truncated = bool(terminated), bool(truncated)
         self._check_finite(first)
@@ -216,7 +218,7 @@ class EpisodeRun:
     def _blame(self, *, reset: bool = False, again: bool = True) -> Iterator[None]:
         """Turn what the environment raises into an error that names it; ours stay as they are."""
         try:
-            with handlers_kept(), self._shared.lent(again=again):
+            with process_kept(), self._shared.lent(again=again):
                 yield
         except UnfitError as error:  # below one of our wrappers
             raise self._answers.unfit(error, 0 if reset else self.steps + 1) from error

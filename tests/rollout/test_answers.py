@@ -52,6 +52,8 @@ class AnswerEnv(gym.Env[Any, Any]):
         )
 
     def _answer(self, name: str, good: Any) -> Any:
+        if self.t == self.at:
+            self.action_space = self.changes.get("action_space", self.action_space)
         return self.changes[name] if name in self.changes and self.t == self.at else good
 
 
@@ -177,6 +179,13 @@ def test_other_answers_are_refused_at_every_step(
         played("d", at, **changes)
     assert f", in step {at} of episode 0; " in str(caught.value)
     assert caught.value.where == "Answers-v0"
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("space", [Box(-2, 1, (1,)), Box(-1, 1, (1,), np.float64), Discrete(2)])
+def test_an_action_space_that_changes_is_refused(space: Any, at: int) -> None:
+    with pytest.raises(UsageError, match=r"its action space has become (Box|Discrete)\(.*mend the"):
+        played("d", at, action_space=space)
 
 
 @pytest.mark.parametrize("reward", [7, True, np.float32(7), np.int8(7), np.array(7.0)])

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -334,6 +336,29 @@ class AnswersEnv(ProbeEnv):
     def step(self, action: Any) -> Any:
         answer = super().step(action)
         return answer if self.at_step is None else self.at_step(*answer)
+
+
+def test_an_environment_that_changes_the_current_folder_moves_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def leave(*answer: Any) -> Any:
+        os.chdir("/")
+        return answer
+
+    def build() -> gym.Env[Any, Any]:
+        leave()
+        return AnswersEnv(reset=leave)
+
+    gym.register("Leaving-v0", entry_point=build)
+    env = make_env(EnvConfig("Leaving-v0"))
+    assert Path.cwd() == tmp_path
+    run = EpisodeRun(env, schedule(), 0)
+    assert Path.cwd() == tmp_path
+    env.unwrapped.at_reset, env.unwrapped.at_step = None, leave
+    run.advance(2)
+    assert Path.cwd() == tmp_path
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""The program's signal handlers, which an environment may not take over."""
+"""Signal handlers and current folder of the program, which an environment may not take over."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,25 @@ _STOPPING = [
 
 
 @contextlib.contextmanager
-def handlers_kept() -> Iterator[None]:
+def process_kept() -> Iterator[None]:
+    """Put the signal handlers and the current folder back after the block.
+
+    An environment that changes the folder would move the relative paths of everything else.
+    """
+    try:
+        folder = os.getcwd()  # noqa: PTH109  # of every block, and a Path takes longer
+    except OSError:  # it was deleted
+        folder = None
+    try:
+        with _handlers_kept():
+            yield
+    finally:
+        if folder is not None:
+            os.chdir(folder)
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
     """Install the present handlers of SIGINT, SIGTERM and SIGHUP again after the block.
 
     An environment that installs its own, as some windows and simulators do, would leave a program
