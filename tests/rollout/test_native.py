@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
@@ -119,6 +121,23 @@ def test_more_steps_than_there_was_room_for(limit: int, count: int) -> None:
         episode = played[index]
         assert episode is not None
         assert same(episode, run_episode(env, plan, index))
+
+
+def test_steps_are_not_timed_for_the_profile_of_mujoco() -> None:
+    asked: list[None] = []
+    clock = ctypes.CFUNCTYPE(ctypes.c_double)(lambda: float(asked.append(None) or 0))
+    mujoco.set_mjcb_time(clock)
+    try:
+        counts = []
+        for steps in (3, 6):
+            config = EnvConfig("Swimmer-v5", max_episode_steps=steps)
+            player = Player(make_env(config), config, schedule(config), None, rows=1)
+            asked.clear()
+            assert len(list(player.play(range(2)))) == 2
+            counts.append(len(asked))
+        assert counts[0] == counts[1] > 0  # those of the resets, between which it is back
+    finally:
+        mujoco.set_mjcb_time(None)
 
 
 @pytest.mark.usefixtures("forking")

@@ -16,7 +16,7 @@ from pbvf_offline.policies.actor import StackedActor
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, assemble
 from pbvf_offline.rollout.native.offer import make_task
-from pbvf_offline.rollout.native.simulations import Simulations
+from pbvf_offline.rollout.native.simulations import Simulations, unprofiled
 from pbvf_offline.rollout.native.tasks import Outcome
 from pbvf_offline.rollout.schedules import Schedule, Segment
 
@@ -90,7 +90,7 @@ class Player:
         which = None if active.all() else np.flatnonzero(active).astype(np.int32)
         due, last = t, self._last_line()
         # What is not finite is played again by Gymnasium, which then says so.
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), unprofiled():
             while True:
                 if t >= due:
                     due = self._change_policies(t)
