@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from cli_tools import pbvf
+from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
 
 GROW = ("--from-scratch", 3, "--steps", 5, "--restarts", 2, "--seed", 0, "-q", "--json")
@@ -145,6 +147,20 @@ def test_what_makes_no_sense(argv: list[object], option: str, drift: Path) -> No
 def test_policies_that_are_not_there(drift: Path) -> None:
     pbvf("predict", drift / "theta", "nowhere").refused(2, "nowhere")
     pbvf("predict", drift / "grown", drift / "grown").refused(5, "policies file")
+
+
+def test_a_model_of_another_environment_than_the_critics_is_refused(drift: Path) -> None:
+    other = EnvReference("ToyDrift-v0", None, {"length": 9})
+    replace(load_model(drift / "good"), environment=other).save(Path("other"))
+    predict = ("predict", drift / "theta", drift / "grown")
+    synthesize = ("synthesize", drift / "theta", *GROW, "--out", "p")
+    for command in (predict, synthesize):
+        pbvf(*command, "--model", "other").refused(
+            5,
+            "other: this model is of ToyDrift-v0 with length=9, and the critic is of ToyDrift-v0 ",
+            "or leave --model out",
+        )
+    assert not Path("p").exists()
 
 
 # ---------------------------------------------------------------------- synthesize --model

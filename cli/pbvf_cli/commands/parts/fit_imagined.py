@@ -110,7 +110,7 @@ def fit_imagined(
     out = curve.out
     signals.continues = False  # rounds have no file of their progress
     file = open_model(model, device, force=force)
-    refuse_other_model(data.environment, file.environment, model, force=force)
+    refuse_other_model(data.environment, "the data are", file.environment, model, force=force)
     table.show("model", model)
     settings = table.fill(
         given,

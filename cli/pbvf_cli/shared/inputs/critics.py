@@ -107,16 +107,18 @@ def load_evaluator(
 
     It is on the critic's device, or on the CPU where that has no double precision. ``horizon`` is
     in steps; None: what the files tell. A note says where the model and the critic
-    are of different data, and a warning where they are of different environments.
+    are of different data.
 
     Raises:
-        IncompatibleError: The model cannot be relied on for whole episodes.
+        IncompatibleError: The model cannot be relied on for whole episodes, or is of another
+            environment than the critic.
     """
+    from pbvf_cli.shared.inputs.environments import refuse_other_model
     from pbvf_offline.policies.batch import double_device
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon
 
     model = open_model(path, double_device(critic.critic.device))
-    warn_if_other_than(critic, model.environment, path)
+    refuse_other_model(critic.context.environment, "the critic is", model.environment, path)
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
     steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")

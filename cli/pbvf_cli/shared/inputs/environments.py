@@ -157,26 +157,35 @@ def refuse_other_family(given: str | None, wanted: str | None, dataset: str) -> 
 
 
 def refuse_other_model(
-    here: EnvReference | None, model: EnvReference | None, path: Path, *, force: bool
+    wanted: EnvReference | None,
+    user: str,
+    model: EnvReference | None,
+    path: Path,
+    *,
+    force: bool | None = None,
 ) -> None:
-    """Refuse a model of another environment than the data's, where both are known.
+    """Refuse a model of another environment than ``user``, where both are known.
 
-    With ``force`` it is a warning.
+    Args:
+        wanted: The environment of what the model is used with.
+        user: What that is, such as "the data".
+        model: The model's environment.
+        path: The model's file.
+        force: Whether it is only a warning; None where a user has no such choice.
 
     Raises:
         IncompatibleError: It is one.
     """
-    if here is None or model is None or _complete(here) == _complete(model):
+    if wanted is None or model is None or _complete(wanted) == _complete(model):
         return
     if force:
-        warn_if_other(here, [(model, path)])
+        warn_if_other(wanted, [(model, path)])
         return
+    choice = "leave --model out" if force is None else "use it all the same with --force"
     raise IncompatibleError(
-        f"this model is of {_described(model, here)}, and the data are of "
-        f"{_described(here, model)}",
+        f"this model is of {_described(model, wanted)}, and {user} of {_described(wanted, model)}",
         where=path,
-        remedy="give one that fit-model learned from such data, or use it all the same with "
-        "--force",
+        remedy=f"give one that fit-model learned from data of that environment, or {choice}",
     )
 
 
