@@ -6,6 +6,7 @@ import contextlib
 import errno
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -43,6 +44,9 @@ _REFUSALS = {
 """What the machine refuses; any other OSError that gets this far is a bug."""
 
 _REPEAT_SECONDS = 1.0
+_LONG_WORD = re.compile(r"(?<!\S)(\S{200})\S{100,}(\S{60})(?!\S)")
+"""A word that hides the rest of a message; of a long path both ends are of use."""
+
 _MEND = "; copy it or make it again"  # what to do about damage where nothing else is said
 
 
@@ -180,7 +184,8 @@ def _ended(run: Callable[[], int | None], *, debug: bool) -> int:
             if debug or code == BUG:
                 say("".join(traceback.format_exception(error)).rstrip())
             stopped = isinstance(error, Stopped | KeyboardInterrupt | typer.Abort)
-            note_line(one_line(text) if stopped else f"error: {one_line(text)}")
+            line = _LONG_WORD.sub(r"\1…\2", one_line(text))
+            note_line(line if stopped else f"error: {line}")
         return code
 
 

@@ -273,6 +273,27 @@ def test_options_of_every_command_may_come_before_it():
     pbvf("-q", "--sigma", "1", "collect").refused(2, "No such option")
 
 
+LONG = "a" * 3000
+
+
+@pytest.mark.parametrize(
+    ("argv", "ends"),
+    [
+        (("collect", LONG, "--dataset", "lab/a-v0"), "aaa' is malformed; give a Gymnasium id"),
+        (("collect", f"{LONG}-v0", "--dataset", "lab/a-v0"), "aaa` doesn't exist; check the id"),
+        (("collect", "LQR-v0", "--dataset", LONG), "aaa' is not a dataset id; give an id"),
+        (("train-online", "LQR-v0", "--preset", LONG, "--run", "r"), "aaa' is not one of "),
+        (("info", LONG), "aaa: file name too long"),
+        ((LONG,), "aaa'; see 'pbvf --help'"),
+    ],
+)
+def test_an_overlong_word_does_not_hide_what_is_wrong_with_it(argv, ends):
+    ran = pbvf(*argv)
+    assert "aaa…aaa" in ran.error
+    assert ends in ran.error
+    assert len(ran.error) < 900
+
+
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
 OF_OTHERS = {"--head", "--no", "--no-deps", "--sparse", "--upgrade"}  # of ray, pip and cp
 
