@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from msgspec import Meta
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.views import view_width
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
+from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, shorten
 from pbvf_offline.fit.critic_context import CriticContext, stored_context
 from pbvf_offline.fit.loop import held_out_policies
 from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
@@ -127,13 +127,35 @@ class CriticFile:
         """
         return self.critic if spec in (None, self.spec) else self.critic.of_policies(spec)
 
-    def policies(self, theta: NDArray[np.float32], spec: PolicySpec | None = None) -> Policies:
-        """Return thetas (K, D) in the critic's normaliser as policies, of its own spec if None."""
-        own, rows = self.normaliser, (len(theta), 1)
+    def policies(self, thetas: ArrayLike, spec: PolicySpec | None = None) -> Policies:
+        """Return thetas (K, D) in the critic's normaliser as policies, of its own spec if None.
+
+        Raises:
+            IncompatibleError: They are of another size.
+            UsageError: They are no finite numbers.
+        """
+        own, theta = self.normaliser, self._thetas(thetas, spec)
+        rows = (len(theta), 1)
         return Policies(spec or self.spec, theta, np.tile(own.mean, rows), np.tile(own.std, rows))
 
+    def _thetas(self, thetas: ArrayLike, spec: PolicySpec | None) -> NDArray[np.float32]:
+        size = (spec or self.spec).size
+        try:
+            with np.errstate(over="ignore"):
+                theta = np.asarray(thetas, np.float32)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the policies are no array of numbers: {shorten(error)}",
+                remedy=f"give Policies, or thetas of shape (K, {size})",
+            ) from error
+        if theta.ndim != 2 or theta.shape[1] != size:
+            raise IncompatibleError(
+                f"the policies have shape {theta.shape}, and (K, {size}) is needed"
+            )
+        return theta
+
     def predict(
-        self, policies: Policies | NDArray[np.float32], spec: PolicySpec | None = None
+        self, policies: Policies | ArrayLike, spec: PolicySpec | None = None
     ) -> NDArray[np.float64]:
         """Return the prediction (K,) for policies.
 
@@ -146,17 +168,14 @@ class CriticFile:
 
         Raises:
             IncompatibleError: The critic does not read such policies.
+            UsageError: They are no numbers.
         """
         own = self.normaliser
         critic = self.critic_of(policies.spec if isinstance(policies, Policies) else spec)
         if isinstance(policies, Policies):
             theta = policies.in_normaliser(own.mean, own.std)
         else:
-            theta, size = policies, (spec or self.spec).size
-            if theta.ndim != 2 or theta.shape[1] != size:
-                raise IncompatibleError(
-                    f"the policies have shape {theta.shape}, and (K, {size}) is needed"
-                )
+            theta = self._thetas(policies, spec)
         states = self.normalised(self.context.initial_observations)
         return critic.objective(torch.from_numpy(theta).to(critic.device), states).numpy()
 

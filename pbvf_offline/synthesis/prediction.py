@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.policies.policy import Policies
@@ -50,7 +50,7 @@ class Predictions:
 
 def predict(
     critic: CriticFile,
-    policies: Policies,
+    policies: Policies | ArrayLike,
     evaluator: ModelEvaluator | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
@@ -59,14 +59,18 @@ def predict(
 
     Args:
         critic: The critic.
-        policies: K policies, of any normaliser.
+        policies: K policies, of any normaliser; or thetas (K, D) of the critic's own architecture
+            and normaliser.
         evaluator: A learned environment, to imagine their returns in too.
         progress: Called with policies imagined and the total.
 
     Raises:
         IncompatibleError: The critic does not read such policies, or they act in another
             environment than the model's.
+        UsageError: They are no finite numbers.
     """
+    if not isinstance(policies, Policies):
+        policies = critic.policies(policies)
     spec, normaliser = policies.spec, critic.normaliser
     critic.critic_of(spec)  # its refusal says more than that of a normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)

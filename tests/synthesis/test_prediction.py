@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from libtools import box_spec, make_data, make_file, make_policies
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.models.calibration import Calibration
 from pbvf_offline.models.check import HorizonCheck, ModelCheck
@@ -98,6 +98,29 @@ def test_policies_of_another_normaliser_are_re_expressed(fingerprint: int) -> No
     )
     assert not np.allclose(other.theta, own.theta, atol=0.1)
     assert np.allclose(predict(file, other).predicted, predict(file, own).predicted, atol=1e-5)
+
+
+def test_thetas_may_be_whatever_numpy_takes_for_numbers() -> None:
+    file = make_file()
+    theta = file.context.theta[:2]
+    want = file.predict(theta)
+    for given in (theta, theta.astype(np.float64), theta.tolist(), tuple(theta.astype(object))):
+        assert np.array_equal(file.predict(given), want)
+        assert np.array_equal(predict(file, given).predicted, want)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ([[1.0], [2.0, 3.0]], UsageError, r"no array of numbers: .*give Policies, or thetas of sh"),
+        ("policies.safetensors", UsageError, "no array of numbers"),
+        ([1.0, 2.0, 3.0], IncompatibleError, r"have shape \(3,\), and \(K, 3\) is needed"),
+    ],
+)
+def test_what_are_no_thetas_is_said(given: Any, kind: type[PbvfError], words: str) -> None:
+    for asked in (make_file().predict, partial(predict, make_file())):
+        with pytest.raises(kind, match=words):
+            asked(given)
 
 
 def test_other_architectures_need_a_fingerprint() -> None:
