@@ -321,7 +321,8 @@ def test_results_page_shows_the_baselines_and_policies_of_deep_data() -> None:
     page = (RESULTS / "README.md").read_text()
     raw = RESULTS / "fig-offline" / "raw"
     names = ("model", "deep-64x64", "td3bc", "iql")
-    found = {path.stem.split("-", 2)[1] for path in raw.glob("seed-*-td3bc.json")}
+    made = (path for name in names[1:] for path in raw.glob(f"seed-*-{name}.json"))
+    found = {path.stem.split("-", 2)[1] for path in made}
     assert found
     for seed in sorted(found):
         cells = {}
