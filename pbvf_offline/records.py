@@ -142,6 +142,11 @@ class Field:
         return self._unwrapped[0]
 
     @property
+    def is_switch(self) -> bool:
+        """Whether its option takes no value."""
+        return self.base is bool and (self.about is None or self.about.read is None)
+
+    @property
     def _is_tuple(self) -> bool:
         return get_origin(self.base) is tuple
 
@@ -408,7 +413,7 @@ class Record:
             field, value = known[name], getattr(self, name)
             if field.since > 1 and value == field.default:
                 continue
-            if field.base is bool:
+            if field.is_switch:
                 words += field.switch(value)
             elif text := field.text(value):
                 words += [field.option, text]
@@ -466,6 +471,11 @@ class Record:
         except UsageError as error:
             name = "" if error.where is None else f"{error.where.lstrip('-')}: "
             raise DamagedError(name + error.what, where=where) from error
+
+
+def later_defaults(record: type[Record]) -> dict[str, Any]:
+    """Return the JSON of what fields mean that :meth:`Record.to_dict` may leave out, by name."""
+    return {field.name: to_json(field.default) for field in fields(record) if field.since > 1}
 
 
 def to_json(value: Any) -> Any:

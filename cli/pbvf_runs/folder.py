@@ -88,7 +88,8 @@ def is_of(config: RunConfig, folder: Path) -> bool:
     if not path.exists():
         return False
     there = StoredConfig.parse(read_file(path, MAX_SMALL), path)
-    refuse_difference(there.to_dict(), config.stored.to_dict(), folder, OTHER_RUN)
+    now = config.stored.to_dict()
+    refuse_difference(there.to_dict(), now, folder, OTHER_RUN, type(there.settings))
     return True
 
 

@@ -53,7 +53,7 @@ class FitPlace:
         model = None if file.imagined is None else file.imagined.model
         theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset, "model": model}
         ours = {**self.settings.to_dict(), "dataset": self.dataset, "model": None}
-        refuse_difference(theirs, ours, path)
+        refuse_difference(theirs, ours, path, settings=type(self.settings))
         return file
 
     def finished(self, updates: int) -> CriticFile | None:

@@ -40,6 +40,7 @@ from pbvf_offline.io.durable import (
 )
 from pbvf_offline.io.lock import OutputLock, lock_path
 from pbvf_offline.io.strict_json import canonical_json
+from pbvf_offline.records import Record, later_defaults
 
 PLAN_FILE: Final = "plan.json"
 _MOST_NAMED: Final = 3  # differences
@@ -51,11 +52,15 @@ START_ANEW: Final = "choose another --out, or start over with --overwrite"
 
 def same_settings(there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether two outputs are made from the same; see :func:`refuse_difference`."""
-    return not any(_differences(there, now))
+    return not any(_differences(there, now, {}))
 
 
 def refuse_difference(
-    there: Mapping[str, Any], now: Mapping[str, Any], where: Path, remedy: str = START_ANEW
+    there: Mapping[str, Any],
+    now: Mapping[str, Any],
+    where: Path,
+    remedy: str = START_ANEW,
+    settings: type[Record] | None = None,
 ) -> None:
     """Refuse to touch an output that was made with other settings.
 
@@ -65,11 +70,12 @@ def refuse_difference(
         now: The same for what is asked for.
         where: The output.
         remedy: What to do.
+        settings: The record of the settings, whose defaults stand for those left out.
 
     Raises:
         ConflictError: They differ; the first differences are named with both values.
     """
-    texts = list(_differences(there, now))
+    texts = list(_differences(there, now, {} if settings is None else later_defaults(settings)))
     if texts:
         more = len(texts) - _MOST_NAMED
         shown = [*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
@@ -78,11 +84,13 @@ def refuse_difference(
         )
 
 
-def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _differences(
+    there: Mapping[str, Any], now: Mapping[str, Any], left_out: Mapping[str, Any]
+) -> Iterator[str]:
     stored, wanted = _labels(there), _labels(now)
     for label in dict.fromkeys([*stored, *wanted]):
         if stored.get(label) != wanted.get(label):
-            values = (_shown(labels, label) for labels in (stored, wanted))
+            values = (_shown({**left_out, **labels}, label) for labels in (stored, wanted))
             # As the option is called: only names of this project have an underscore there.
             name, dot, inner = label.partition(".")
             name = name.replace("_", "-")

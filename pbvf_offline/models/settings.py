@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final, get_args
 
 from msgspec import Meta
 
 from pbvf_offline.errors import UsageError
 from pbvf_offline.records import Record, setting
-from pbvf_offline.setting_types import Seed
+from pbvf_offline.setting_types import Precision, Seed
 
 MODEL_UPDATES = 8_000
 """Gradient steps of a learned environment, where nobody says how many."""
 
 _CHOSEN = "the held-out check chooses"
 _OWN = "How the networks learn"
+
+
+_PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+
+
+def _is_bfloat16(text: str, option: str) -> bool:
+    if text not in _PRECISIONS:
+        raise UsageError(f"{text[:40]!r} is not one of {', '.join(_PRECISIONS)}", where=option)
+    return text == "bfloat16"
+
+
+def precision_name(bfloat16: bool) -> Precision:
+    """Return what the option ``--precision`` calls a value of ``bfloat16``."""
+    return "bfloat16" if bfloat16 else "float32"
 
 
 @dataclass(frozen=True)
@@ -58,10 +72,14 @@ class ModelShape(Record):
     bfloat16: Annotated[
         bool,
         setting(
-            "Multiply between hidden layers in bfloat16: half the time, the same checks.",
-            option="--bfloat16/--no-bfloat16",
-            default="where the processor has instructions for it",
+            "In which numbers the networks multiply between their hidden layers: float32, or "
+            "bfloat16, which takes half the time, with the same checks.",
+            option="--precision",
+            metavar="|".join(_PRECISIONS),
+            default="bfloat16 where the processor has instructions for it",
             panel=_OWN,
+            read=_is_bfloat16,
+            write=precision_name,
         ),
     ] = False
 

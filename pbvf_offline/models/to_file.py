@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from pbvf_offline.models.choice import NOISES, TRIAL_VALIDATION, Trial, choose_s
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
 from pbvf_offline.models.scales import Scales
-from pbvf_offline.models.settings import ModelRequest, ModelSettings, ModelShape
+from pbvf_offline.models.settings import ModelRequest, ModelSettings, ModelShape, precision_name
 from pbvf_offline.models.training import ModelFit, advance, start_training
 from pbvf_offline.records import fields
 from pbvf_offline.rollout.episodes import Trajectories
@@ -294,8 +295,15 @@ def _unfinished(
 
 
 def _refuse_difference(file: ModelFile, request: ModelRequest, dataset: str, path: Path) -> None:
-    theirs = {**file.asked, "dataset": file.dataset}
-    refuse_difference(theirs, {**request.to_dict(), "dataset": dataset}, path)
+    theirs = {**_by_options(file.asked), "dataset": file.dataset}
+    ours = {**_by_options(request.to_dict()), "dataset": dataset}
+    refuse_difference(theirs, ours, path, settings=ModelRequest)
+
+
+def _by_options(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for, the precision as its option has it."""
+    rest = {name: value for name, value in asked.items() if name != "bfloat16"}
+    return {**rest, "precision": precision_name(asked.get("bfloat16", False))}
 
 
 @dataclass

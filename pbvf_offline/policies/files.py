@@ -133,8 +133,15 @@ def policies_to_file(
     return True
 
 
-def refuse_other_policies(there: Mapping[str, Any], now: Mapping[str, Any], out: Path) -> None:
+def refuse_other_policies(
+    there: Mapping[str, Any],
+    now: Mapping[str, Any],
+    out: Path,
+    settings: type[Record] | None = None,
+) -> None:
     """Refuse to touch a policies file of another origin; keys that only it has are not compared.
+
+    ``settings`` is as of :func:`~pbvf_offline.io.work_folder.refuse_difference`.
 
     Raises:
         ConflictError: It is one.
@@ -143,7 +150,7 @@ def refuse_other_policies(there: Mapping[str, Any], now: Mapping[str, Any], out:
         raise ConflictError(
             "it holds other policies than those asked for", where=out, remedy=START_ANEW
         )
-    refuse_difference({key: there.get(key) for key in now}, now, out)
+    refuse_difference({key: there.get(key) for key in now}, now, out, settings=settings)
 
 
 def single_policy(path: Path) -> PoliciesFile:

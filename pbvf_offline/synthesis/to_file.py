@@ -185,7 +185,7 @@ def synthesize_to_file(
             with contextlib.suppress(DamagedError):  # a setting that it lacks means its default
                 stored = SynthesisSettings.from_dict(there["settings"], str(out))
                 there["settings"] = stored.to_dict()
-            refuse_other_policies(there, named, out)
+            refuse_other_policies(there, named, out, SynthesisSettings)
             result = existing.origin.get("result")
             if is_result(result, out, len(existing.policies)):
                 there = {name: existing.origin.get(name) for name in looked_at}

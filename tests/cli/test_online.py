@@ -578,6 +578,7 @@ def test_wrong_words_do_not_cost_the_run_that_is_there(tmp_path):
     ("argv", "words"),
     [
         (("--sigma", 0.125), "sigma is 0.5 there and 0.125 here; choose another --run, or start"),
+        (("--precision", "bfloat16"), 'precision is "float32" there and "bfloat16" here'),
         (("--steps", 50), "has 100 steps, 50 were asked for"),
         (("--seeds", "0-1"), "single run"),
     ],

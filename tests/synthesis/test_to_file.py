@@ -209,6 +209,16 @@ def test_other_settings_are_a_conflict_that_names_them(
     assert out.read_bytes() != before
 
 
+def test_a_conflict_names_a_default_that_no_file_holds(
+    critic_path: Path, critic: CriticFile, tmp_path: Path
+) -> None:
+    out = tmp_path / "p.safetensors"
+    run(critic_path, critic, out)
+    other = dataclasses.replace(SETTINGS, precision="bfloat16")
+    with pytest.raises(ConflictError, match='precision is "float32" there and "bfloat16" here'):
+        run(critic_path, critic, out, other)
+
+
 def test_another_critic_or_other_states_are_a_conflict(
     critic_path: Path, critic: CriticFile, tmp_path: Path
 ) -> None:

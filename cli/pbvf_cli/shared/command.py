@@ -191,7 +191,7 @@ def _option(name: str, field: Field) -> inspect.Parameter:
         text = f"{text.removesuffix('.')} ({about.symbol})."
     if about.choices is not None:
         text += f" {about.choices.listing()}."
-    is_flag = kind is bool
+    is_flag = field.is_switch
     more: dict[str, Any] = {}
     if names:
         more["autocompletion"] = lambda: list(names)

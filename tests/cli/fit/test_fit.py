@@ -77,7 +77,7 @@ def test_an_augmentation_is_chosen_by_name(here):
     assert (settings.augment, settings.relabel) == ("blur", 0.1)
     ran = run("lab/toy-v0", "psvf", *blur[:4], "--relabel", 0.1)
     assert ran.code == 7
-    assert 'augment is "blur" there and absent here' in ran.err
+    assert 'augment is "blur" there and "relabel" here' in ran.err
     ran = run("lab/toy-v0", "psvf", "--augment", "odd")
     assert ran.code == 2
     assert f"choose one of {', '.join(sorted(AUGMENTATIONS))}" in ran.err

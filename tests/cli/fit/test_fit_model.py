@@ -88,11 +88,17 @@ def test_given_settings_are_not_chosen_and_equal_ones_give_equal_bytes(here):
 
 def test_bfloat16_is_a_choice_that_changes_the_numbers_a_little(here):
     losses = [
-        fit(*FIXED, "--seed", 1, flag, "--updates", 100, "--overwrite")["loss"]
-        for flag in ("--bfloat16", "--no-bfloat16")
+        fit(*FIXED, "--seed", 1, "--precision", name, "--updates", 100, "--overwrite")["loss"]
+        for name in ("bfloat16", "float32")
     ]
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert load_model(here / "m.safetensors").asked["bfloat16"] is False  # as files have it
+    again = ("fit-model", "lab/varied-v0", "--out", "m.safetensors", *FIXED, "--seed", 1)
+    pbvf(*again, "--updates", 100, "--precision", "bfloat16").refused(
+        7, 'precision is "float32" there and "bfloat16" here'
+    )
+    pbvf(*again, "--precision", "half").refused(2, "--precision: 'half' is not one of float32, bf")
 
 
 def test_discrete_actions_of_stochastic_policies_and_ends(here):
