@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import shlex
 import shutil
 import struct
@@ -231,6 +232,16 @@ def test_what_commands_print_fits_and_loses_nothing(
         fits(text, columns or 80)
         lost = wide - words(text)
         assert {word.strip("─") for word in lost} <= {""}, lost
+
+
+def test_bars_stand_beside_their_counts_in_60_columns(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "datasets")
+    monkeypatch.chdir(made)
+    bars = [line for line in at_terminal("info lab/drift-v0", 60).splitlines() if "##" in line]
+    assert len(bars) > 2
+    assert all(re.fullmatch(r" *[\d.]+ +[\d.]+ +\d+ +#+", line) for line in bars)
 
 
 def test_a_command_that_is_folded_can_be_pasted() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pbvf_datasets.inspect.describe import Description, Histogram
 
 _BARS = ("return from", "to", "episodes", "")
-_BAR = 40
+_BAR = 20  # characters; with four columns it fits into 60
 _ELSEWHERE = ("env", "env_kwargs", "environment", "sources", "base", "policies")
 _SHOWN = 12  # numbers of a normaliser; the rest is for --json
 _NOT_REPEATABLE = (
