@@ -290,7 +290,7 @@ def ray_engine(
     with contextlib.ExitStack() as stack:
         if address == "local" and not _AUTHENTICATION & set(os.environ):
             # Ray listens to the network. Its own default would leave a token in the user's home.
-            for name, value in (("MODE", "token"), ("TOKEN", secrets.token_hex(32))):
+            for name, value in (("MODE", "token"), ("TOKEN", _token())):
                 os.environ[f"RAY_AUTH_{name}"] = value
                 stack.callback(os.environ.pop, f"RAY_AUTH_{name}", None)
         ray = _imported()
@@ -311,6 +311,12 @@ def ray_engine(
         _check_nodes(ray, place)
         stack.enter_context(using(functools.partial(_RayPool, place)))
         yield workers or max(1, cores)
+
+
+@functools.cache
+def _token() -> str:
+    """Return the token of clusters that this process starts; Ray keeps the first that it reads."""
+    return secrets.token_hex(32)
 
 
 def _check_address(address: str) -> None:

@@ -222,6 +222,14 @@ def test_what_a_lost_node_had_in_hand_is_done_again(
     assert content(place / "datasets") == expected
 
 
+def test_one_process_starts_ray_again_and_again() -> None:
+    blocks = "\n".join(['with ray_engine("local", workers=1): pass'] * 2)
+    again = f"from pbvf_offline.rollout.cluster import ray_engine\n{blocks}"
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    others = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH")}
+    subprocess.run([sys.executable, "-c", again], env={**others, **variables}, check=True)
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
