@@ -9,6 +9,7 @@ Run: python benchmarks/cluster.py (needs the extra ``ray``)
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -81,7 +82,7 @@ class Sides:
         )
         print(f"Ray starts in {start:.1f} s; a unit that does nothing takes {unit * 1e3:.2f} ms;")
         print(f"the command needs {driver * 1e6:.2f} µs a step, a worker {1e6 / alone:.1f} µs.")
-        print(f"So the command is what limits from {1 / (driver * alone):.0f} cores on.")
+        print(f"So the command is what limits from {math.ceil(1 / (driver * alone))} cores on.")
         rows = []
         print("| cores | steps/s | limit | seconds for 100 million steps, start included |")
         print("| -: | -: | -- | -: |")

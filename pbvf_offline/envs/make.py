@@ -284,7 +284,8 @@ def registered_limit(reference: EnvReference) -> int | None:
 def close_env(env: Env) -> None:
     """Close an environment; one that cannot even do that has done its work all the same."""
     try:
-        env.close()
+        with process_kept():
+            env.close()
     except BaseException as error:
         if stops(error):
             raise

@@ -8,6 +8,8 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from pbvf_offline.errors import ResourceError
+
 _STOPPING = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -18,17 +20,33 @@ def process_kept() -> Iterator[None]:
     """Put the signal handlers and the current folder back after the block.
 
     An environment that changes the folder would move the relative paths of everything else.
+
+    Raises:
+        ResourceError: The way back is gone or forbidden.
     """
     try:
-        folder = os.getcwd()  # noqa: PTH109  # of every block, and a Path takes longer
+        name, before = os.getcwd(), os.stat(".")  # noqa: PTH109, PTH116  # a Path takes longer
     except OSError:  # it was deleted
-        folder = None
+        name, before = None, None
     try:
         with _handlers_kept():
             yield
     finally:
-        if folder is not None:
-            os.chdir(folder)
+        if name is not None and before is not None:
+            _return_to(name, before)
+
+
+def _return_to(name: str, before: os.stat_result) -> None:
+    """Change to a folder, unless this is the one: it may have got another name meanwhile."""
+    try:
+        if not os.path.samestat(os.stat("."), before):  # noqa: PTH116
+            os.chdir(name)
+    except OSError as error:
+        raise ResourceError(
+            f"the environment left this folder, and there is no way back: {error.strerror}",
+            where=name,
+            remedy="keep the folder while the command runs",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -140,14 +140,18 @@ class CriticFile:
 
     def _thetas(self, thetas: ArrayLike, spec: PolicySpec | None) -> NDArray[np.float32]:
         size = (spec or self.spec).size
+        remedy = f"give Policies, or thetas of shape (K, {size})"
         try:
-            with np.errstate(over="ignore"):
-                theta = np.asarray(thetas, np.float32)
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"the policies are no array of numbers: {shorten(error)}",
-                remedy=f"give Policies, or thetas of shape (K, {size})",
-            ) from error
+            given = np.asarray(thetas)
+            if given.dtype.kind == "O":
+                given = np.asarray(given.tolist())  # of what they are: numbers, or something else
+        except (TypeError, ValueError, RuntimeError) as error:
+            what = f"the policies are no array of numbers: {shorten(error)}"
+            raise UsageError(what, remedy=remedy) from error
+        if given.dtype.kind not in "fiub":
+            raise UsageError(f"the policies are no numbers, but {given.dtype}", remedy=remedy)
+        with np.errstate(over="ignore"):
+            theta = np.require(given, np.float32, ["C", "W"])  # as torch wants them
         if theta.ndim != 2 or theta.shape[1] != size:
             raise IncompatibleError(
                 f"the policies have shape {theta.shape}, and (K, {size}) is needed"

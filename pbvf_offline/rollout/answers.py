@@ -43,7 +43,7 @@ class Answers:
         most = float(np.finfo(self.dtype).max) if self._floats else 0.0
         self._small = most * most
         self._env, self._episode = env, episode
-        self._action_space = env.action_space
+        self._actions = actions_of(env.action_space)  # spaces can be changed in place
 
     def observation(self, obs: Any, step: int) -> NDArray[Any]:
         """Return an observation (obs_dim,) in the dtype of its space, as :func:`fitted` does.
@@ -106,7 +106,7 @@ class Answers:
             UsageError: It is another one, in which the actions stored mean something else.
         """
         space = self._env.action_space
-        if space is not self._action_space and actions_of(space) != actions_of(self._action_space):
+        if actions_of(space) != self._actions:
             self._refuse("action space", step, f"has become {shorten(space)}")
 
     def _refuse(self, name: str, step: int, what: str) -> NoReturn:

@@ -74,7 +74,7 @@ def predict(
     spec, normaliser = policies.spec, critic.normaliser
     critic.critic_of(spec)  # its refusal says more than that of a normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
-    blocks = [theta[at : at + _BLOCK] for at in range(0, len(theta), _BLOCK)]
+    blocks = [theta[at : at + _BLOCK] for at in range(0, max(len(theta), 1), _BLOCK)]
     predicted = np.concatenate([critic.predict(block, spec) for block in blocks])
     with torch.no_grad():
         rows = (torch.from_numpy(block).to(critic.critic.device) for block in blocks)

@@ -163,6 +163,18 @@ def test_a_model_of_another_environment_than_the_critics_is_refused(drift: Path)
     assert not Path("p").exists()
 
 
+def test_a_model_of_another_environment_serves_the_critic_that_was_fitted_with_it(
+    drift: Path,
+) -> None:
+    other = EnvReference("ToyDrift-v0", None, {"length": 9})
+    replace(load_model(drift / "good"), environment=other).save(Path("other"))
+    fit = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--hidden", 8, "--rounds", 1)
+    more = ("--compare", 0, "--force", "--seed", 0, "--out", "c")
+    assert pbvf(*fit, "--model", "other", *more, warns=True).code == 0
+    ran = pbvf("predict", "c", drift / "grown", "--model", "other", warns=True)
+    assert ran.code == 0
+
+
 # ---------------------------------------------------------------------- synthesize --model
 
 ENV = ("--evaluate", "--evaluate-every", 5, "--episodes", 1, "--env", "toyenv:ToyDrift-v0")

@@ -188,6 +188,20 @@ def test_an_action_space_that_changes_is_refused(space: Any, at: int) -> None:
         played("d", at, action_space=space)
 
 
+def test_an_action_space_that_changes_in_place_is_refused() -> None:
+    env = AnswerEnv("d", 2, reward=1)
+    env.action_space = Box(-1, 1, (1,), np.float32)
+    step = env.step
+
+    def widened(action: Any) -> Any:
+        env.action_space.high[:] = 5
+        return step(action)
+
+    env.step = widened
+    with pytest.raises(UsageError, match=r"its action space has become Box\(-1.0, 5.0"):
+        episode_of(env)
+
+
 @pytest.mark.parametrize("reward", [7, True, np.float32(7), np.int8(7), np.array(7.0)])
 def test_numbers_of_all_types_are_rewards(reward: Any) -> None:
     assert played("d", 2, reward=reward).rewards.tolist() == [1, float(reward), 1, 1, 1]

@@ -14,9 +14,10 @@ from gymnasium.spaces import Box
 
 from libtools import box_spec, make_policies
 from pbvf_cli.shared.errors import Stopped
-from pbvf_offline.envs.make import make_env
+from pbvf_offline.envs.make import close_env, make_env
+from pbvf_offline.envs.process import process_kept
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.errors import DivergedError, ResourceError, UsageError
 from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_offline.policies.spec import PolicySpec
@@ -359,6 +360,26 @@ def test_an_environment_that_changes_the_current_folder_moves_no_path(
     env.unwrapped.at_reset, env.unwrapped.at_step = None, leave
     run.advance(2)
     assert Path.cwd() == tmp_path
+    monkeypatch.setattr(env.unwrapped, "close", leave)
+    close_env(env)
+    assert Path.cwd() == tmp_path
+
+
+def test_a_current_folder_that_is_renamed_or_gone_is_left_alone_until_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with process_kept():
+        here.rename(tmp_path / "there")
+    assert Path.cwd() == tmp_path / "there"
+    kept = process_kept()
+    kept.__enter__()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").rmdir()
+    with pytest.raises(ResourceError, match="no way back: No such file"):
+        kept.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -104,16 +104,25 @@ def test_thetas_may_be_whatever_numpy_takes_for_numbers() -> None:
     file = make_file()
     theta = file.context.theta[:2]
     want = file.predict(theta)
-    for given in (theta, theta.astype(np.float64), theta.tolist(), tuple(theta.astype(object))):
+    backwards = np.ascontiguousarray(theta[::-1])[::-1]
+    fixed = theta.copy()
+    fixed.flags.writeable = False
+    objects = tuple(theta.astype(object))
+    for given in (theta, theta.astype(np.float64), theta.tolist(), objects, backwards, fixed):
         assert np.array_equal(file.predict(given), want)
         assert np.array_equal(predict(file, given).predicted, want)
+    assert file.predict(theta[:0]).shape == predict(file, theta[:0]).predicted.shape == (0,)
 
 
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
         ([[1.0], [2.0, 3.0]], UsageError, r"no array of numbers: .*give Policies, or thetas of sh"),
-        ("policies.safetensors", UsageError, "no array of numbers"),
+        ("policies.safetensors", UsageError, "no numbers, but <U20"),
+        ([["1.5", "2", "3"]], UsageError, "no numbers, but <U3"),
+        ([[1j, 2.0, 3.0]], UsageError, "no numbers, but complex128"),
+        ([[10**400, 2.0, 3.0]], UsageError, "no numbers, but object"),
+        ([[None, 2.0, 3.0]], UsageError, "no numbers, but object"),
         ([1.0, 2.0, 3.0], IncompatibleError, r"have shape \(3,\), and \(K, 3\) is needed"),
     ],
 )

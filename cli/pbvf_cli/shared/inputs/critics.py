@@ -114,11 +114,15 @@ def load_evaluator(
             environment than the critic.
     """
     from pbvf_cli.shared.inputs.environments import refuse_other_model
+    from pbvf_offline.io.reading import file_digest
     from pbvf_offline.policies.batch import double_device
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon
 
     model = open_model(path, double_device(critic.critic.device))
-    refuse_other_model(critic.context.environment, "the critic is", model.environment, path)
+    # One that the critic was fitted with, by --force, was chosen then.
+    own = critic.imagined is not None and critic.imagined.model == file_digest(path)
+    wanted = critic.context.environment
+    refuse_other_model(wanted, "the critic is", model.environment, path, force=own or None)
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
     steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")
