@@ -35,8 +35,9 @@ def test_settings_become_words_and_names(tmp_path: Path) -> None:
     }
     cell = SweepCell(chosen, command, tmp_path, frozenset({"--lr"}))
     assert cell.name == "lr=0.1,size=3,hidden=8,8,trust-region=false,evaluate=true"
+    critic = str(tmp_path / "work" / cell.name / "c")
     assert cell.argv == [
-        *("synthesize", f"{tmp_path}/work/{cell.name}/c", "--out=0.1/3", '--env-kwargs={"a": 1}'),
+        *("synthesize", critic, "--out=0.1/3", '--env-kwargs={"a": 1}'),
         *("--lr", "0.1", "--hidden", "8,8", "--no-trust-region", "--evaluate"),
     ]
     slash, score = (SweepCell({"out": f"a{c}b"}, command, tmp_path).name for c in "/_")
