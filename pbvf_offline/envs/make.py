@@ -155,6 +155,8 @@ def _mend(error: BaseException, module: str = "") -> str:
         return f"install what goes together with pip install 'pbvf-offline[{PACKAGES[module]}]'"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name}, or mend the environment"
+    if "MUJOCO_GL" in str(error):
+        return "change or unset MUJOCO_GL"
     return "mend the environment"
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pbvf_offline.errors import UsageError
 from pbvf_offline.policies.actions import DiscreteActions, box_action
 from pbvf_offline.policies.families.base import FloatArray, Forward
+from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD
 from pbvf_offline.policies.spec import PolicySpec
 
 
@@ -25,6 +26,7 @@ class Actor:
         theta: (D,) float32.
         obs_mean: (obs_dim,).
         obs_std: (obs_dim,), positive.
+        trusted: Not to check the values, as where they were checked, or are drawn from such.
 
     Attributes:
         logits: The function from one raw observation (obs_dim,) to the raw network output
@@ -33,15 +35,30 @@ class Actor:
             :func:`~pbvf_offline.policies.actions.box_action`. Box actions only.
 
     Raises:
-        UsageError: theta is not ``spec.size`` long.
+        UsageError: Shapes do not fit the spec, or values are not finite (std: not positive).
     """
 
     logits: Forward
     to_action: Callable[[NDArray[np.float64]], NDArray[Any]]
 
     def __init__(
-        self, spec: PolicySpec, theta: FloatArray, obs_mean: FloatArray, obs_std: FloatArray
+        self,
+        spec: PolicySpec,
+        theta: FloatArray,
+        obs_mean: FloatArray,
+        obs_std: FloatArray,
+        *,
+        trusted: bool = False,
     ) -> None:
+        if not trusted:
+            for name, array in (("theta", theta), ("obs_mean", obs_mean), ("obs_std", obs_std)):
+                if np.asarray(array).dtype.kind not in "fiu":
+                    raise UsageError(f"{name} is {np.asarray(array).dtype}, which are no numbers")
+                if name != "theta" and np.shape(array) != (spec.obs_dim,):
+                    raise UsageError(
+                        f"{name} has shape {np.shape(array)}; ({spec.obs_dim},) is expected"
+                    )
+                check_values(name, array)
         params, mean, std, self._std = _wide(spec, theta, obs_mean, obs_std)
         self.logits = spec.network.forward(spec, params, mean, std)
         self._spec = spec
@@ -118,6 +135,18 @@ class StackedActor:
         if noise is not None:
             out += self._std * noise
         return self._to_action(out), out
+
+
+def check_values(name: str, array: FloatArray) -> None:
+    """Check the values of ``theta``, ``obs_mean`` or ``obs_std`` of any shape.
+
+    Raises:
+        UsageError: They are not finite, or those of ``obs_std`` not positive.
+    """
+    if not np.all(np.isfinite(array)):
+        raise UsageError(f"{name} holds NaN or infinite values")
+    if name == "obs_std" and np.any(array < SMALLEST_STD):
+        raise UsageError(f"{name} holds values that are {NOT_POSITIVE}")
 
 
 def _wide(

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError, UsageError, counted
-from pbvf_offline.policies.actor import Actor
-from pbvf_offline.policies.normaliser import NOT_POSITIVE, SMALLEST_STD
+from pbvf_offline.policies.actor import Actor, check_values
 from pbvf_offline.policies.spec import PolicySpec
 
 INITIAL_LOG_STD = -0.5
@@ -117,10 +116,7 @@ class Policies:
                     f"{name} is {array.dtype} of shape {array.shape}; "
                     f"{np.dtype(dtype)} of shape (K, {width}) with one K for all is expected"
                 )
-            if not np.all(np.isfinite(array)):
-                raise UsageError(f"{name} holds NaN or infinite values")
-        if np.any(self.obs_std < SMALLEST_STD):
-            raise UsageError(f"obs_std holds values that are {NOT_POSITIVE}")
+            check_values(name, array)
 
     def __len__(self) -> int:
         return int(self.theta.shape[0])
@@ -137,7 +133,8 @@ class Policies:
 
     def actor(self, row: int) -> Actor:
         """Return policy ``row`` ready to act."""
-        return Actor(self.spec, self.theta[row], self.obs_mean[row], self.obs_std[row])
+        mean, std = self.obs_mean[row], self.obs_std[row]
+        return Actor(self.spec, self.theta[row], mean, std, trusted=True)
 
     def in_normaliser(
         self, mean: NDArray[np.float64], std: NDArray[np.float64]

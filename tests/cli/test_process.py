@@ -372,6 +372,11 @@ def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(here, n
     assert words in ran.err.splitlines()[-1]
 
 
+def test_a_renderer_that_mujoco_does_not_know_is_no_bug(here):
+    command = ("collect", "InvertedPendulum-v5", "--dataset", "lab/gl-v0", "--steps", "5")
+    run_process(*command, env={"MUJOCO_GL": "foo"}).refused(2, "change or unset MUJOCO_GL")
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_bug(here, closed):
     command = f"{sys.executable} -m pbvf_cli collect LQR-v0 --dataset lab/closed-v0 --episodes 1"
@@ -380,3 +385,19 @@ def test_closed_streams_are_no_bug(here, closed):
     assert (here / "datasets/lab/closed-v0/manifest.json").exists()
     if closed == "2>&-":
         assert ran.json["episodes"] == 1
+
+
+def test_a_process_started_under_closed_streams_has_streams(here):
+    child = "import os; [os.fstat(number) for number in range(3)]"
+    inner = (
+        "import subprocess, sys, pbvf_cli.__main__ as cli; cli.main(['--version']); "
+        f"raise SystemExit(subprocess.call([sys.executable, '-c', '{child}']))"
+    )
+    code = f"""
+import os, subprocess, sys
+def close():
+    for number in range(3):
+        os.close(number)
+raise SystemExit(subprocess.call([sys.executable, "-c", {inner!r}], preexec_fn=close))
+"""
+    run_process(code=code).ok()

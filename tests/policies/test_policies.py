@@ -79,6 +79,26 @@ def test_layers_of_many_rows_and_theta_of_another_size() -> None:
         Actor(spec, theta[0, 0, :-1], np.zeros(2), np.ones(2))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("theta", [0.0, np.nan], "theta holds NaN"),
+        ("theta", [0j, 1j], "theta is complex128"),
+        ("theta", ["0", "1"], "theta is <U1"),
+        ("obs_mean", [np.inf], "obs_mean holds NaN or infinite"),
+        ("obs_mean", [0.0, 0.0], r"obs_mean has shape \(2,\)"),
+        ("obs_std", [0.0], "obs_std holds values that are not positive"),
+        ("obs_std", [-1.0], "obs_std holds values that are not positive"),
+        ("obs_std", [np.nan], "obs_std holds NaN"),
+    ],
+)
+def test_an_actor_refuses_what_policies_refuse(name: str, value: list[Any], what: str) -> None:
+    good = {"theta": np.zeros(2), "obs_mean": np.zeros(1), "obs_std": np.ones(1)}
+    Actor(box_spec(1), **good)
+    with pytest.raises(UsageError, match=what):
+        Actor(box_spec(1), **{**good, name: np.array(value)})
+
+
 def test_action_mapping_by_hand() -> None:
     # low + (u + 1) / 2 * (high - low) with u = tanh(bias): [1, 5] gives 3 at u = 0,
     # 4 at u = 0.5 and nearly 5 at u = tanh(20).

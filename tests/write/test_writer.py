@@ -313,6 +313,14 @@ def test_plain_arrays_lose_no_mask(root):
         )
 
 
+@pytest.mark.parametrize("seed", [1.5, np.float32(3.7), True, np.True_, "1"])
+def test_a_seed_that_is_no_integer_is_refused(root, seed):
+    with writer(root) as w:
+        w.add(changed(seed=np.int64(3)))
+        with pytest.raises(UsageError, match="which is no whole number"):
+            w.add(changed(seed=seed))
+
+
 def test_lossless_casts_are_taken(root):
     with writer(root) as w:
         w.add(

@@ -65,12 +65,19 @@ class IncomingEpisodes:
                 other, or the first episode.
             DivergedError: Values are NaN or infinite.
         """
+        seed: object = episode.seed
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer)):
+            raise UsageError(
+                f"its seed is {seed!r}, which is no whole number",
+                where=where,
+                remedy="give the integer that env.reset was seeded with, or None",
+            )
         raw = RawEpisode(
             index=0,
             where=lambda name: where + _ATTRIBUTES.get(name, ""),
             arrays=self._arrays(episode, where),
             total_steps=int(np.size(episode.rewards)),
-            seed=episode.seed,
+            seed=None if seed is None else int(seed),
         )
         (checked,) = checked_episodes([raw], self._checker)
         return checked.episode

@@ -6,21 +6,28 @@ import importlib.util
 import inspect
 import warnings
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from gymnasium.envs.registration import load_env_creator, registry
 
 from pbvf_offline.envs.make import Env, register_environments
 from pbvf_offline.envs.reference import EnvConfig
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, exception_text
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.native.tasks import TASKS, Task
+from pbvf_offline.setting_types import MOST
 
 Backend = Literal["auto", "gymnasium", "native"]
 Playing = Literal["gymnasium", "native"]
 
 # What a task does not read: Gymnasium builds and resets the environment, and keeps the time.
 _ELSEWHERE: Final = frozenset({"frame_skip", "reset_noise_scale", "max_episode_steps"})
+# What numpy and MuJoCo take: a number of steps, and one of the bodies of Gymnasium's ant.
+_COUNTS: Final = {
+    "frame_skip": range(1, 2**31),
+    "main_body": range(14),
+    "max_episode_steps": range(1, MOST + 1),
+}
 _differing: set[str] = set()
 _agreed: set[tuple[str, PolicySpec]] = set()
 
@@ -85,22 +92,46 @@ def _hindrance(config: EnvConfig) -> str | None:
         return "it is none of Gymnasium's own that are known"
     if config.wrappers or spec.additional_wrappers:
         return "it is wrapped"
-    names = {**spec.kwargs, **config.kwargs}
-    other = sorted(set(names) - set(task.parameters) - _ELSEWHERE)
+    other = sorted({*spec.kwargs, *config.kwargs} - set(task.parameters) - _ELSEWHERE)
     if other:
         return f"it has the arguments {', '.join(other)}"
-    odd = sorted(name for name, value in names.items() if not _is_plain(value))
-    if odd:
-        return f"its {', '.join(odd)} is no number"
-    if importlib.util.find_spec("mujoco.batch") is None:
+    return _hindrance_of_package(config.name) or _odd_arguments(config)
+
+
+def _hindrance_of_package(name: str) -> str | None:
+    try:
+        load_env_creator(str(registry[name].entry_point))
+        batch = importlib.util.find_spec("mujoco.batch")
+    except Exception as error:  # whatever it is: building the environment will say it
+        return f"MuJoCo cannot be imported: {exception_text(error)}"
+    if batch is None:
         return "this release of MuJoCo does not step several simulations; 4.0 does"
     return None
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return len(value) == 2 and all(isinstance(part, int | float) for part in value)
-    return isinstance(value, int | float)
+def _odd_arguments(config: EnvConfig) -> str | None:
+    values, defaults = _values(config), _values(EnvConfig(config.name))
+    given = {*registry[config.name].kwargs, *config.kwargs}
+    odd = sorted(n for n in given if not _is_usual(n, values[n], defaults.get(n)))
+    return f"its {', '.join(odd)} is of another kind than usual" if odd else None
+
+
+def _is_usual(name: str, value: object, default: object) -> bool:
+    """Whether an argument is one that a task computes with as Gymnasium does.
+
+    Gymnasium says what is wrong with others, and what comes of those that it accepts.
+    """
+    if name in _COUNTS:
+        return type(value) is int and value in _COUNTS[name]
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    if isinstance(default, tuple):
+        return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
+    return _is_number(value) and (name != "reset_noise_scale" or value >= 0)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
 def _values(config: EnvConfig) -> Mapping[str, Any]:
