@@ -22,6 +22,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator
 
 _ROWS: Final = 2**18  # looked at together
+_HELD: Final = 0.5  # of the spread of a change: what the box may take off a step unnoticed
 
 
 class Ensemble(torch.nn.Module):
@@ -96,7 +97,7 @@ class Ensemble(torch.nn.Module):
         out: Tensor = (network or self.network)(torch.cat(parts, dim=-1))
         return out
 
-    def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Imagine one step of each member in its own observations.
 
         Args:
@@ -104,20 +105,24 @@ class Ensemble(torch.nn.Module):
             action: (M, B, action inputs).
 
         Returns:
-            ``(next_obs (M, B, obs_dim), reward (M, B) float64, ended (M, B))``: kept inside the box
-            and the range of the data; ended where termination is more likely than not.
+            ``(next_obs (M, B, obs_dim), reward (M, B) float64, ended (M, B), held (M, B))``: kept
+            inside the box and the range of the data; ended where termination is more likely than
+            not; held where the box kept an observation back by more than half of the spread of a
+            step's change.
         """
         out = self.outputs(obs, action)
         size = self.spec.obs_dim
         change = torch.addcmul(self.change_mean, out[..., :size], self.change_std)
-        ahead = torch.clamp(obs + change, self.low, self.high)
+        free = obs + change
+        ahead = torch.clamp(free, self.low, self.high)
+        held = ((free - ahead).abs_() > _HELD * self.change_std).any(dim=-1)
         scales = self.scales
         reward = out[..., size].double() * scales.reward_std + scales.reward_mean
         reward = reward.clamp(scales.reward_low, scales.reward_high)
         ended = (
             out[..., size + 1] > 0 if scales.ends else torch.zeros_like(reward, dtype=torch.bool)
         )
-        return ahead, reward, ended
+        return ahead, reward, ended, held
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,10 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     Environment i is played in member ``i % M``, so what it returns has the spread of the
     ensemble. Observations are raw and stay in the box of the data, actions are the
-    environment's own. An environment that ended is reset at its next step, whose action it
-    does not look at and whose reward is 0 (``AutoresetMode.NEXT_STEP``).
+    environment's own. Once the box has held an observation of an episode back, its steps earn at
+    most the mean reward of the data's, as :func:`~pbvf_offline.models.imagine.imagine` has it with
+    ``cap``. An environment that ended is reset at its next step, whose action it does not look at
+    and whose reward is 0 (``AutoresetMode.NEXT_STEP``).
 
     Args:
         ensemble: The learned environment.
@@ -62,6 +64,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         self._obs = np.zeros((num_envs, ensemble.spec.obs_dim))  # normalised
         self._steps = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, bool)
+        self._known = np.ones(num_envs, bool)  # the box has held no observation back
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -83,7 +86,10 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             Raw observations (num_envs, obs_dim), rewards, terminated, truncated (num_envs,).
         """
         fresh = self._ended.copy()
-        obs, rewards, terminated = self._imagine(np.asarray(actions))
+        obs, rewards, terminated, held = self._imagine(np.asarray(actions))
+        self._known &= ~held
+        least = np.minimum(rewards, self._ensemble.scales.reward_mean)
+        rewards = np.where(self._known, rewards, least)
         self._obs = np.where(fresh[:, None], self._obs, obs)
         self._steps += 1
         self._begin(fresh)
@@ -94,7 +100,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     def _imagine(
         self, actions: NDArray[Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         members = self._ensemble.members
         each = -(-self.num_envs // members)
 
@@ -111,7 +117,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             return result
 
         with torch.inference_mode():
-            ahead, reward, ended = self._ensemble.step(
+            ahead, reward, ended, held = self._ensemble.step(
                 shared_out(torch.from_numpy(self._obs.astype(np.float32))),
                 shared_out(action_inputs(self._ensemble.spec, actions)),
             )
@@ -119,6 +125,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             gathered(ahead).astype(np.float64),
             gathered(reward).astype(np.float64),
             gathered(ended),
+            gathered(held),
         )
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
@@ -126,6 +133,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         self._obs[which] = self._initial[rows]
         self._steps[which] = 0
         self._ended = self._ended & ~which
+        self._known |= which
 
     def _raw(self) -> Observations:
         scales = self._ensemble.scales

@@ -76,6 +76,7 @@ def imagine(
     actions: Tensor | None = None,
     marks: tuple[int, ...] = (),
     record: bool = False,
+    cap: bool = False,
 ) -> Imagined:
     """Play each policy from its starts in every member, for whole episodes.
 
@@ -94,6 +95,8 @@ def imagine(
             member and from every start; theta is (K, 0) then.
         marks: Increasing numbers of steps, below the limit, to note returns and states after.
         record: Keep every step.
+        cap: Once the box has held an observation back, let each step of the episode earn at most
+            the mean reward of the data's steps, that one included: what follows is not known.
 
     Raises:
         IncompatibleError: Policies act in another environment, or lack their noise.
@@ -112,7 +115,9 @@ def imagine(
     plays = []
     for at in range(0, len(theta), block):
         chunk = torch.from_numpy(theta[at : at + block]).to(device)
-        play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps), record=record)
+        play = _Play(
+            ensemble, spec, chunk, first[at : at + block], (*marks, steps), record=record, cap=cap
+        )
         given = (None if part is None else part[at : at + block] for part in (noise, actions))
         play.run(*given)
         play.to_cpu()
@@ -162,8 +167,9 @@ class _Play:
         marks: tuple[int, ...],
         *,
         record: bool,
+        cap: bool,
     ) -> None:
-        self._ensemble, self._spec, self._marks = ensemble, spec, marks
+        self._ensemble, self._spec, self._marks, self._cap = ensemble, spec, marks, cap
         count, each, size = first.shape
         members = ensemble.members
         self._shape = (members, each)
@@ -175,6 +181,7 @@ class _Play:
         self._alive = torch.ones(count, members, each, dtype=torch.bool, device=device)
         self._total = zeros(count, members, each, dtype=torch.float64)
         self._length = zeros(count, members, each, dtype=torch.int64)
+        self._known = torch.ones_like(self._alive)  # the box has held no observation back
         self.returns = zeros(len(marks), count, each, members, dtype=torch.float64)
         self.states = zeros(len(marks), count, each, members, size)
         self.lengths = zeros(count, each, members, dtype=torch.int64)
@@ -225,12 +232,16 @@ class _Play:
     def _step(self, t: int, action: Tensor) -> None:
         count, (members, each) = len(self._rows), self._shape
         # The networks see (M, K * S, …).
-        ahead, reward, ended = self._ensemble.step(
+        ahead, reward, ended, held = self._ensemble.step(
             self._obs.transpose(0, 1).reshape(members, count * each, -1),
             action.transpose(0, 1).reshape(members, count * each, -1),
         )
         alive = self._alive
         paid = reward.reshape(members, count, each).transpose(0, 1)
+        if self._cap:
+            self._known &= ~held.reshape(members, count, each).transpose(0, 1)
+            least = paid.clamp(max=self._ensemble.scales.reward_mean)
+            paid = torch.where(self._known, paid, least)
         self._total += torch.where(alive, paid, 0.0)
         self._length += alive
         ahead = ahead.reshape(members, count, each, -1).transpose(0, 1)
@@ -257,7 +268,7 @@ class _Play:
         if bool(playing.all()):
             return
         self._note(range(sum(mark <= step for mark in self._marks), len(self._marks)))
-        for name in ("_rows", "_theta", "_obs", "_alive", "_total", "_length"):
+        for name in ("_rows", "_theta", "_obs", "_alive", "_total", "_length", "_known"):
             setattr(self, name, getattr(self, name)[playing])
 
 

@@ -201,7 +201,14 @@ class ModelEvaluator:
         own = self.ensemble.scales.normaliser
         theta = policies.in_normaliser(own.mean, own.std)
         return imagine(
-            self.ensemble, policies.spec, theta, starts, self.horizon, noise=noise, record=record
+            self.ensemble,
+            policies.spec,
+            theta,
+            starts,
+            self.horizon,
+            noise=noise,
+            record=record,
+            cap=True,
         )
 
     def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:

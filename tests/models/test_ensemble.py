@@ -25,6 +25,7 @@ from pbvf_offline.models.training import (
     model_loss,
     start_training,
 )
+from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories, stack_episodes
 
@@ -94,7 +95,7 @@ def by_hand(ensemble, policies, row, start, steps, member, noise=None):  # type:
         action = torch.zeros(ensemble.members, 1, len(unit))
         action[member, 0] = torch.from_numpy(unit)
         with torch.no_grad():
-            ahead, reward, ended = ensemble.step(seen, action)
+            ahead, reward, ended, _ = ensemble.step(seen, action)
         obs = ahead[member, 0].numpy() * normaliser.std + normaliser.mean
         total += float(reward[member, 0])
         if bool(ended[member, 0]):
@@ -138,6 +139,45 @@ def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> N
                 np.testing.assert_allclose(played.returns[0, k, s, m], early, atol=1e-4)
                 lengths.append(length)
     assert played.marks == (4, 30)
+
+
+@pytest.mark.parametrize("paid", [0.5, -0.5])
+def test_beyond_the_box_a_step_earns_at_most_the_mean_reward(paid: float) -> None:
+    """Every step goes up by 1 in a box that ends at 3; the mean reward is 0."""
+    spec = box_spec(1)
+    data = some_data(spec, end="truncated")
+    one = np.ones(1)
+    scales = dataclasses.replace(
+        Scales.of(data, np.arange(len(data))),
+        normaliser=Normaliser(0 * one, one),
+        change_mean=one,
+        change_std=one,
+        reward_mean=0.0,
+        reward_std=1.0,
+        reward_low=-1.0,
+        reward_high=1.0,
+        low=-9 * one,
+        high=3 * one,
+    )
+    rising = Ensemble(spec, scales, dataclasses.replace(SMALL, hidden=(8,)))
+    with torch.no_grad():
+        for parameter in rising.parameters():
+            parameter.zero_()
+        rising.network.biases[-1][..., 1] = paid
+    # The first goes up to 3 and is held there. The second is half a step over it at first, which
+    # counts as rounding; the third is by more.
+    starts = np.array([[0.0], [2.5], [2.6]])
+    theta = np.zeros((1, 2), np.float32)
+    free, capped = (
+        imagine(rising, spec, theta, starts, 10, cap=cap, record=cap) for cap in (False, True)
+    )
+    assert free.returns[-1, 0, :, 0] == pytest.approx([10 * paid] * 3)
+    known = [3, 1, 0] if paid > 0 else [10] * 3
+    assert capped.returns[-1, 0, :, 0] == pytest.approx([steps * paid for steps in known])
+    assert capped.recording is not None
+    assert capped.recording.rewards[0, :, 0].sum(axis=1) == pytest.approx(
+        capped.returns[-1, 0, :, 0]
+    )
 
 
 @pytest.mark.parametrize("name", ["stochastic", "categorical"])

@@ -75,7 +75,7 @@ def test_steps_are_those_of_policy_and_model(spec: PolicySpec) -> None:
     for member in range(members):
         rows = data.episode % members == member  # the last axis of the episodes
         obs = torch.from_numpy(own.apply(steps.obs[rows]).astype(np.float32))
-        ahead, reward, over = ensemble.step(
+        ahead, reward, over, _ = ensemble.step(
             obs.expand(members, *obs.shape), unit[rows].expand(members, -1, -1)
         )
         reached = ahead[member].detach().numpy() * own.std + own.mean
