@@ -24,10 +24,10 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     Environment i is played in member ``i % M``, so what it returns has the spread of the
     ensemble. Observations are raw and stay in the box of the data, actions are the
-    environment's own. Once the box has held an observation of an episode back, its steps earn at
-    most the mean reward of the data's, as :func:`~pbvf_offline.models.imagine.imagine` has it with
-    ``cap``. An environment that ended is reset at its next step, whose action it does not look at
-    and whose reward is 0 (``AutoresetMode.NEXT_STEP``).
+    environment's own. What an episode earns beyond the box is capped, as
+    :func:`~pbvf_offline.models.imagine.imagine` has it with ``cap``. An environment that ended
+    is reset at its next step, whose action it does not look at and whose reward is 0
+    (``AutoresetMode.NEXT_STEP``).
 
     Args:
         ensemble: The learned environment.
@@ -64,7 +64,8 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         self._obs = np.zeros((num_envs, ensemble.spec.obs_dim))  # normalised
         self._steps = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, bool)
-        self._known = np.ones(num_envs, bool)  # the box has held no observation back
+        self._beyond = np.zeros(num_envs, np.int64)  # steps since the box held an observation back
+        self._rest = np.zeros(num_envs)  # what these earned, without a cap
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,9 +88,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         """
         fresh = self._ended.copy()
         obs, rewards, terminated, held = self._imagine(np.asarray(actions))
-        self._known &= ~held
-        least = np.minimum(rewards, self._ensemble.scales.reward_mean)
-        rewards = np.where(self._known, rewards, least)
+        rewards = self._capped(rewards, held)
         self._obs = np.where(fresh[:, None], self._obs, obs)
         self._steps += 1
         self._begin(fresh)
@@ -128,12 +127,20 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             gathered(held),
         )
 
+    def _capped(self, rewards: NDArray[Any], held: NDArray[np.bool_]) -> NDArray[Any]:
+        mean = self._ensemble.scales.reward_mean
+        before = np.minimum(self._rest, mean * self._beyond)
+        beyond = held | (self._beyond > 0)
+        self._beyond += beyond
+        self._rest += np.where(beyond, rewards, 0.0)
+        return np.where(beyond, np.minimum(self._rest, mean * self._beyond) - before, rewards)
+
     def _begin(self, which: NDArray[np.bool_]) -> None:
         rows = self.np_random.integers(len(self._initial), size=int(which.sum()))
         self._obs[which] = self._initial[rows]
         self._steps[which] = 0
         self._ended = self._ended & ~which
-        self._known |= which
+        self._beyond[which], self._rest[which] = 0, 0.0
 
     def _raw(self) -> Observations:
         scales = self._ensemble.scales

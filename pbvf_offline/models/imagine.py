@@ -95,8 +95,9 @@ def imagine(
             member and from every start; theta is (K, 0) then.
         marks: Increasing numbers of steps, below the limit, to note returns and states after.
         record: Keep every step.
-        cap: Once the box has held an observation back, let each step of the episode earn at most
-            the mean reward of the data's steps, that one included: what follows is not known.
+        cap: From the step on whose observation the box held back, let the rest of an episode earn
+            at most the mean reward of the data's steps for each of its own: what follows is not
+            known.
 
     Raises:
         IncompatibleError: Policies act in another environment, or lack their noise.
@@ -181,7 +182,9 @@ class _Play:
         self._alive = torch.ones(count, members, each, dtype=torch.bool, device=device)
         self._total = zeros(count, members, each, dtype=torch.float64)
         self._length = zeros(count, members, each, dtype=torch.int64)
-        self._known = torch.ones_like(self._alive)  # the box has held no observation back
+        # Steps since the box first held an observation back, and what they earned without a cap.
+        self._beyond = zeros(count, members, each, dtype=torch.int64)
+        self._rest = zeros(count, members, each, dtype=torch.float64)
         self.returns = zeros(len(marks), count, each, members, dtype=torch.float64)
         self.states = zeros(len(marks), count, each, members, size)
         self.lengths = zeros(count, each, members, dtype=torch.int64)
@@ -239,9 +242,7 @@ class _Play:
         alive = self._alive
         paid = reward.reshape(members, count, each).transpose(0, 1)
         if self._cap:
-            self._known &= ~held.reshape(members, count, each).transpose(0, 1)
-            least = paid.clamp(max=self._ensemble.scales.reward_mean)
-            paid = torch.where(self._known, paid, least)
+            paid = self._capped(paid, held.reshape(members, count, each).transpose(0, 1))
         self._total += torch.where(alive, paid, 0.0)
         self._length += alive
         ahead = ahead.reshape(members, count, each, -1).transpose(0, 1)
@@ -262,13 +263,22 @@ class _Play:
             self.states[mark, at] = self._obs.transpose(1, 2)
         self.lengths[at] = self._length.transpose(1, 2)
 
+    def _capped(self, paid: Tensor, held: Tensor) -> Tensor:
+        """Return rewards (K, M, S) whose sum since the box held an observation back is capped."""
+        mean, rest = self._ensemble.scales.reward_mean, self._rest
+        before = torch.minimum(rest, mean * self._beyond)
+        beyond = held | (self._beyond > 0)
+        self._beyond += beyond
+        rest += torch.where(beyond, paid, 0.0)
+        return torch.where(beyond, torch.minimum(rest, mean * self._beyond) - before, paid)
+
     def _compact(self, step: int) -> None:
         """Stop playing policies whose episodes have all ended."""
         playing = self._alive.flatten(1).any(dim=1)
         if bool(playing.all()):
             return
         self._note(range(sum(mark <= step for mark in self._marks), len(self._marks)))
-        for name in ("_rows", "_theta", "_obs", "_alive", "_total", "_length", "_known"):
+        for name in ("_rows", "_theta", "_obs", "_alive", "_total", "_length", "_beyond", "_rest"):
             setattr(self, name, getattr(self, name)[playing])
 
 

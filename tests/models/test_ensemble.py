@@ -141,9 +141,9 @@ def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> N
     assert played.marks == (4, 30)
 
 
-@pytest.mark.parametrize("paid", [0.5, -0.5])
-def test_beyond_the_box_a_step_earns_at_most_the_mean_reward(paid: float) -> None:
-    """Every step goes up by 1 in a box that ends at 3; the mean reward is 0."""
+@pytest.mark.parametrize("paid", [0.5, 0.1])
+def test_beyond_the_box_an_episode_earns_at_most_the_mean_reward(paid: float) -> None:
+    """Every step goes up by 1 in a box that ends at 3, and the mean reward is 0.2."""
     spec = box_spec(1)
     data = some_data(spec, end="truncated")
     one = np.ones(1)
@@ -152,7 +152,7 @@ def test_beyond_the_box_a_step_earns_at_most_the_mean_reward(paid: float) -> Non
         normaliser=Normaliser(0 * one, one),
         change_mean=one,
         change_std=one,
-        reward_mean=0.0,
+        reward_mean=0.2,
         reward_std=1.0,
         reward_low=-1.0,
         reward_high=1.0,
@@ -163,21 +163,21 @@ def test_beyond_the_box_a_step_earns_at_most_the_mean_reward(paid: float) -> Non
     with torch.no_grad():
         for parameter in rising.parameters():
             parameter.zero_()
-        rising.network.biases[-1][..., 1] = paid
+        rising.network.biases[-1][..., 1] = paid - 0.2
     # The first goes up to 3 and is held there. The second is half a step over it at first, which
     # counts as rounding; the third is by more.
     starts = np.array([[0.0], [2.5], [2.6]])
-    theta = np.zeros((1, 2), np.float32)
-    free, capped = (
-        imagine(rising, spec, theta, starts, 10, cap=cap, record=cap) for cap in (False, True)
-    )
-    assert free.returns[-1, 0, :, 0] == pytest.approx([10 * paid] * 3)
-    known = [3, 1, 0] if paid > 0 else [10] * 3
-    assert capped.returns[-1, 0, :, 0] == pytest.approx([steps * paid for steps in known])
+    theta, marks = np.zeros((1, 2), np.float32), (2,)
+    free = imagine(rising, spec, theta, starts, 10, marks=marks)
+    assert free.returns[:, 0, :, 0] == pytest.approx(np.outer([2, 10], [paid] * 3), rel=1e-5)
+    capped = imagine(rising, spec, theta, starts, 10, marks=marks, cap=True, record=True)
+    known, least = np.array([[2, 1, 0], [3, 1, 0]]), min(paid, 0.2)
+    expected = known * paid + ([[2], [10]] - known) * least
+    assert capped.returns[:, 0, :, 0] == pytest.approx(expected, rel=1e-5)
     assert capped.recording is not None
-    assert capped.recording.rewards[0, :, 0].sum(axis=1) == pytest.approx(
-        capped.returns[-1, 0, :, 0]
-    )
+    rewards = capped.recording.rewards[0, :, 0]
+    assert rewards[0] == pytest.approx([paid] * 3 + [least] * 7, rel=1e-5)
+    assert rewards.sum(axis=1) == pytest.approx(expected[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["stochastic", "categorical"])
