@@ -24,10 +24,8 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     Environment i is played in member ``i % M``, so what it returns has the spread of the
     ensemble. Observations are raw and stay in the box of the data, actions are the
-    environment's own. What an episode earns beyond the box is capped, as
-    :func:`~pbvf_offline.models.imagine.imagine` has it with ``cap``. An environment that ended
-    is reset at its next step, whose action it does not look at and whose reward is 0
-    (``AutoresetMode.NEXT_STEP``).
+    environment's own. An environment that ended is reset at its next step, whose action it
+    does not look at and whose reward is 0 (``AutoresetMode.NEXT_STEP``).
 
     Args:
         ensemble: The learned environment.
@@ -64,8 +62,6 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         self._obs = np.zeros((num_envs, ensemble.spec.obs_dim))  # normalised
         self._steps = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, bool)
-        self._beyond = np.zeros(num_envs, np.int64)  # steps since the box held an observation back
-        self._rest = np.zeros(num_envs)  # what these earned, without a cap
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,8 +83,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             Raw observations (num_envs, obs_dim), rewards, terminated, truncated (num_envs,).
         """
         fresh = self._ended.copy()
-        obs, rewards, terminated, held = self._imagine(np.asarray(actions))
-        rewards = self._capped(rewards, held)
+        obs, rewards, terminated = self._imagine(np.asarray(actions))
         self._obs = np.where(fresh[:, None], self._obs, obs)
         self._steps += 1
         self._begin(fresh)
@@ -99,7 +94,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     def _imagine(
         self, actions: NDArray[Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
         members = self._ensemble.members
         each = -(-self.num_envs // members)
 
@@ -116,7 +111,7 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             return result
 
         with torch.inference_mode():
-            ahead, reward, ended, held = self._ensemble.step(
+            ahead, reward, ended, _ = self._ensemble.step(
                 shared_out(torch.from_numpy(self._obs.astype(np.float32))),
                 shared_out(action_inputs(self._ensemble.spec, actions)),
             )
@@ -124,23 +119,13 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             gathered(ahead).astype(np.float64),
             gathered(reward).astype(np.float64),
             gathered(ended),
-            gathered(held),
         )
-
-    def _capped(self, rewards: NDArray[Any], held: NDArray[np.bool_]) -> NDArray[Any]:
-        mean = self._ensemble.scales.reward_mean
-        before = np.minimum(self._rest, mean * self._beyond)
-        beyond = held | (self._beyond > 0)
-        self._beyond += beyond
-        self._rest += np.where(beyond, rewards, 0.0)
-        return np.where(beyond, np.minimum(self._rest, mean * self._beyond) - before, rewards)
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         rows = self.np_random.integers(len(self._initial), size=int(which.sum()))
         self._obs[which] = self._initial[rows]
         self._steps[which] = 0
         self._ended = self._ended & ~which
-        self._beyond[which], self._rest[which] = 0, 0.0
 
     def _raw(self) -> Observations:
         scales = self._ensemble.scales

@@ -47,6 +47,9 @@ class Imagined:
     Attributes:
         marks: The numbers of steps after which was noted; the time limit last.
         returns: (marks, K, S, M) float64, undiscounted reward so far.
+        inside: (K, S, M) float64, what whole episodes earn at least where the box of the data is
+            not trusted: from the step on whose observation the box held back, at most the mean
+            reward of the data's steps for each step.
         states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
             where an episode has ended.
         lengths: (K, S, M) int64, steps until the end.
@@ -55,6 +58,7 @@ class Imagined:
 
     marks: tuple[int, ...]
     returns: NDArray[np.float64]
+    inside: NDArray[np.float64]
     states: NDArray[np.float32]
     lengths: NDArray[np.int64]
     recording: Recording | None = None
@@ -76,7 +80,6 @@ def imagine(
     actions: Tensor | None = None,
     marks: tuple[int, ...] = (),
     record: bool = False,
-    cap: bool = False,
 ) -> Imagined:
     """Play each policy from its starts in every member, for whole episodes.
 
@@ -95,9 +98,6 @@ def imagine(
             member and from every start; theta is (K, 0) then.
         marks: Increasing numbers of steps, below the limit, to note returns and states after.
         record: Keep every step.
-        cap: From the step on whose observation the box held back, let the rest of an episode earn
-            at most the mean reward of the data's steps for each of its own: what follows is not
-            known.
 
     Raises:
         IncompatibleError: Policies act in another environment, or lack their noise.
@@ -116,9 +116,7 @@ def imagine(
     plays = []
     for at in range(0, len(theta), block):
         chunk = torch.from_numpy(theta[at : at + block]).to(device)
-        play = _Play(
-            ensemble, spec, chunk, first[at : at + block], (*marks, steps), record=record, cap=cap
-        )
+        play = _Play(ensemble, spec, chunk, first[at : at + block], (*marks, steps), record=record)
         given = (None if part is None else part[at : at + block] for part in (noise, actions))
         play.run(*given)
         play.to_cpu()
@@ -126,6 +124,7 @@ def imagine(
     return Imagined(
         (*marks, steps),
         torch.cat([play.returns for play in plays], dim=1).numpy(),
+        torch.cat([play.inside for play in plays]).numpy(),
         torch.cat([play.states for play in plays], dim=1).numpy(),
         torch.cat([play.lengths for play in plays]).numpy(),
         _recording(plays) if record else None,
@@ -168,9 +167,8 @@ class _Play:
         marks: tuple[int, ...],
         *,
         record: bool,
-        cap: bool,
     ) -> None:
-        self._ensemble, self._spec, self._marks, self._cap = ensemble, spec, marks, cap
+        self._ensemble, self._spec, self._marks = ensemble, spec, marks
         count, each, size = first.shape
         members = ensemble.members
         self._shape = (members, each)
@@ -182,12 +180,13 @@ class _Play:
         self._alive = torch.ones(count, members, each, dtype=torch.bool, device=device)
         self._total = zeros(count, members, each, dtype=torch.float64)
         self._length = zeros(count, members, each, dtype=torch.int64)
-        # Steps since the box first held an observation back, and what they earned without a cap.
+        # Steps since the box first held an observation back, and what they earned.
         self._beyond = zeros(count, members, each, dtype=torch.int64)
         self._rest = zeros(count, members, each, dtype=torch.float64)
         self.returns = zeros(len(marks), count, each, members, dtype=torch.float64)
         self.states = zeros(len(marks), count, each, members, size)
         self.lengths = zeros(count, each, members, dtype=torch.int64)
+        self.inside = zeros(count, each, members, dtype=torch.float64)
         self.ended = torch.ones(count, each, members, dtype=torch.bool, device=device)
         self.steps: dict[str, Tensor] = {}  # time first, which is how they are written
         if record:
@@ -220,7 +219,7 @@ class _Play:
 
     def to_cpu(self) -> None:
         """Bring what is public back, and leave a GPU the memory for the next block."""
-        for name in ("returns", "states", "lengths", "ended"):
+        for name in ("returns", "inside", "states", "lengths", "ended"):
             setattr(self, name, getattr(self, name).cpu())
         self.steps = {name: values.cpu() for name, values in self.steps.items()}
 
@@ -241,9 +240,11 @@ class _Play:
         )
         alive = self._alive
         paid = reward.reshape(members, count, each).transpose(0, 1)
-        if self._cap:
-            paid = self._capped(paid, held.reshape(members, count, each).transpose(0, 1))
-        self._total += torch.where(alive, paid, 0.0)
+        paid_alive = torch.where(alive, paid, 0.0)
+        self._total += paid_alive
+        beyond = held.reshape(members, count, each).transpose(0, 1) | (self._beyond > 0)
+        self._beyond += beyond & alive
+        self._rest += torch.where(beyond, paid_alive, 0.0)
         self._length += alive
         ahead = ahead.reshape(members, count, each, -1).transpose(0, 1)
         if self._ensemble.scales.ends:
@@ -262,15 +263,8 @@ class _Play:
             self.returns[mark, at] = self._total.transpose(1, 2)
             self.states[mark, at] = self._obs.transpose(1, 2)
         self.lengths[at] = self._length.transpose(1, 2)
-
-    def _capped(self, paid: Tensor, held: Tensor) -> Tensor:
-        """Return rewards (K, M, S) whose sum since the box held an observation back is capped."""
-        mean, rest = self._ensemble.scales.reward_mean, self._rest
-        before = torch.minimum(rest, mean * self._beyond)
-        beyond = held | (self._beyond > 0)
-        self._beyond += beyond
-        rest += torch.where(beyond, paid, 0.0)
-        return torch.where(beyond, torch.minimum(rest, mean * self._beyond) - before, paid)
+        too_much = self._rest - self._ensemble.scales.reward_mean * self._beyond
+        self.inside[at] = (self._total - too_much.clamp(min=0.0)).transpose(1, 2)
 
     def _compact(self, step: int) -> None:
         """Stop playing policies whose episodes have all ended."""

@@ -1,9 +1,9 @@
 """What a critic is told of imagined policies, through the seam by which it learns from data.
 
 A critic that learns from returns of whole episodes is told one number of each policy, its
-cautious return. One that learns from steps is told steps of the policy's imagined episodes,
-whose rewards are lowered so that they add up to the cautious return. With members' mean return
-R, cautious return C and mean length L of the policy's episodes, each of its rewards is lowered by
+worth: a cautious return. One that learns from steps is told steps of the policy's imagined
+episodes, whose rewards are lowered so that they add up to its worth. With members' mean return
+R, worth C and mean length L of the policy's episodes, each of its rewards is lowered by
 
     (R - C) / L
 
@@ -56,13 +56,13 @@ class Scale:
 
     @classmethod
     def of(cls, played: ImaginedReturns, gamma: float) -> Scale:
-        """Return the scale of the values of policies.
+        """Return the scale of the values of policies, of all that was imagined of them.
 
         Discounted, a policy is worth what an episode would be worth that earned as much at every
         step: ``C (1 - gamma^L) / ((1 - gamma) L)``. What a truncated episode is still worth beyond
         its time limit is left out.
         """
-        worth = played.cautious
+        worth = played.limited()
         if gamma < 1:
             worth = worth * (1 - gamma**played.lengths) / ((1 - gamma) * played.lengths)
         largest = float(np.abs(worth).max()) or 1.0
@@ -76,13 +76,20 @@ class Examples(ABC):
     """Whether it needs the steps of imagined episodes."""
 
     @abstractmethod
-    def add(self, policies: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
+    def add(
+        self,
+        policies: Policies,
+        imagined: Imagined,
+        played: ImaginedReturns,
+        worth: NDArray[np.float64],
+    ) -> None:
         """Take in policies that were played.
 
         Args:
             policies: The policies, in the critic's normaliser.
             imagined: Their episodes, recorded where wanted.
             played: What they came to.
+            worth: (K,) float64, what the critic is told that they are worth.
         """
 
     @abstractmethod
@@ -91,7 +98,7 @@ class Examples(ABC):
 
 
 class ReturnExamples(Examples):
-    """For a Monte Carlo critic: each policy has one episode, which pays its cautious return.
+    """For a Monte Carlo critic: each policy has one episode, which pays what it is worth.
 
     The episode has one step, that terminates.
 
@@ -103,18 +110,24 @@ class ReturnExamples(Examples):
 
     def __init__(self, fit: Fit) -> None:
         self._fit = fit
-        self._told: list[tuple[Policies, ImaginedReturns]] = []
+        self._told: list[tuple[Policies, NDArray[np.float64], NDArray[np.float64]]] = []
 
-    def add(self, policies: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
+    def add(
+        self,
+        policies: Policies,
+        imagined: Imagined,
+        played: ImaginedReturns,
+        worth: NDArray[np.float64],
+    ) -> None:
         """Take in policies that were played; their steps are not looked at."""
         del imagined
-        self._told.append((policies, played))
+        self._told.append((policies, worth, np.tile(played.starts[0], (len(policies), 1))))
 
     def training_set(self, scale: Scale) -> TrainingSet:
         """Return one entry a policy."""
-        policies = concatenate([told for told, _ in self._told])
-        values = np.concatenate([played.cautious for _, played in self._told])
-        first = np.concatenate([np.tile(p.starts[0], (len(told), 1)) for told, p in self._told])
+        policies = concatenate([told for told, _, _ in self._told])
+        values = np.concatenate([worth for _, worth, _ in self._told])
+        first = np.concatenate([start for _, _, start in self._told])
         count, actions = len(values), policies.spec.actions
         ended = np.ones(count, bool)
         episodes = Trajectories(
@@ -156,7 +169,13 @@ class StepExamples(Examples):
         self._fit, self._ensemble, self._rng = fit, ensemble, rng
         self._told: list[TrainingSet] = []
 
-    def add(self, policies: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
+    def add(
+        self,
+        policies: Policies,
+        imagined: Imagined,
+        played: ImaginedReturns,
+        worth: NDArray[np.float64],
+    ) -> None:
         """Take in steps of policies that were played.
 
         Raises:
@@ -166,7 +185,7 @@ class StepExamples(Examples):
             raise ValueError("the episodes were not recorded")
         data = imagined_trajectories(self._ensemble, policies, imagined.recording, imagined.lengths)
         device = self._fit.online.device
-        whole = training_set(self._fit, lowered(data, played), device)
+        whole = training_set(self._fit, lowered(data, played, worth), device)
         self._told.append(whole.picked(torch.from_numpy(_some_steps(data, self._rng)).to(device)))
 
     def training_set(self, scale: Scale) -> TrainingSet:
@@ -182,12 +201,14 @@ class StepExamples(Examples):
         return dataclasses.replace(told, value=value, bounds=bounds)
 
 
-def lowered(data: Trajectories, played: ImaginedReturns) -> Trajectories:
-    """Return episodes of K policies with rewards lowered to their cautious returns.
+def lowered(
+    data: Trajectories, played: ImaginedReturns, worth: NDArray[np.float64]
+) -> Trajectories:
+    """Return episodes of K policies with rewards lowered to what they are worth (K,).
 
-    See the module: of policy k each reward is lowered by ``(mean - cautious) / length``.
+    See the module: of policy k each reward is lowered by ``(mean - worth) / length``.
     """
-    by = (played.mean - played.cautious) / played.lengths
+    by = (played.free_members.mean(axis=1) - worth) / played.lengths
     return dataclasses.replace(data, rewards=data.rewards - by[data.policy])
 
 

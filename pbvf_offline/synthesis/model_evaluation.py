@@ -6,6 +6,7 @@ policies that were sought with it are among those that it takes to be better tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,12 +42,14 @@ class ImaginedReturns:
     """Imagined undiscounted returns of K policies.
 
     Attributes:
-        members: (K, M) float64, mean return over the initial states in each member.
+        members: (K, M) float64, mean return over the initial states in each member, as far as it
+            is trusted: see :attr:`~pbvf_offline.models.imagine.Imagined.inside`.
         lengths: (K,) float64, mean number of steps of an episode.
         starts: (S, obs_dim) raw initial states, from which all were played.
         caution: How many population standard deviations of the members' returns a cautious
             value is below their mean.
         calibration: How wide intervals are; None where the model's check did not measure it.
+        free: (K, M) float64, ``members`` without that limit, where they differ.
     """
 
     members: NDArray[np.float64]
@@ -54,6 +57,12 @@ class ImaginedReturns:
     starts: NDArray[np.float64]
     caution: float = RoundSettings.caution
     calibration: Calibration | None = None
+    free: NDArray[np.float64] | None = None
+
+    @property
+    def free_members(self) -> NDArray[np.float64]:
+        """(K, M): mean returns without that limit."""
+        return self.members if self.free is None else self.free
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -65,6 +74,15 @@ class ImaginedReturns:
     def cautious(self) -> NDArray[np.float64]:
         """(K,): the members' mean less caution."""
         return cautious_values(self.members, self.caution)
+
+    def limited(self, level: float = math.inf) -> NDArray[np.float64]:
+        """Return cautious values (K,) of all that was imagined, or those trusted if above a level.
+
+        Args:
+            level: What is above it has to be earned inside the box of the data.
+        """
+        all_imagined = cautious_values(self.free_members, self.caution)
+        return np.minimum(all_imagined, np.maximum(self.cautious, level))
 
     @property
     def interval(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
@@ -90,6 +108,7 @@ def together(parts: Sequence[ImaginedReturns]) -> ImaginedReturns:
         parts[0].starts,
         parts[0].caution,
         parts[0].calibration,
+        np.concatenate([part.free_members for part in parts]),
     )
 
 
@@ -208,16 +227,16 @@ class ModelEvaluator:
             self.horizon,
             noise=noise,
             record=record,
-            cap=True,
         )
 
     def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:
         return ImaginedReturns(
-            imagined.member_values(),
+            imagined.inside.mean(axis=1),
             imagined.lengths.mean(axis=(1, 2)),
             starts,
             self.caution,
             None if self.check is None else self.check.calibration,
+            imagined.member_values(),
         )
 
 

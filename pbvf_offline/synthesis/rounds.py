@@ -29,8 +29,8 @@ from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.steps import Fit, descend
 from pbvf_offline.models.ensemble import Ensemble
-from pbvf_offline.models.imagine import refuse_other_policies
-from pbvf_offline.policies.policy import init_theta
+from pbvf_offline.models.imagine import Imagined, refuse_other_policies
+from pbvf_offline.policies.policy import Policies, init_theta
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator, reset_seed
@@ -142,7 +142,7 @@ class _Try:
         self._grown = dataclasses.replace(own, hidden=hidden)
         self._file.critic_of(self._grown)  # refuses what it does not read
         self.number = 0
-        self.best = -math.inf
+        self.best = self._highest = -math.inf
         self._kept: tuple[Critic, Round] | None = None
         choice = self._generator(Stream.IMAGINED_STEP)
         self._examples = {
@@ -150,7 +150,6 @@ class _Try:
             for spec in dict.fromkeys((own, self._grown))
         }
         first = self._first(data)
-        self._highest = float(first.cautious.max())
         # The critic learns values of unit spread; a frozen one gets their unit back.
         self._scale = Scale.of(first, settings.gamma)
         self._learn()
@@ -180,7 +179,6 @@ class _Try:
         around = self._file.policies(np.concatenate([arrived, arrived]), self._grown)
         near = neighbours(self._file, around, settings.radius, rng)
         played = self._play(np.concatenate([arrived, points, near]), self._grown)
-        self._highest = max(self._highest, float(played.cautious.max()))
         scale, count = self._scale, len(liked)
         done = Round(
             attempt=self._attempt,
@@ -259,12 +257,19 @@ class _Try:
             len(initial), size=self._settings.starts
         )
         examples = self._examples[spec]
+
+        def tell(some: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
+            self._highest = max(self._highest, float(played.cautious.max()))
+            # The first policies were not searched for.
+            level = self._highest if self.number else math.inf
+            examples.add(some, imagined, played, played.limited(level))
+
         return self._evaluator.play(
             self._file.policies(theta, spec),
             initial[drawn],
             self._generator(Stream.IMAGINED_ACTION),
             record=examples.records,
-            after_block=examples.add,
+            after_block=tell,
         )
 
     def _generator(self, stream: Stream) -> np.random.Generator:

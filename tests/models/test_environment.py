@@ -34,14 +34,11 @@ def learned(spec: PolicySpec) -> tuple[Ensemble, np.ndarray]:  # type: ignore[ty
 @pytest.mark.parametrize("spec", [box_spec(2, act_dim=2), discrete_spec(2, n=3, start=1)])
 def test_playing_a_policy_in_it_equals_an_imagined_rollout(spec: PolicySpec) -> None:
     ensemble, initial = learned(spec)
-    ensemble.change_mean += 0.7 if spec.is_continuous else -0.7  # out of the box, to good rewards
     envs = ImaginedVectorEnv(ensemble, initial[:1], num_envs=3, horizon=9)
     policies = make_policies(spec, 1, mean=[0.1, 0.2], std=[1.5, 0.5])
     actor, normaliser = policies.actor(0), ensemble.scales.normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
-    expected = imagine(ensemble, spec, theta, initial[:1], 9, cap=True)
-    free = imagine(ensemble, spec, theta, initial[:1], 9)
-    assert np.any(free.returns != expected.returns)
+    expected = imagine(ensemble, spec, theta, initial[:1], 9)
     obs, _ = envs.reset(seed=0)
     total, length = np.zeros(3), np.zeros(3, int)
     playing = np.ones(3, bool)

@@ -59,18 +59,35 @@ def test_rewards_are_lowered_to_the_cautious_return() -> None:
     agree.
     """
     data = episodes([[1, 2, 3, 4], [2, 0], [5], [5]], [0, 0, 1, 1])
-    down = lowered(data, told([2.0, 5.0], [6.0, 5.0], [3.0, 1.0]))
+    played_out = told([2.0, 5.0], [6.0, 5.0], [3.0, 1.0])
+    down = lowered(data, played_out, played_out.limited())
     by = 4 / 3
     np.testing.assert_allclose(down.rewards, [1 - by, 2 - by, 3 - by, 4 - by, 2 - by, 0 - by, 5, 5])
     assert down.returns()[:2].mean() == pytest.approx(2.0)
     assert down.returns()[2:].tolist() == [5.0, 5.0]
 
 
+def test_what_is_earned_beyond_the_box_counts_up_to_a_level() -> None:
+    """Two networks agree; of what they imagine, 1, 1 and 9 are earned inside the box."""
+    inside, all_imagined = (np.repeat([[a], [b], [9.0]], 2, 1) for a, b in ((1, 1), (4, 8)))
+    played_out = ImaginedReturns(
+        inside, np.full(3, 2.0), np.zeros((1, 1)), caution=1.0, free=all_imagined
+    )
+    assert played_out.cautious.tolist() == [1, 1, 9]
+    assert played_out.limited().tolist() == [4, 8, 9]
+    assert played_out.limited(6.0).tolist() == [4, 6, 9]
+    assert played_out.limited(0.0).tolist() == [1, 1, 9]
+    data = episodes([[2, 2], [5, 3]], [0, 1])
+    both = ImaginedReturns(inside[:2], np.full(2, 2.0), np.zeros((1, 1)), free=all_imagined[:2])
+    assert lowered(data, both, both.limited(6.0)).returns().tolist() == [4.0, 6.0]
+
+
 def test_discounted_targets_of_lowered_rewards_by_hand() -> None:
     """gamma 1/2, two steps ahead: of [4, 2, 8] lowered by 1, [3, 1, 7], that terminates."""
     data = episodes([[4, 2, 8], [4, 2, 8]], [0, 0])
     fit = start_fit(data, fit_settings("psvf", gamma=0.5, n_step=2), CPU)
-    whole = training_set(fit, lowered(data, told([11.0], [14.0], [3.0])), CPU)
+    down = lowered(data, told([11.0], [14.0], [3.0]), np.array([11.0]))
+    whole = training_set(fit, down, CPU)
     np.testing.assert_allclose(whole.value[:3], [3 + 0.5 * 1, 1 + 0.5 * 7, 7])
     assert whole.discount is not None
     np.testing.assert_allclose(whole.discount[:3], [0.25, 0, 0])
@@ -109,7 +126,7 @@ def listened(evaluator: ModelEvaluator, kind: str, *, record: bool, settings=Non
 
     def after(some, imagined, came_to):  # type: ignore[no-untyped-def]
         heard.append((imagined, came_to))
-        examples.add(some, imagined, came_to)
+        examples.add(some, imagined, came_to, came_to.limited())
 
     said = evaluator.play(
         policies, evaluator.initial, np.random.default_rng(0), record=record, after_block=after
@@ -127,9 +144,9 @@ def test_a_critic_of_returns_is_told_each_policys_cautious_return(
     assert heard[0][0].recording is None
     once = examples.training_set(Scale(2.0, 4.0))
     np.testing.assert_array_equal(once.theta.numpy(), policies.theta)
-    expected = ((said.cautious - 2.0) / 4.0).astype(np.float32)
+    expected = ((said.limited() - 2.0) / 4.0).astype(np.float32)
     np.testing.assert_array_equal(once.value.numpy(), expected)
-    examples.add(policies, heard[0][0], said)
+    examples.add(policies, heard[0][0], said, said.limited())
     assert len(examples.training_set(ASIS)) == 12
 
 
@@ -142,6 +159,7 @@ def told_steps(evaluator: ModelEvaluator) -> tuple[TrainingSet, TrainingSet, Tra
     data = lowered(
         imagined_trajectories(evaluator.ensemble, policies, imagined.recording, imagined.lengths),
         said,
+        said.limited(),
     )
     return examples.training_set(ASIS), training_set(fit, data, CPU), data
 
@@ -205,7 +223,7 @@ def test_fewer_steps_are_told_where_observations_are_wide() -> None:
     examples = examples_for(fit, ensemble, np.random.default_rng(1))
     place.play(
         make_policies(spec, 2), place.initial, np.random.default_rng(0), record=True,
-        after_block=examples.add,
+        after_block=lambda *heard: examples.add(*heard, heard[2].limited()),
     )  # fmt: skip
     assert len(examples.training_set(ASIS)) == 2 * 40  # 2^14 numbers are 40 observations
 
@@ -238,7 +256,7 @@ def test_episodes_that_were_not_recorded_tell_no_steps(evaluator: ModelEvaluator
     of_steps = start_fit(make_data(box_spec(1)), fit_settings("psvf"), CPU)
     examples = StepExamples(of_steps, evaluator.ensemble, np.random.default_rng(0))
     with pytest.raises(ValueError, match="were not recorded"):
-        examples.add(policies, heard[0][0], said)
+        examples.add(policies, heard[0][0], said, said.limited())
 
 
 def test_what_a_policy_came_to_is_what_the_model_says(evaluator: ModelEvaluator) -> None:
@@ -248,8 +266,11 @@ def test_what_a_policy_came_to_is_what_the_model_says(evaluator: ModelEvaluator)
     theta = policies.in_normaliser(own.mean, own.std)
     out = imagine(evaluator.ensemble, policies.spec, theta, evaluator.initial, evaluator.horizon)
     members = out.member_values()
-    np.testing.assert_allclose(said.mean, members.mean(axis=1))
-    np.testing.assert_allclose(said.cautious, members.mean(axis=1) - members.std(axis=1))
+    np.testing.assert_allclose(said.limited(), members.mean(axis=1) - members.std(axis=1))
+    inside = out.inside.mean(axis=1)
+    assert np.all(said.mean <= members.mean(axis=1))
+    np.testing.assert_allclose(said.mean, inside.mean(axis=1))
+    np.testing.assert_allclose(said.cautious, inside.mean(axis=1) - inside.std(axis=1))
     np.testing.assert_allclose(said.lengths, out.lengths.mean(axis=(1, 2)))
     cautious = dataclasses.replace(evaluator, caution=0.0)
     free = cautious.play(policies, evaluator.initial, np.random.default_rng(0))
