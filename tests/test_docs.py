@@ -510,6 +510,23 @@ def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None
         assert f"| {variant} | {' | '.join(cells)} |" in page
 
 
+def test_search_page_shows_what_counts_beyond_the_box() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    stored = json.loads((folder / "raw" / "box.json").read_text())
+    runs: dict[str, dict[tuple[int, int], float]] = {}
+    for one in stored["searches"]:
+        key = (one["dataset"], one["seed"])
+        runs.setdefault(one["variant"], {})[key] = float(np.mean(one["true"]))
+    fooled = {one["variant"]: float(np.mean(one["true"])) for one in stored["one objective"]}
+    keys = {key for of in runs.values() for key in of}
+    columns = sorted(keys, key=lambda key: (key[0], key[0] != key[1], key[1]))
+    for variant in dict.fromkeys([*fooled, *runs]):
+        values = [runs.get(variant, {}).get(key) for key in columns] + [fooled.get(variant)]
+        cells = ["-" if value is None else f"{value:.0f}" for value in values]
+        assert f"| {variant} | {' | '.join(cells)} |" in page
+
+
 def test_search_page_shows_what_losses_networks_and_features_gave() -> None:
     folder = RESULTS / "model-search"
     page = (folder / "README.md").read_text()
