@@ -240,7 +240,7 @@ def _print(
     columns = [
         [str(k) for k in payload["index"]],
         [number(v) for v in means],
-        [number(v, 4) for v in returns.std(axis=1)],
+        [number(_deviation(row), 4) for row in returns],
         [number(v) for v in returns.min(axis=1)],
         [number(v) for v in returns.max(axis=1)],
         [number(v) for v in discounted.mean(axis=1)],
@@ -254,6 +254,11 @@ def _print(
         rows.append(("rank correlation", ranks))
     lines = list(zip(*columns, strict=True))
     sink.result(payload, rows, table=(header, [lines[k] for k in shown]))
+
+
+def _deviation(returns: NDArray[np.float64]) -> float | None:
+    """Return the sample standard deviation (n - 1) of one policy's returns; None of a single one."""
+    return float(returns.std(ddof=1)) if len(returns) > 1 else None
 
 
 def _spread(means: NDArray[np.float64]) -> str:

@@ -82,7 +82,10 @@ def _holds(told: Mapping[str, Any]) -> str:
     if told["kind"] in ("critic", "model"):  # a critic also keeps some policies of its data
         counts = {"updates": told["updates"]}
     known = {n: len(c) if isinstance(c, Sized) else c for n, c in counts.items() if c is not None}
-    return ", ".join(counted(count, _COUNTS[name]) for name, count in known.items()) or "-"
+    words = [counted(count, _COUNTS[name]) for name, count in known.items()]
+    if told["kind"] == "model" and told["finished"] and "search" not in told["fit_for"]:
+        words.append("unfit for whole episodes")
+    return ", ".join(words) or "-"
 
 
 def _digest(told: Mapping[str, Any]) -> str:

@@ -48,10 +48,12 @@ class Around:
         names: What things were made from: what each is called there or, of a dataset that is not
             among them, its id; by digest.
         models: Models that may imagine whole episodes, by their own digest and their dataset's.
+        failed: What the check of each other model said against it, by its own digest.
     """
 
     names: Mapping[str, str]
     models: Mapping[str, str]
+    failed: Mapping[str, str]
 
     @classmethod
     def of(cls, parts: Sequence[Thing], names: Mapping[str, str]) -> Around:
@@ -63,12 +65,16 @@ class Around:
         from pbvf_offline.models.model_file import load_model
 
         models: dict[str, str] = {}
+        failed: dict[str, str] = {}
         for part in parts:
             if part.kind == "model":
                 file = load_model(part.path)
-                if file.check is not None and file.check.refusal is None:
+                refusal = None if file.check is None else file.check.refusal
+                if refusal is not None:
+                    failed |= dict.fromkeys(part.digests(), refusal)
+                elif file.check is not None:
                     models |= dict.fromkeys((file.dataset, *part.digests()), part.name)
-        return cls(names, models)
+        return cls(names, models, failed)
 
 
 def facts_of(part: Thing, around: Around) -> Facts:
@@ -159,6 +165,8 @@ def _critic(part: Thing, around: Around) -> Facts:
         facts.checks["policies grown by the default recipe"] = imagined.comparison.recipe
     facts.checks |= _told(file.validation)
     asked = "" if imagined is None else imagined.model
+    if asked in around.failed:
+        facts.checks["fitted with a model that failed"] = around.failed[asked]
     model = around.models.get(asked) or around.models.get(file.context.dataset)
     judged = () if model is None else ("--model", model)
     name, grown = part.name, _outside("grown", part)

@@ -194,7 +194,21 @@ def test_a_model_whose_check_failed_needs_force(here, drift):
     assert ran.code == 5
     assert "is fit for nothing, and not for whole episodes" in ran.error
     assert "leave --model out, or use it all the same with --force" in ran.error
-    assert fit(drift, "--force", "--seed", 0, name="bad").code == 0
+    argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors", "--force")
+    argv = (*argv, "--model", drift / "bad", *SMALL[:-2], "--seed", 0)
+    refusal = "the model's own check says that it is fit for nothing, and not for whole episodes"
+    for shown in (pbvf(*argv).ok(), pbvf(*argv).ok()):  # also when complete
+        words = f"warning: {drift / 'bad'}: {refusal}; it is used all the same (--force)"
+        assert words in shown.err.splitlines()
+        assert refusal in " ".join(shown.out.split())
+    assert pbvf(*argv, "--json").json["model_refusal"] == refusal
+    pbvf("push", "c.safetensors", drift / "bad", "all", "--license", "MIT", "-q").ok()
+    assert f"| fitted with a model that failed | `{refusal}` |" in Path("all/README.md").read_text()
+    told = pbvf("info", "c.safetensors", drift / "bad", "-q").ok().out
+    assert "1 update, unfit for whole episodes" in told
+    fit(drift, "--seed", 0, "--overwrite").ok()
+    assert fit(drift).json["model_refusal"] is None
+    assert "unfit" not in pbvf("info", "c.safetensors", drift / "good", "-q").ok().out
 
 
 def test_errors_that_users_can_see(here, drift):

@@ -225,6 +225,19 @@ def test_evaluate_json_holds_what_the_interface_promises(made):
     assert evaluate(made / "toy", "--episodes", 3, "--seed", 0)["returns"] == result["returns"]
 
 
+def test_the_spread_over_episodes_is_the_sample_deviation_as_elsewhere(made):
+    def deviations(episodes):
+        argv = ("evaluate", made / "toy", "--episodes", episodes, "--seed", 0)
+        returns = np.array(pbvf(*argv, "-q", "--json").ok().json["returns"])
+        lines = pbvf(*argv, "-q").ok().out.partition("std")[2].splitlines()[2:]
+        return [line.split()[2] for line in lines], returns
+
+    shown, returns = deviations(3)
+    assert np.ptp(returns, axis=1).min() > 0
+    np.testing.assert_allclose([float(s) for s in shown], returns.std(axis=1, ddof=1), rtol=1e-3)
+    assert deviations(1)[0] == ["-"] * POLICIES
+
+
 def test_predictions_agree_with_synthesis(made, here):
     grown = synthesize(made / "toy-critic", "--steps", 2)
     result = evaluate("p", "--critic", made / "toy-critic", "--episodes", 1)

@@ -128,6 +128,9 @@ def fit_imagined(
         )
     curve.show(table)
     sink.settings("pbvf fit-critic", table.settings)
+    failed = None if file.check is None else file.check.refusal
+    if failed is not None:
+        sink.note(f"warning: {model}: {failed}; it is used all the same (--force)")
     known = {data.manifest, *each_digest(data.digest)}
     if not known.issuperset(each_digest(file.dataset)):
         sink.note("note: the model was learned from other data")
@@ -163,7 +166,7 @@ def fit_imagined(
             callbacks=RoundCallbacks(sink.begin, report, compared, on_event),
         )
     curve.note_missing(sink, complete=result.already_complete)
-    _print(sink, out, result, data)
+    _print(sink, out, result, data, failed)
 
 
 def _comparison(updates: int, given: Given[RoundSettings]) -> tuple[str, str]:
@@ -173,7 +176,10 @@ def _comparison(updates: int, given: Given[RoundSettings]) -> tuple[str, str]:
     return f"{counted(updates, 'update')}: {what}" if updates else "0: no comparison", source
 
 
-def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
+def _print(
+    sink: Sink, out: Path, result: RoundsResult, data: Data, failed: str | None
+) -> None:
+    """Print the result; ``failed`` is what the check of the model said against it, or None."""
     imagined = result.file.imagined
     if imagined is None:
         raise TypeError("rounds end with a critic that says so")
@@ -191,6 +197,7 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
         "dataset": result.file.context.dataset,
         **data.counts,
         "model": imagined.model,
+        "model_refusal": failed,
         "horizon": imagined.horizon,
         "kept": kept.to_dict(),
         "rounds": [done.to_dict() for done in imagined.rounds],
@@ -215,6 +222,8 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data) -> None:
             (f"from the default recipe's {compared.kind}, cautious", number(compared.recipe)),
             ("what stands", _STANDS[imagined.stands]),
         ]
+    if failed is not None:
+        rows.append(("used in spite of", failed))
     rows += [
         ("seed", str(settings.seed)),
         ("time", time_taken(result.seconds, rate, "rounds")),
