@@ -212,21 +212,12 @@ def _imagined(
         f"pbvf fit-model {_quoted(data.path)} --updates {updates} --out {_quoted(model)} "
         f"--seed {seed}"
     )
-    trials, learning = report.of("trials"), report.of("learn")
-    tried = 0
-
-    def told(_: object) -> None:
-        nonlocal tried
-        tried += 1
-        if trials is not None:
-            trials(tried, None)
-
     learned = fit_model_to_file(
         data.trajectories,
         ModelRequest(seed=seed, bfloat16=has_bfloat16()),
         model,
         updates=updates,
-        hooks=Hooks(trial=told, update=learning),
+        hooks=Hooks(trying=report.of("trials"), update=report.of("learn")),
         **source,
     )
     if learned.file.check is not None and (refusal := learned.file.check.refusal) is not None:

@@ -32,6 +32,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 
 NOISES = (0.03, 0.0, 0.15)  # the first is the one at which features are compared
 TRIAL_VALIDATION = 0.3  # least share of the episodes that the short trainings are checked on
+_MEMBERS = 2  # networks of a short training
 _NOT_MIXED = 1.25  # how much worse than by its score a model of networks of one objective counts
 _WITHOUT_ANGLES = 1.1  # how much worse than by its errors a model without angles counts
 
@@ -64,8 +65,8 @@ def choose_settings(
     angles: Sequence[bool] = (False, True),
     mixed: Sequence[bool] = (False, True),
     updates: int,
-    members: int = 2,
-    note: Callable[[Trial], None] | None = None,
+    note: Callable[[Trial], object] = lambda _: None,
+    progress: Callable[[int, int, int, int], object] = lambda *_: None,
     device: torch.device | None = None,
 ) -> tuple[ModelSettings, tuple[Trial, ...]]:
     """Return the settings whose check comes out best.
@@ -85,23 +86,28 @@ def choose_settings(
         angles: Whether to show sine and cosine: one or both answers.
         mixed: Whether networks learn by two objectives: one or both answers.
         updates: Updates of each short training.
-        members: Networks of each short training.
         note: Called after each of them.
+        progress: Called after each of their updates with those done and wanted in all, the number
+            of the short training, and how many there are.
         device: Where to compute; the CPU when None.
     """
     tried: dict[ModelSettings, Trial] = {}
 
     def checked(candidate: ModelSettings) -> ModelCheck:
         if candidate not in tried:
-            short = dataclasses.replace(candidate, members=members)
-            ensemble = train(data, held, short, updates, device=device)
+            short = dataclasses.replace(candidate, members=_MEMBERS)
+            number = len(tried) + 1
+
+            def updated(done: int) -> None:
+                progress((number - 1) * updates + done, count * updates, number, count)
+
+            ensemble = train(data, held, short, updates, updated, device)
             check = check_model(ensemble, data, held, settings.seed)
             trial = Trial(
                 candidate.noise, candidate.angles, candidate.unroll, check, candidate.mixed
             )
             tried[candidate] = trial
-            if note is not None:
-                note(trial)
+            note(trial)
         return tried[candidate].check
 
     def error_at_all_horizons(candidate: ModelSettings) -> float:
@@ -120,6 +126,8 @@ def choose_settings(
         ("noise", noises, score),
         ("mixed", mixed, mixed_score),
     )
+    # A choice begins with what the one before it chose, and that was tried already.
+    count = 1 + sum(len(values) - 1 for _, values, _ in choices)
     for name, values, error in choices:
         if len(values) > 1:
             among = [dataclasses.replace(chosen, **{name: value}) for value in values]

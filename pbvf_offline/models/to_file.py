@@ -60,15 +60,20 @@ class Hooks:
 
     Attributes:
         trial: Called after each short training.
+        trying: Called after each update of short trainings, with those done and wanted in all of
+            them, the number of the present one, and how many there are.
         update: Called with updates done, updates wanted and the last loss.
         on_event: Called with each event of the curve from the first on, also of a training that
             goes on or is complete: ``trial`` by its number, ``fit`` at every 100th update, the
             mean loss of a network since the one before, and ``check`` at the last one.
+        note: Told in a line where an interrupted training is not gone on with.
     """
 
     trial: Callable[[Trial], None] | None = None
+    trying: Callable[[int, int, int, int], None] | None = None
     update: Callable[[int, int, float], None] | None = None
     on_event: OnEvent | None = None
+    note: Callable[[str], None] | None = None
 
 
 def stored_model_seed(out: Path) -> int | None:
@@ -137,7 +142,7 @@ def fit_model_to_file(
         if overwrite:
             remove_file(partial)
         started = time.perf_counter()
-        file = _unfinished(partial, request, updates, dataset, device) or done
+        file = _unfinished(partial, request, updates, dataset, device, hooks) or done
         if file is None:
             file = _begin(data, request, held, updates, environment, dataset, hooks, device)
         else:
@@ -235,6 +240,7 @@ def _begin(
         mixed=_mixed(request),
         updates=request.trial_updates,
         note=note,
+        progress=hooks.trying or (lambda *_: None),
         device=device,
     )
     scales = Scales.of(data, np.flatnonzero(~held[data.episode]))
@@ -279,9 +285,14 @@ def _finished(
 
 
 def _unfinished(
-    partial: Path, request: ModelRequest, updates: int, dataset: str, device: torch.device | None
+    partial: Path,
+    request: ModelRequest,
+    updates: int,
+    dataset: str,
+    device: torch.device | None,
+    hooks: Hooks,
 ) -> ModelFile | None:
-    """Return what an interrupted training left, if it is of use.
+    """Return what an interrupted training left, if it is of use; note where it is not.
 
     Raises:
         ConflictError: It was made otherwise.
@@ -291,7 +302,15 @@ def _unfinished(
     except PbvfError:
         return None  # none, or damaged: only ever our own leftovers
     _refuse_difference(file, request, dataset, partial)
-    return file if file.fit.total <= updates else None
+    if file.fit.total <= updates:
+        return file
+    if hooks.note is not None:
+        hooks.note(
+            f"note: the interrupted training has {file.fit.updates:,} of {file.fit.total:,} "
+            f"updates and cannot end at {updates:,}, so it is dropped; --updates "
+            f"{file.fit.total} goes on with it"
+        )
+    return None
 
 
 def _refuse_difference(file: ModelFile, request: ModelRequest, dataset: str, path: Path) -> None:

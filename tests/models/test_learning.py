@@ -118,9 +118,7 @@ def test_the_check_chooses_angles_where_an_observation_winds_and_the_best_noise(
     starts = np.column_stack([rng.uniform(-30, 30, 80), rng.uniform(-1, 1, 80)])
     data = played(make_policies(spec, 80, std=[10.0, 1.0]), step, starts, 55)
     notes = []
-    chosen, trials = choose_settings(
-        data, held_out(data), SETTINGS, updates=700, members=1, note=notes.append
-    )
+    chosen, trials = choose_settings(data, held_out(data), SETTINGS, updates=700, note=notes.append)
     assert chosen.angles
     assert list(trials) == notes
     assert [(t.noise, t.angles) for t in trials[:2]] == [(0.03, False), (0.03, True)]
@@ -146,7 +144,7 @@ def test_angles_and_two_objectives_win_a_near_tie(
         found = error if getattr(candidate, name) else 1.0
         return ModelCheck((HorizonCheck(10, 9, 0.9, 1, found, 1, 0.9, found),), None, None, 60)
 
-    monkeypatch.setattr(choice, "train", lambda data, held, settings, updates, device: settings)
+    monkeypatch.setattr(choice, "train", lambda data, held, settings, *_: settings)
     monkeypatch.setattr(choice, "check_model", check)
     data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
     chosen, _ = choose_settings(data, held_out(data), SETTINGS, updates=1)

@@ -127,6 +127,33 @@ def test_an_interrupted_training_continues_to_the_same_bytes(
     ]
 
 
+def test_an_interrupted_training_of_more_updates_is_dropped_with_a_note(tmp_path: Path) -> None:
+    def stop(done: int, wanted: int, loss: float) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    out, notes = tmp_path / "m.safetensors", []
+    with pytest.raises(KeyboardInterrupt):
+        make(out, hooks=Hooks(update=stop))
+    result = make(out, updates=90, hooks=Hooks(note=notes.append))
+    assert result.updates_done_now == 90
+    (note,) = notes
+    assert "has 7 of 100 updates and cannot end at 90" in note
+    assert "--updates 100 goes on" in note
+    make(out, updates=95, hooks=Hooks(note=notes.append))
+    assert notes == [note]
+
+
+def test_short_trainings_say_which_of_how_many_they_are(tmp_path: Path) -> None:
+    for angles, count in ((None, 5), (False, 4)):
+        seen: list[tuple[int, ...]] = []
+        request = dataclasses.replace(REQUEST, trial_updates=2, angles=angles)
+        hooks = Hooks(trying=lambda *told, seen=seen: seen.append(told))
+        made = make(tmp_path / f"{count}", request, updates=1, hooks=hooks)
+        assert len(made.file.trials) == count
+        assert seen == [(k, 2 * count, (k + 1) // 2, count) for k in range(1, 2 * count + 1)]
+
+
 def test_more_updates_extend_to_the_bytes_of_an_uninterrupted_training(tmp_path: Path) -> None:
     make(tmp_path / "whole.safetensors", updates=130)
     make(tmp_path / "m.safetensors", updates=60)

@@ -257,7 +257,7 @@ def _print(
 
 
 def _deviation(returns: NDArray[np.float64]) -> float | None:
-    """Return the sample standard deviation (n - 1) of one policy's returns; None of a single one."""
+    """Return the sample deviation (n - 1) of one policy's returns; None of a single one."""
     return float(returns.std(ddof=1)) if len(returns) > 1 else None
 
 

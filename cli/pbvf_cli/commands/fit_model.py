@@ -95,13 +95,19 @@ def fit_model(
         )
 
     with (
+        Bar("trying settings", "updates", sink=sink) as short,
         Bar("learning", "updates", sink=sink) as bar,
         curve.opened("fit-model", table) as on_event,
         signals.held(),
     ):
 
+        def trying(done: int, total: int, number: int, count: int) -> None:
+            signals.check()
+            short.update(done, total, f"trial {number} of {count}")
+
         def report(done: int, total: int, loss: float) -> None:
             signals.check()  # between two whole updates, so that what is kept is whole
+            short.close()
             bar.update(done, total, f"loss {number(loss, 4)}")
 
         result = fit_model_to_file(
@@ -112,7 +118,7 @@ def fit_model(
             environment=data.environment,
             dataset=data.digest_in(out),
             overwrite=overwrite,
-            hooks=Hooks(trial=tried, update=report, on_event=on_event),
+            hooks=Hooks(tried, trying, report, on_event, note=sink.note),
             device=place,
         )
     _print(sink, out, result, data)

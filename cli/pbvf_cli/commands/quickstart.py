@@ -16,7 +16,7 @@ from pbvf_cli.shared.terminal.progress import Bar
 _UNITS = {
     "collect": ("collecting", "steps"),
     "fit": ("fitting", "updates"),
-    "trials": ("trying noise, features and objectives", "trials"),
+    "trials": ("trying noise, features and objectives", "updates"),
     "learn": ("learning the environment", "updates"),
     "imagine": ("imagining", "rounds"),
     "compare": ("comparing with the default recipe", "updates"),

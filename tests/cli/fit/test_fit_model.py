@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -106,13 +107,15 @@ def test_discrete_actions_of_stochastic_policies_and_ends(here):
     assert result["check"]["length_error"] is not None
 
 
-def test_people_read_what_it_is_fit_for(here):
+def test_people_read_what_it_is_fit_for(here, monkeypatch):
+    monkeypatch.setattr("pbvf_cli.shared.terminal.progress._LINE_SECONDS", 0.0)
     argv = ("--hidden", "8,8", "--updates", 5, "--trial-updates", 2, "--seed", 0)
     ran = pbvf("fit-model", "lab/varied-v0", "--out", "m.safetensors", *argv).ok()
     assert "fit for" in ran.out
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
     assert "tried noise 0.03 with angles: error" in ran.err
+    assert re.search(r"trying settings: 10/10 updates,.* trial 5 of 5\n", ran.err)
 
 
 def test_other_settings_are_a_conflict(here):

@@ -176,9 +176,7 @@ def _comparison(updates: int, given: Given[RoundSettings]) -> tuple[str, str]:
     return f"{counted(updates, 'update')}: {what}" if updates else "0: no comparison", source
 
 
-def _print(
-    sink: Sink, out: Path, result: RoundsResult, data: Data, failed: str | None
-) -> None:
+def _print(sink: Sink, out: Path, result: RoundsResult, data: Data, failed: str | None) -> None:
     """Print the result; ``failed`` is what the check of the model said against it, or None."""
     imagined = result.file.imagined
     if imagined is None:
