@@ -16,6 +16,7 @@ from pbvf_experiments.sweep import SweepCell, combine, mean_rows, parse_grid
 from pbvf_offline.errors import UsageError
 
 COLLECT = ("--", "collect", "LQR-v0", "--dataset", "lab/s{seed}-{sigma}-v0", "--episodes", 1)
+SEEDED = ("--grid", "seed=0", *COLLECT)
 
 
 @pytest.fixture(autouse=True)
@@ -114,28 +115,31 @@ def test_a_sweep_goes_on_past_a_failure_and_continues(here: Path) -> None:
 
     # What is finished is not run again; what fails is told, with its exit code.
     datasets = content(here / "datasets")
-    again = pbvf("--json", *sweep, "sigma=1,x", *COLLECT)
-    assert again.code == 2
-    assert content(here / "datasets") == datasets
+    again = pbvf("--json", *sweep, "sigma=1,1e39", *COLLECT)
+    assert again.code == 8
+    assert datasets.items() <= content(here / "datasets").items()
     assert content(here / "out" / "raw") == kept
     assert (again.json["finished"], again.json["failed"]) == (2, 2)
     failed = [cell for cell in again.json["cells"] if cell["exit"]]
-    assert [(cell["settings"]["sigma"], cell["exit"]) for cell in failed] == [("x", 2), ("x", 2)]
-    assert "--sigma" in failed[0]["error"]
+    assert [(cell["settings"]["sigma"], cell["exit"]) for cell in failed] == [("1e39", 8)] * 2
+    assert "NaN or infinite" in failed[0]["error"]
     assert "2 of 4 runs failed" in again.err
 
     pbvf(*sweep, "sigma=1", *COLLECT[:-1], 2).refused(7, "was made with another command")
-    assert content(here / "datasets") == datasets
+    assert datasets.items() <= content(here / "datasets").items()
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (("--grid", "seed=0-1", "--", "fit-critic", "d", "--critic", "psvf", "--out", "c"), "/c: "),
-        (("--grid", "seed=0-1", "--", "collect", "LQR-v0", "--dataset", "a/b-v0"), "dataset a/b"),
+        (("--grid", "seed=0-1", "--", "collect", "LQR-v0", "--dataset", "aa/b-v0"), "dataset aa/b"),
         (("--list", "twice.json", "--", "evaluate", "p"), "run seed=0: is of two runs"),
         (("--grid", "seed=\udcff", "--", "evaluate", "p"), "holds half a surrogate pair"),
         (("--grid", "seed=0", "--", "evaluate", "p\udcff"), "holds half a surrogate pair"),
+        (("--grid", "sigma=1,abc", *SEEDED), "--sigma: 'abc' is not"),
+        (("--grid", "sigma=1,nan", *SEEDED), "--sigma: nan is not"),
+        (("--grid", "sigma=0.1", *SEEDED), "is not a dataset id: '.' is none of letters"),
         (("--grid", "seed=0", "--", "evaluate", "{sed}"), "{sed} stands for nothing"),
         (("--grid", "lr=0", "--", "evaluate", "p"), "--lr"),
         (("--grid", "seed=0", "--", "evalute", "p"), "evalute"),

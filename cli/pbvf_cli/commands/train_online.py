@@ -110,6 +110,7 @@ def train_online(
             "--export-dataset",
             "Make a dataset of all training episodes too, such as lab/swimmer-v0.",
             "ID",
+            callback=options.dataset_id,
         ),
     ] = None,
     license_id: options.License = None,

@@ -193,9 +193,16 @@ def _option(name: str, field: Field) -> inspect.Parameter:
         text += f" {about.choices.listing()}."
     is_flag = field.is_switch
     more: dict[str, Any] = {}
+
+    def check(value: str | None) -> str | None:
+        if value is not None:
+            field.parse(value)
+        return value  # unparsed: a value may mean None, which is not given here
+
     if names:
         more["autocompletion"] = lambda: list(names)
     if not is_flag:
+        more["callback"] = check
         more["metavar"] = about.metavar or _short(names) or _METAVARS.get(kind, "VALUE")
     info = typer.Option(
         about.option or field.option,

@@ -106,6 +106,19 @@ def authors(param: typer.CallbackParam, value: list[str] | None) -> list[str] | 
     return values.authors(value, param.opts[0])
 
 
+def dataset_id(value: str | None) -> str | None:
+    """Check an option that names a dataset to make, where given.
+
+    Raises:
+        UsageError: It is no id.
+    """
+    from pbvf_datasets.format.names import check_dataset_id
+
+    if value is not None:
+        check_dataset_id(value)
+    return value
+
+
 # ------------------------------------------------------------------ what is worked on
 
 Environment = Annotated[str, argument("ENV", "A Gymnasium id, or module:Name-v0.")]
@@ -130,7 +143,10 @@ RequireManifest = Annotated[
 
 # -------------------------------------------------------------------------- what is made
 
-DatasetId = Annotated[str, option("--dataset", "Where to: an id such as lab/swimmer-v0.", "ID")]
+DatasetId = Annotated[
+    str,
+    option("--dataset", "Where to: an id such as lab/swimmer-v0.", "ID", callback=dataset_id),
+]
 License = Annotated[
     str | None,
     option("--license", "Licence of the dataset, such as CC-BY-4.0.", "ID", callback=licence),

@@ -50,7 +50,11 @@ def check_dataset_id(dataset_id: str) -> tuple[str, str, int]:
     *namespace, last = dataset_id.split("/")
     match = _NAME.fullmatch(last)
     if match is None or any(_COMPONENT.fullmatch(part) is None for part in namespace):
-        raise UsageError(f"{dataset_id!r} is not a dataset id", remedy=_ID_REMEDY)
+        odd = [
+            letter for letter in dataset_id if not _COMPONENT.fullmatch(letter) and letter != "/"
+        ]
+        why = f": {odd[0]!r} is none of letters, digits, - and _" if odd else ""
+        raise UsageError(f"{dataset_id!r} is not a dataset id{why}", remedy=_ID_REMEDY)
     if namespace and len("/".join(namespace)) < 2:
         raise UsageError(
             f"the namespace of {dataset_id!r} is shorter than the two letters Minari wants",
