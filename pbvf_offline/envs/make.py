@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import registry
+from gymnasium.envs.registration import load_env_creator, registry
 
 from pbvf_offline.envs.portable import PACKAGES, is_portable
 from pbvf_offline.envs.process import process_kept
@@ -93,6 +93,10 @@ def _make(config: EnvConfig, render_mode: str | None) -> Env:
         with warnings.catch_warnings():
             # Gymnasium warns of every older version; whether one may be used is the user's choice.
             warnings.simplefilter("ignore", DeprecationWarning)
+            entry = registry[env_id].entry_point if env_id in registry else None
+            if isinstance(entry, str):
+                load_env_creator(entry)  # this may import MuJoCo, which warns of models it loads
+            _silence_mujoco()
             env = gym.make(env_id, disable_env_checker=True, **kwargs)
     except PbvfError:
         raise
@@ -100,9 +104,21 @@ def _make(config: EnvConfig, render_mode: str | None) -> Env:
         if stops(error):
             raise
         raise _not_built(error, config, env_id) from error
+    _silence_mujoco()
     env = wrap(env, config.wrappers)
     _check_has_spaces(env, config.name)
     return env
+
+
+def _silence_mujoco() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the user's folder; values are checked here."""
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None:
+        mujoco.set_mju_user_warning(_ignore)
+
+
+def _ignore(message: str) -> None:
+    del message
 
 
 def _not_built(error: BaseException, config: EnvConfig, env_id: str) -> PbvfError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -349,7 +348,6 @@ class EpisodeJob:
     def start(self) -> Callable[[Item], Any]:
         """Build the environment and return the function from episode to result."""
         env = make_env(self.config)
-        _silence_mujoco()
         player: Any = None
 
         def play(index: int) -> Episode:
@@ -470,14 +468,3 @@ def _answers(
         return (run(item) for item in items if item is not None)
     typed: Job[Any, Any] = job  # a union and None are too much for mypy to take apart
     return ordered_map(typed, items, workers)
-
-
-def _silence_mujoco() -> None:
-    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the user's folder; values are checked here."""
-    mujoco = sys.modules.get("mujoco")
-    if mujoco is not None:
-        mujoco.set_mju_user_warning(_ignore)
-
-
-def _ignore(message: str) -> None:
-    del message

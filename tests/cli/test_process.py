@@ -372,6 +372,14 @@ def test_an_environment_cannot_end_the_command_or_pass_words_for_numbers(here, n
     assert words in ran.err.splitlines()[-1]
 
 
+def test_mujoco_writes_no_log_of_warnings(here):
+    """It warns of this model while it is loaded."""
+    command = ("collect", "HalfCheetah-v5", "--dataset", "lab/log-v0", "--steps", "1")
+    ran = run_process(*command, "--no-normalize", "--workers", "1", "--quiet").ok()
+    assert [path.name for path in here.iterdir()] == ["datasets"]
+    assert ran.err == ""
+
+
 def test_a_renderer_that_mujoco_does_not_know_is_no_bug(here):
     command = ("collect", "InvertedPendulum-v5", "--dataset", "lab/gl-v0", "--steps", "5")
     run_process(*command, env={"MUJOCO_GL": "foo"}).refused(2, "change or unset MUJOCO_GL")
