@@ -317,6 +317,7 @@ def test_a_schedule_decides_how_the_noise_is_drawn(root):
         ([*TOY, "--license", "MIT\nyours"], "--license"),
         ([*TOY, "--env-kwargs", "[1]"], "--env-kwargs"),
         ([*TOY, "--env-kwargs", '{"unknown": 1}'], "--env-kwargs"),
+        ([*TOY, "--env-kwargs", '{"render_mode": "rgb_array"}'], "--env-kwargs: render_mode"),
         ([*TOY, "--seed", "-1"], "--seed"),
         ([*TOY, "--seed", "4294967296"], "--seed"),
         ([*TOY, "--base", "a", "--policies", "b"], "--base"),

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_offline.errors import DamagedError, IncompatibleError, PbvfError, UsageError
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    IncompatibleError,
+    PbvfError,
+    UsageError,
+)
 from pbvf_offline.setting_types import MOST
 
 if TYPE_CHECKING:
@@ -150,6 +156,7 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
 
     Raises:
         UsageError: It is a folder, one of its own inputs, or inside a dataset, run or bundle.
+        ConflictError: It is a link.
         ResourceError: A file has the place of a folder above it.
     """
     check_place(path)
@@ -162,6 +169,12 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
     if path.is_dir():
         raise UsageError(
             "is a folder", where=path, remedy="name a file, such as critic.safetensors"
+        )
+    if path.is_symlink():
+        raise ConflictError(
+            "this is a link, so it is not replaced",
+            where=path,
+            remedy="remove it, or name the file that it leads to",
         )
     return path
 
@@ -282,13 +295,20 @@ class EnvOptions:
         """Return the environment that a user named.
 
         Raises:
-            UsageError: Arguments are no JSON object, or there is no such wrapper.
+            UsageError: Arguments are no JSON object, or have a render mode; or there is no such
+                wrapper.
         """
         from pbvf_offline.envs.reference import EnvConfig
 
         assert self.name is not None  # the caller's business
         wrapped = tuple(map(_wrapper, self._wrapper_texts))
         kwargs = parse_kwargs(self.kwargs)
+        if "render_mode" in kwargs:  # a window where there is no screen ends the process at once
+            raise UsageError(
+                "render_mode is no argument that decides what an environment does",
+                where="--env-kwargs",
+                remedy="leave it out; --video of evaluate renders",
+            )
         return EnvConfig(self.name, kwargs, self.max_episode_steps, wrapped)
 
 

@@ -69,6 +69,19 @@ def test_a_file_in_the_place_of_a_folder_is_named(made: Path, here: Path, name: 
         pbvf(*writers(made, place)[name], "-q").refused(6, "error: file: not a directory")
 
 
+@pytest.mark.parametrize("name", ["fit-critic", "fit-model", "synthesize", "export", "pack"])
+@pytest.mark.parametrize("target", ["there", "nothing"])
+def test_a_link_in_the_place_of_a_file_is_exit_7(
+    made: Path, here: Path, name: str, target: str
+) -> None:
+    (here / "there").write_text("mine")
+    (here / "link").symlink_to(target)
+    before = content(here)
+    pbvf(*writers(made, "link")[name], "-q").refused(7, "link: this is a link")
+    assert content(here) == before
+    assert (here / "link").is_symlink()
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_links_in_a_circle_are_exit_2(made: Path, here: Path, name: str) -> None:
     (here / "loop").symlink_to("loop")
