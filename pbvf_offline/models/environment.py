@@ -24,7 +24,8 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     Environment i is played in member ``i % M``, so what it returns has the spread of the
     ensemble. Observations are raw and stay in the box of the data, actions are the
-    environment's own. An environment that ended is reset at its next step, whose action it
+    environment's own. Rewards are as imagined, also beyond the box of the data, where an algorithm
+    can exploit them. An environment that ended is reset at its next step, whose action it
     does not look at and whose reward is 0 (``AutoresetMode.NEXT_STEP``).
 
     Args:

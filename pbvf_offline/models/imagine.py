@@ -47,9 +47,9 @@ class Imagined:
     Attributes:
         marks: The numbers of steps after which was noted; the time limit last.
         returns: (marks, K, S, M) float64, undiscounted reward so far.
-        inside: (K, S, M) float64, what whole episodes earn at least where the box of the data is
-            not trusted: from the step on whose observation the box held back, at most the mean
-            reward of the data's steps for each step.
+        inside: (K, S, M) float64, what is trusted of the whole returns: from the step on whose
+            observation the box of the data held back, at most the mean reward of the data's steps
+            for each step.
         states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
             where an episode has ended.
         lengths: (K, S, M) int64, steps until the end.
