@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import registry
 from numpy.typing import NDArray
 
 from pbvf_offline.envs.declared import UnfitError
@@ -243,13 +244,14 @@ class EpisodeRun:
                 raise UsageError(
                     f"the answer of {doing} in episode {self._index} is not ({wanted}): {text}",
                     where=name,
-                    remedy="mend the environment",
+                    remedy="mend the environment" + _or_arguments(self._env),
                 ) from error
             raise failure(
                 error,
                 f"the environment raised {text} in {doing} of episode {self._index}",
                 where=name,
-                remedy="mend the environment and run the same command again",
+                remedy="mend the environment and run the same command again"
+                + _or_arguments(self._env),
             ) from error
 
     def _check_finite(self, first: int) -> None:
@@ -312,6 +314,13 @@ def run_episode(env: Env, schedule: Schedule, index: int, max_steps: int | None 
         run = EpisodeRun(env, schedule, index, shared=shared)
         run.advance(max_steps)
     return run.episode()
+
+
+def _or_arguments(env: Env) -> str:
+    """Return what else may be to blame for a failure of an environment that was given arguments."""
+    usual = None if env.spec is None else registry.get(env.spec.id)
+    given = usual is not None and env.spec is not None and env.spec.kwargs != usual.kwargs
+    return ", or check --env-kwargs" if given else ""
 
 
 def _called_by_loop(error: BaseException) -> FrameType | None:

@@ -223,6 +223,14 @@ def test_what_is_not_offered(config: EnvConfig, why: str) -> None:
     assert caught.value.where == "--backend"
 
 
+def test_arguments_that_gymnasium_stumbles_over_are_named() -> None:
+    config = EnvConfig(PENDULUM.name, {"frame_skip": 2.5})
+    job = EpisodeJob(config, schedule(config))
+    with pytest.raises(UsageError, match=r"TypeError.* in step 1 of episode 0") as caught:
+        list(run_episodes(job, range(1)))
+    assert str(caught.value.remedy).count("or check --env-kwargs")
+
+
 @pytest.mark.parametrize("asked", ["auto", "native"])
 def test_one_that_differs_is_played_by_gymnasium(
     asked: Any, monkeypatch: pytest.MonkeyPatch
