@@ -35,8 +35,11 @@ from pbvf_runs.settings import CollectSettings
 ENV = "Swimmer-v5"
 DATASET = "quickstart/swimmer-fragments-v0"
 FIGURE = "quickstart.png"
+EPISODES = 10
+"""Of each grown policy, for its return."""
+NEAREST_EPISODES = 2
+"""Of each dataset policy nearest to a grown one, and of each point of the figure's curve."""
 _EVALUATED_POINTS = 20
-_CRITICS = {"model": "PSSVF", "default": "PSVF"}
 
 
 Recipe = Literal["model", "default"]
@@ -55,7 +58,8 @@ class QuickstartResult:
         predicted: (K,) what the critic predicts of them; the default recipe's is discounted.
         chosen_step: (K,) gradient step kept.
         figure: The figure's file.
-        recipe: Which critic they were grown through.
+        recipe: Whether a model was used, or the data alone.
+        grown_through: The critic in words: which kind stood, what it is fitted to, and why.
     """
 
     best_episode: float
@@ -66,6 +70,7 @@ class QuickstartResult:
     chosen_step: list[int]
     figure: Path
     recipe: Recipe
+    grown_through: str
 
 
 def run_quickstart(
@@ -107,36 +112,46 @@ def run_quickstart(
     )
     data = load_dataset(collected.path, cache=False)
     imagined = _imagined(out, data, updates, seed, note, report) if recipe == "model" else None
+    why = ""
     if imagined is None:
+        why = ": the model failed its check" if recipe == "model" else ""
         recipe = "default"
         critic_path = _default(out, data, updates, seed, note, report)
         judged: dict[str, Any] = {}
     else:
         critic_path, model_path, judged = imagined
+    critic = load_critic(critic_path)
+    kind = critic.critic.kind.name.upper()
+    if critic.imagined is not None and critic.imagined.stands:
+        through = f"{kind}, fitted to imagined episodes"
+    else:
+        through = f"{kind}, fitted to the data alone"
+        why = why or (": the model prefers its policies" if imagined else "")
     every = max(1, SYNTHESIS.steps // _EVALUATED_POINTS)
     note(
         f"pbvf synthesize {_quoted(critic_path)} --from-scratch 5 --out {_quoted(policies_path)} "
         + (f"--model {_quoted(model_path)} " if imagined else "")
-        + f"--evaluate --evaluate-every {every} --episodes 2 --workers {workers} --seed {seed}"
+        + f"--evaluate --evaluate-every {every} --episodes {NEAREST_EPISODES} "
+        f"--workers {workers} --seed {seed}"
     )
     grown = synthesize_to_file(
         critic_path,
-        load_critic(critic_path),
+        critic,
         default_synthesis_settings(ENV, count=5, seed=seed, judged=imagined is not None),
         policies_path,
-        evaluation=EvaluationSettings(EnvConfig(ENV), 2, every, seed),
+        evaluation=EvaluationSettings(EnvConfig(ENV), NEAREST_EPISODES, every, seed),
         workers=workers,
         progress=progress,
         **judged,
     )
     note(
-        f"pbvf evaluate {_quoted(policies_path)} --critic {_quoted(critic_path)} --episodes 10 "
-        f"--workers {workers} --seed {seed + 1}"
+        f"pbvf evaluate {_quoted(policies_path)} --critic {_quoted(critic_path)} "
+        f"--episodes {EPISODES} --workers {workers} --seed {seed + 1}"
     )
     returns, _ = evaluate_policies(
         EnvConfig(ENV),
         grown.file.policies,
-        episodes=10,
+        episodes=EPISODES,
         seed=seed + 1,
         workers=workers,
         progress=report.of("evaluate"),
@@ -150,7 +165,7 @@ def run_quickstart(
         "closest": grown.closest,
         "best_episode": float(episodes.max()),
     }
-    draw_synthesis(drawn, figure, f"{ENV}: policies grown through a frozen {_CRITICS[recipe]}")
+    draw_synthesis(drawn, figure, f"{ENV}: policies grown through a frozen {through}")
     return QuickstartResult(
         best_episode=float(episodes.max()),
         mean_episode=float(episodes.mean()),
@@ -160,6 +175,7 @@ def run_quickstart(
         chosen_step=grown.chosen_step,
         figure=figure,
         recipe=recipe,
+        grown_through=through + why,
     )
 
 
@@ -229,7 +245,7 @@ def _imagined(
     )
     digest = file_digest(model)
     settings = dataclasses.replace(round_defaults("pssvf", ENV).settings, seed=seed)
-    imagining, comparing = report.of("imagine"), report.of("compare")
+    imagining, told = report.of("imagine"), report.progress
     rounds_to_file(
         data.trajectories,
         learned.file,
@@ -240,9 +256,9 @@ def _imagined(
             after_round=None
             if imagining is None
             else lambda done: imagining(done.number, settings.rounds),
-            after_update=None
-            if comparing is None
-            else lambda fit: comparing(fit.updates, settings.compare),
+            comparing=None
+            if told is None
+            else lambda stage, done, total: told(f"compare-{stage}", done, total),
         ),
         **source,
     )

@@ -55,6 +55,7 @@ from pbvf_runs.records import (
     TAIL_FILE,
     RunConfig,
     RunResult,
+    StoredResult,
     snapshot_files,
 )
 
@@ -296,7 +297,10 @@ class _Runner:
                     "from step 0"
                 )
             return None
-        gone = sorted(set(self.measured.evaluations) - set(self.evaluate_at))
+        # No checkpoint has a shorter run's last measurement: it is of after the cut episode.
+        ended = StoredResult.read(self.folder)
+        last = () if ended is None else (one.step for one in ended.evaluations)
+        gone = sorted({*self.measured.evaluations, *last} - set(self.evaluate_at))
         if gone and self.note is not None:
             steps = ", ".join(f"{step:,}" for step in gone[:3]) + (" …" if gone[3:] else "")
             self.note(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ def better_critic(
     environment: EnvReference | None,
     dataset: str,
     after_update: Callable[[Fit], None] | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> CriticFile:
     """Return a critic of imagined episodes, or the default recipe's where that is better.
 
@@ -59,6 +61,8 @@ def better_critic(
         environment: The dataset's environment.
         dataset: The dataset's digest.
         after_update: Called after each update of the default recipe; what it raises stops it.
+        progress: Called with what is done, and how much of it out of how much: ``climb`` (steps),
+            ``judge`` (policies), ``fit`` (updates of the default recipe), then the first two again.
 
     Raises:
         ValueError: The critic is of no imagined episodes.
@@ -77,14 +81,22 @@ def better_critic(
     )
 
     def cautious(policies: Policies) -> NDArray[np.float64]:
-        return cautious_values(evaluator.evaluate(policies).members, settings.caution)
+        progress("judge", 0, len(policies))
+        played = evaluator.evaluate(policies, progress=partial(progress, "judge"))
+        return cautious_values(played.members, settings.caution)
 
     def worth(critic: CriticFile) -> float:
-        return float(cautious(synthesize(critic, climb, judge=cautious).policies).mean())
+        grown = synthesize(critic, climb, judge=cautious, progress=partial(progress, "climb"))
+        return float(cautious(grown.policies).mean())
+
+    def updated(fit: Fit) -> None:
+        progress("fit", fit.updates, settings.compare)
+        if after_update is not None:
+            after_update(fit)
 
     value = worth(imagined)
     try:
-        advance(fit, training_set(fit, data, device), settings.compare, after_update=after_update)
+        advance(fit, training_set(fit, data, device), settings.compare, after_update=updated)
         recipe = CriticFile(fit, context)
         said = Comparison(value, worth(recipe), recipe.fit.settings.kind)
     except DivergedError:

@@ -61,7 +61,8 @@ class RoundCallbacks:
     Attributes:
         begun: Called when there is something to do, before the first round.
         after_round: Called after each round.
-        after_update: Called after each update of the default recipe.
+        comparing: Called with how far the comparison with the default recipe is, as ``progress``
+            of :func:`pbvf_offline.synthesis.comparison.better_critic` is.
         on_event: Called with each event of the curve: ``round`` by its number over all tries,
             ``recipe`` at every 100th update of the default recipe, the mean loss since the one
             before, and after the last round ``comparison``. Not of rounds that are complete.
@@ -69,7 +70,7 @@ class RoundCallbacks:
 
     begun: Callable[[], None] | None = None
     after_round: Callable[[Round], None] | None = None
-    after_update: Callable[[Fit], None] | None = None
+    comparing: Callable[[str, int, int], None] | None = None
     on_event: OnEvent | None = None
 
 
@@ -145,6 +146,7 @@ def rounds_to_file(
                 environment=environment,
                 dataset=dataset,
                 after_update=curve.after_update,
+                progress=callbacks.comparing or (lambda *_: None),
             )
             curve.compared(file)
         file.save(out)
@@ -168,8 +170,6 @@ class _Curve:
 
     def after_update(self, fit: Fit) -> None:
         self._losses(fit, finished=fit.updates == self._compare)
-        if self._callbacks.after_update is not None:
-            self._callbacks.after_update(fit)
 
     def compared(self, file: CriticFile) -> None:
         said = None if file.imagined is None else file.imagined.comparison

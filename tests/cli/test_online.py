@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli_tools import content, pbvf, start, wait_for, wait_for_group
+from cli_tools import content, pbvf, rows, start, wait_for, wait_for_group
 from pbvf_cli.shared.terminal import progress
 from pbvf_cli.shared.terminal.output import number
 from pbvf_datasets import load_dataset
@@ -203,6 +203,14 @@ def test_help_has_examples_and_panels():
     assert "pbvf train-online " in ran.out.split("Examples:")[1]
 
 
+@pytest.mark.parametrize(("env", "squashes"), [("ToyDiscrete-v0", False), ("Toy-v0", True)])
+def test_a_setting_of_no_effect_is_not_shown(env, squashes, tmp_path):
+    argv = (f"toyenv:{env}", tmp_path / "run", "--steps", 20, "--seed", 0)
+    ran = train(*argv, "--export-dataset", "lab/run-v0", quiet=False).ok()
+    shown = pbvf("info", "lab/run-v0", "-q").ok().out.partition(" parameters")[2].splitlines()[0]
+    assert ("squash" in rows(ran.err), "squash" in shown) == (squashes, squashes)
+
+
 # --------------------------------------------------------------------------- going on
 
 
@@ -213,6 +221,8 @@ def test_an_extension_says_which_measurements_it_leaves_out(tmp_path):
     assert (
         "note: what was measured at step 50 is left out: --evaluations 2 of 200 steps are at others"
     ) in ran.err
+    ran = train(*argv, "--steps", 600, quiet=False).ok()
+    assert "note: what was measured at step 100, 200 is left out: --evaluations 2 of 600" in ran.err
 
 
 def test_the_same_command_finds_the_run_complete_with_its_stored_seed(tmp_path):

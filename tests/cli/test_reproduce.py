@@ -61,7 +61,9 @@ def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPat
     def at_once(out: Path, *, note: Any, progress: Any, **settings: Any) -> QuickstartResult:
         asked.append({"out": out, **settings})
         progress("collect", 1, 2)
-        return QuickstartResult(1.0, 0.5, 0.5, [2.0], [3.0], [4], out / "figure.png", "model")
+        return QuickstartResult(
+            1.0, 0.5, 0.5, [2.0], [3.0], [4], out / "figure.png", "model", "PSVF, new"
+        )
 
     # The work itself takes a minute, and has a test of its own.
     monkeypatch.setattr("pbvf_experiments.quickstart.run_quickstart", at_once)
@@ -70,6 +72,10 @@ def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPat
     assert (shown["steps"], shown["workers"]) == ("100000 given", "3 given")
     assert (shown["out"], shown["updates"]) == ("quickstart-out default", "8000 default")
     assert shown["recipe"] == "model default"
+    told = " ".join(ran.out.split())
+    assert "grown through a PSVF, new" in told
+    assert "episodes 10 of each grown policy, 2 of each nearest one" in told
+    assert "printed when absent" not in pbvf("quickstart", "--help").ok().out
     assert shown["seed"] == "0 default"
     settings = {"recipe": "model", "steps": 100_000, "updates": 8000, "seed": 0, "workers": 3}
     assert asked == [{"out": Path("quickstart-out"), **settings}]

@@ -496,6 +496,8 @@ def test_the_quickstart_says_that_a_model_is_of_no_use(
     notes: list[str] = []
     result = run_quickstart(tmp_path, steps=1_200, updates=3, seed=0, workers=1, note=notes.append)
     assert result.recipe == "default"
+    why = "the model failed its check"
+    assert result.grown_through == f"PSVF, fitted to the data alone: {why}"
     assert notes[2].startswith("the model's own check says that it is fit for ")
     assert notes[2].endswith("; a PSVF is fitted to the data alone")
     assert "fit-critic" in notes[3]

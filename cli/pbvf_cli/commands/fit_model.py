@@ -21,6 +21,7 @@ from pbvf_offline.setting_types import MAX_UPDATES
 
 if TYPE_CHECKING:
     from pbvf_offline.models.choice import Trial
+    from pbvf_offline.models.settings import ModelSettings
     from pbvf_offline.models.to_file import ModelResult
 
 _SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage", "calibrated")
@@ -124,6 +125,17 @@ def fit_model(
     _print(sink, out, result, data)
 
 
+def _in_a_row(settings: ModelSettings) -> str:
+    """Return how many steps in a row networks learn, also where the two halves differ."""
+    from pbvf_offline.models.objectives import objectives
+
+    parts = objectives(settings)
+    if len(parts) == 1:
+        return number(parts[0].unroll)
+    each = (f"{part.unroll:,} by {part.members.stop - part.members.start}" for part in parts)
+    return f"{', '.join(each)} of {settings.members} networks"
+
+
 def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
     file, seconds, done = result.file, result.seconds, result.updates_done_now
     settings, check = file.ensemble.settings, file.check
@@ -167,10 +179,10 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("updates", f"{file.fit.updates:,}"),
         ("noise", number(settings.noise)),
         ("angles", "yes" if settings.angles else "no"),
-        ("steps in a row", number(settings.unroll)),
+        ("steps in a row", _in_a_row(settings)),
         ("mixed", "yes" if settings.mixed else "no"),
         ("seed", str(settings.seed)),
-        ("time", time_taken(seconds, rate, "updates")),
+        ("time", time_taken(seconds, rate, "updates", training)),
         ("fit for", ", ".join(uses) or "nothing: its check failed"),
     ]
     if check is not None and check.held_words is not None:

@@ -11,7 +11,7 @@ from pbvf_cli.shared.command import command
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
-from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_cli.shared.terminal.progress import COMPARING, Stages
 
 _UNITS = {
     "collect": ("collecting", "steps"),
@@ -19,7 +19,7 @@ _UNITS = {
     "trials": ("trying noise, features and objectives", "updates"),
     "learn": ("learning the environment", "updates"),
     "imagine": ("imagining", "rounds"),
-    "compare": ("comparing with the default recipe", "updates"),
+    **{f"compare-{stage}": words for stage, words in COMPARING.items()},
     "synthesize": ("climbing", "steps"),
     "evaluate": ("measuring", "episodes"),
 }
@@ -74,7 +74,9 @@ def quickstart(
         ),
     ] = None,
     threads: options.Threads = None,
-    seed: options.Seed = None,
+    seed: Annotated[
+        int | None, option("--seed", "Seed of every stage, 0 to 4294967295.", default="0")
+    ] = None,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
 ) -> None:
@@ -84,7 +86,7 @@ def quickstart(
     """
     devices.runs_on_cpu(device, sink)
 
-    from pbvf_experiments.quickstart import run_quickstart
+    from pbvf_experiments.quickstart import EPISODES, NEAREST_EPISODES, run_quickstart
     from pbvf_offline.critics import CRITICS
     from pbvf_offline.models.settings import MODEL_UPDATES
     from pbvf_offline.seeding import check_seed
@@ -99,16 +101,7 @@ def quickstart(
     devices.use_threads(threads, table)
     chosen = check_seed(table.choose("seed", seed, 0))
     sink.settings("pbvf quickstart", table.settings)
-    bars: dict[str, Bar] = {}
-
-    def report(stage: str, done: int, total: int | None) -> None:
-        if stage not in bars:
-            for bar in bars.values():
-                bar.close()
-            bars[stage] = Bar(*_UNITS[stage], sink=sink)
-        bars[stage].update(done, total)
-
-    try:
+    with Stages(_UNITS, sink) as stages:
         result = run_quickstart(
             out,
             recipe=recipe.value,
@@ -117,11 +110,8 @@ def quickstart(
             seed=chosen,
             workers=workers,
             note=sink.note,
-            progress=report,
+            progress=stages.update,
         )
-    finally:
-        for bar in bars.values():
-            bar.close()
     mean = sum(result.returns) / len(result.returns)
     sink.result(
         {
@@ -133,10 +123,20 @@ def quickstart(
             "predicted": result.predicted,
             "chosen_step": result.chosen_step,
             "recipe": result.recipe,
+            "grown_through": result.grown_through,
+            "episodes": EPISODES,
             "figure": result.figure,
             "seed": chosen,
         },
-        [("figure", str(result.figure)), ("seed", str(chosen))],
+        [
+            ("figure", str(result.figure)),
+            ("seed", str(chosen)),
+            ("grown through a", result.grown_through),
+            (
+                "episodes",
+                f"{EPISODES} of each grown policy, {NEAREST_EPISODES} of each nearest one",
+            ),
+        ],
         table=(
             ("whole episodes of Swimmer-v5", "return"),
             [

@@ -251,12 +251,16 @@ def _spec(
         table.show("base", file)
         return base.policies.spec
 
+    from gymnasium.spaces import Discrete
+
     from pbvf_offline.envs.make import close_env, make_env
     from pbvf_offline.policies.spaces import spec_for_env
     from pbvf_offline.presets.offline import policy_defaults
 
-    fresh = table.fill(policy, policy_defaults(config.name))
     env = make_env(config)
+    idle = isinstance(env.action_space, Discrete) and "squash" not in policy.values
+    hidden = ("squash",) if idle else ()  # the largest output is the action
+    fresh = table.fill(policy, policy_defaults(config.name), hidden=hidden)
     spec = spec_for_env(env, **fresh.architecture)
     close_env(env)
     return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 
@@ -114,7 +115,13 @@ def test_deep_policies_climb_a_critic_of_what_policies_do(here, drift):
 
 
 def test_the_better_of_two_critics_stands_and_is_named(here, drift):
-    ran = fit(drift, "--seed", 0, "--compare", 40).ok()
+    model = ("--model", drift / "good", "--hidden", 8, "--rounds", 2, "--compare", 40)
+    argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors", *model)
+    ran = pbvf(*argv, "--seed", 0, "--json").ok()
+    shown = [line.split(":")[0] for line in ran.err.splitlines() if line.startswith("comparing,")]
+    each = ["comparing, climbing", "comparing, imagining"]
+    stages = [stage for stage, _ in itertools.groupby(shown)]
+    assert stages == [*each, "comparing, fitting the default recipe", *each]
     said = ran.json["comparison"]
     assert said["kind"] == "psvf"  # the data are fragments
     better = said["imagined"] >= said["recipe"]
@@ -122,8 +129,7 @@ def test_the_better_of_two_critics_stands_and_is_named(here, drift):
     assert ran.json["kind"] == ("pssvf" if better else "psvf")
     assert fit(drift, "--compare", 40).json["comparison"] == said
     fit(drift, "--compare", 41).refused(7, "compare is 40 there and 41 here")
-    argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors")
-    shown = pbvf(*argv, "--model", drift / "good", "--hidden", 8, "--rounds", 2, "--compare", 40)
+    shown = pbvf(*argv)
     words = " ".join(shown.ok().out.split())
     assert "from the default recipe's psvf, cautious" in words
     stands = "the critic of imagined episodes" if better else "the default recipe's critic"

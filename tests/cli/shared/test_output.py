@@ -98,6 +98,8 @@ def test_numbers_for_people():
     assert number(1234567) == "1,234,567"
     assert number(0.123456789) == "0.123457"
     assert time_taken(2.0, 1234.5678, "steps") == "2.0 s (1,235 steps/s)"
+    assert time_taken(2.0, 11_171.0, "steps") == "2.0 s (11,171 steps/s)"
+    assert time_taken(9.0, 0.5, "rounds", 4.0) == "9.0 s (0.5 rounds/s in 4.0 s of it)"
     assert time_taken(0.0, None, "steps") == "nothing to do"
 
 
@@ -200,6 +202,7 @@ sys.exit(code)
 def test_returns_for_people():
     assert return_range(None) == "no whole episode"
     assert return_range({"mean": 1.5, "min": -1.0, "max": 4.0}) == "mean 1.5, -1 to 4"
+    assert return_range({"mean": 1e3, "min": 1000, "max": 1e3}) == "mean 1,000, 1,000 to 1,000"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pbvf_cli.shared.errors import signals
 from pbvf_cli.shared.inputs.critics import open_model
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken
-from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_cli.shared.terminal.progress import COMPARING, Bar, Stages
 from pbvf_offline.critics import CRITICS
 from pbvf_offline.errors import UsageError, counted
 from pbvf_offline.fit.rounds import RoundSettings, round_defaults
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.outputs.curves import Curve
     from pbvf_offline.fit.rounds import Round
     from pbvf_offline.fit.settings import FitSettings
-    from pbvf_offline.fit.steps import Fit
     from pbvf_offline.synthesis.rounds_to_file import RoundsResult
 
 
@@ -140,7 +139,7 @@ def fit_imagined(
     done = 0
     with (
         Bar("imagining", "rounds", sink=sink) as bar,
-        Bar("comparing", "updates", sink=sink) as other,
+        Stages(COMPARING, sink) as stages,
         curve.opened("fit-critic", table) as on_event,
     ):
 
@@ -150,8 +149,9 @@ def fit_imagined(
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
             bar.update(done, total, f"the critic says {believed}, the model {imagined}")
 
-        def compared(fit: Fit) -> None:
-            other.update(fit.updates, settings.compare)
+        def comparing(stage: str, done: int, total: int) -> None:
+            bar.close()
+            stages.update(stage, done, total)
 
         result = rounds_to_file(
             data.trajectories,
@@ -163,7 +163,7 @@ def fit_imagined(
             dataset=data.digest_in(out),
             overwrite=overwrite,
             # The first round may take a minute.
-            callbacks=RoundCallbacks(sink.begin, report, compared, on_event),
+            callbacks=RoundCallbacks(sink.begin, report, comparing, on_event),
         )
     curve.note_missing(sink, complete=result.already_complete)
     _print(sink, out, result, data, failed)
@@ -224,7 +224,7 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data, failed: str 
         rows.append(("used in spite of", failed))
     rows += [
         ("seed", str(settings.seed)),
-        ("time", time_taken(result.seconds, rate, "rounds")),
+        ("time", time_taken(result.seconds, rate, "rounds", spent)),
     ]
     if compared is None and settings.compare > 0:
         sink.note("note: the default recipe diverged, so there was nothing to compare with")

@@ -99,11 +99,15 @@ def _range(values: NDArray[Any]) -> str:
 
 
 def _policy(found: Description) -> str:
+    from pbvf_offline.policies.actions import DiscreteActions
+
     spec = found.spec
     if spec is None:
         return "-"
     kind = "stochastic" if spec.stochastic else "deterministic"
-    return f"{kind}, {spec.arch}, {spec.size:,} parameters, squash {spec.squash}"
+    text = f"{kind}, {spec.arch}, {spec.size:,} parameters"
+    # Discrete actions are the largest output, which nothing squashes.
+    return text if isinstance(spec.actions, DiscreteActions) else f"{text}, squash {spec.squash}"
 
 
 def _normaliser(found: Description) -> str:

@@ -137,12 +137,26 @@ def return_range(returns: Mapping[str, float] | None) -> str:
     """Return mean, min and max return of episodes for people; None: there was no whole one."""
     if returns is None:
         return "no whole episode"
-    return f"mean {number(returns['mean'])}, {number(returns['min'])} to {number(returns['max'])}"
+    mean, low, high = (f"{returns[name]:,.6g}" for name in ("mean", "min", "max"))
+    return f"mean {mean}, {low} to {high}"
 
 
-def time_taken(seconds: float, rate: float | None, unit: str) -> str:
-    """Return how long work took and how fast it was, for people."""
-    return "nothing to do" if rate is None else f"{seconds:.1f} s ({rate:,.4g} {unit}/s)"
+def time_taken(
+    seconds: float, rate: float | None, unit: str, of_seconds: float | None = None
+) -> str:
+    """Return how long work took and how fast it was, for people.
+
+    Args:
+        seconds: The whole time.
+        rate: Units a second; None where there was nothing to do.
+        unit: What was counted.
+        of_seconds: The part of the time that the rate is of; None: all of it.
+    """
+    if rate is None:
+        return "nothing to do"
+    speed = f"{rate:,.0f}" if rate >= 1_000 else f"{rate:.4g}"
+    part = "" if of_seconds is None else f" in {of_seconds:.1f} s of it"
+    return f"{seconds:.1f} s ({speed} {unit}/s{part})"
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pbvf_cli.shared.terminal import layout, output
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
     from pbvf_cli.shared.terminal.output import Sink
 
+COMPARING: Final = {
+    "climb": ("comparing, climbing", "steps"),
+    "judge": ("comparing, imagining", "policies"),
+    "fit": ("comparing, fitting the default recipe", "updates"),
+}
+"""What the stages of the comparison of two critics are called, with their units."""
 _LINE_SECONDS = 5.0
 _DRAW_SECONDS = 0.2
 
@@ -32,6 +39,7 @@ class Bar:
         unit: What is counted, such as ``steps``.
         sink: The command's output.
         clock: Seconds, for tests.
+        at_once: Whether the first call shows something, however soon it comes.
     """
 
     def __init__(
@@ -41,10 +49,11 @@ class Bar:
         *,
         sink: Sink,
         clock: Callable[[], float] = time.monotonic,
+        at_once: bool = False,
     ) -> None:
         self._what, self._unit, self._sink, self._clock = what, unit, sink, clock
         self._start: tuple[float, int] | None = None
-        self._shown = clock()
+        self._shown = -math.inf if at_once else clock()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -125,6 +134,35 @@ class Bar:
         if self._task is not None:
             self._bar.update(self._task, completed=done, total=total, text=text)
             self._bar.refresh()
+
+
+class Stages:
+    """Shows how far one stage of work after the other is, each from its start; a context manager.
+
+    Args:
+        names: What each stage does and what is counted, by its name.
+        sink: The command's output.
+    """
+
+    def __init__(self, names: Mapping[str, tuple[str, str]], sink: Sink) -> None:
+        self._names, self._sink = names, sink
+        self._stage = ""
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, stage: str, done: int, total: int | None) -> None:
+        """Show how much of a stage is done."""
+        if stage != self._stage or self._bar is None:
+            self.__exit__()
+            self._stage = stage
+            self._bar = Bar(*self._names[stage], sink=self._sink, at_once=True)
+        self._bar.update(done, total)
 
 
 def duration(seconds: float) -> str:
