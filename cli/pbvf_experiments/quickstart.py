@@ -165,7 +165,7 @@ def run_quickstart(
         "closest": grown.closest,
         "best_episode": float(episodes.max()),
     }
-    draw_synthesis(drawn, figure, f"{ENV}: policies grown through a frozen {through}")
+    draw_synthesis(drawn, figure, f"{ENV}: grown through a {through}")
     return QuickstartResult(
         best_episode=float(episodes.max()),
         mean_episode=float(episodes.mean()),
