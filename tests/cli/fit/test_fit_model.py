@@ -115,8 +115,8 @@ def test_people_read_what_it_is_fit_for(here, monkeypatch):
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
     assert "steps in a row 1 by 2, 10 by 2 of 4 networks" in " ".join(ran.out.split())
-    assert "tried noise 0.03 with angles: error" in ran.err
-    assert re.search(r"trying settings: 10/10 updates,.* trial 5 of 5\n", ran.err)
+    assert "tried noise 0.03 with angles, mixed: error" in ran.err
+    assert re.search(r"trying settings: 8/8 updates,.* trial 4 of 4\n", ran.err)
 
 
 def test_other_settings_are_a_conflict(here):
