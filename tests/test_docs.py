@@ -533,6 +533,15 @@ def test_search_page_shows_what_counts_beyond_the_box() -> None:
         values = [runs.get(variant, {}).get(key) for key in columns] + [fooled.get(variant)]
         cells = ["-" if value is None else f"{value:.0f}" for value in values]
         assert f"| {variant} | {' | '.join(cells)} |" in page
+    fooled_by, *pool = stored["held back"]
+    good = [one for one in pool if one["true"] >= 200]
+    assert len(good) == 12
+    assert max(one["most_held_back"] for one in good) == 0.003
+    assert all(abs(one["imagined"] - one["trusted"]) <= 1 for one in good)
+    ends = [f"{end(fooled_by[name]):.0f}" for name in ("imagined", "trusted") for end in (min, max)]
+    words = " ".join(page.split())
+    assert "where {} to {} is imagined".format(*ends[:2]) in words
+    assert "data's mean reward, {} to {} is left".format(*ends[2:]) in words
 
 
 def test_search_page_shows_what_losses_networks_and_features_gave() -> None:
