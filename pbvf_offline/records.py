@@ -244,7 +244,8 @@ class Field:
         except (msgspec.ValidationError, OverflowError):
             finite = False
         if not finite:
-            shown = self.text(value)[:40] or "nothing"
+            written = self.about is not None and self.about.write is not None
+            shown = (repr(value) if written else self.text(value))[:40] or "nothing"
             raise UsageError(f"{shown} is not {self.expected}", where=where)
         choices = None if self.about is None else self.about.choices
         if choices is not None and value is not None and value not in choices:

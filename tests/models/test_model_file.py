@@ -258,3 +258,8 @@ def test_a_file_holds_no_check_before_the_end(tmp_path: Path) -> None:
     kept.append(load_model(partial_path(out)))
     assert kept[0].check is None
     assert kept[0].fit.updates == 10
+
+
+def test_a_precision_that_is_no_truth_value_is_shown_as_it_is() -> None:
+    with pytest.raises(UsageError, match="--precision: 'float32' is not true or false"):
+        ModelRequest(seed=0, bfloat16="float32")  # type: ignore[arg-type]

@@ -54,7 +54,8 @@ def collect(
 ) -> None:
     """Collect a dataset: episodes whose every step is tagged with the policy that acted.
 
-    The same command continues an interrupted collection, and finds a finished one complete.
+    The same command continues an interrupted collection, and finds a finished one complete. A
+    finished dataset is not extended: collect another one and use 'pbvf dataset merge'.
     """
     devices.runs_on_cpu(device, sink)
     values.check_dataset(dataset)
