@@ -327,7 +327,7 @@ def test_it_is_told_of_imagined_policies(name: str, spec: str) -> None:
         evaluator.initial[:2],
         np.random.default_rng(0),
         record=examples.records,
-        after_block=examples.add,
+        after_block=lambda *heard: examples.add(*heard, heard[2].limited()),
     )
     told = examples.training_set(Scale.of(said, fit.settings.gamma))
     assert set(told.policy[:].tolist()) == set(range(len(data.policies)))

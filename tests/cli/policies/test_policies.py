@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import imageio.v3
 import numpy as np
@@ -568,7 +569,8 @@ def test_a_machine_that_cannot_render_exits_6_and_leaves_no_file(
 
     monkeypatch.setattr(toyenv.ToyEnv, "render", fail)
     if mujoco:
-        monkeypatch.setitem(sys.modules, "mujoco", object())
+        stand_in = SimpleNamespace(set_mju_user_warning=lambda function: None)
+        monkeypatch.setitem(sys.modules, "mujoco", stand_in)
     else:
         monkeypatch.delitem(sys.modules, "mujoco", raising=False)
     ran = pbvf("evaluate", made / "toy", "--video", "film.gif", "-q").refused(6, *words)
