@@ -262,7 +262,7 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert f"{shown}and {better[~sure].sum()} are above the best episode." in words
     assert f"of {(~sure).sum()} of the hundred policies that were grown" in TRUST
     assert f"and {truly[~sure].sum()} of these were truly above" in TRUST
-    assert f'"Above the data" it says of {sure.sum()}, and all of these were.' in TRUST
+    assert f'"Above the data" it says of {sure.sum()}, and all of these were, as' in TRUST
     assert truly[sure].all()
     region = [float(row["region"]) for row in rows]
     assert f"seeds 8 and 9 all five came to {region[8]:.0f} and {region[9]:.0f} on av" in TRUST
@@ -322,8 +322,8 @@ def test_results_page_shows_the_datasets_that_no_recipe_had_seen() -> None:
     text = f"of which {truly[~sure].sum()} of {(~sure).sum()} are, and {better[~sure].sum()} are"
     assert f"{text} above the best episode." in words
     assert f"below what was earned on {(cautious < came_to).sum()}." in words
-    assert f"had seen before, they came to {means}, where the best dataset policy had " in TRUST
-    assert f"policy had {best.mean():.0f}." in TRUST
+    said = f"they came to {means} (best dataset policy: {best.mean():.0f})."
+    assert f"which no recipe had seen before, {said}" in TRUST
     assert f"as were all {sure.sum()} on the ten further datasets." in TRUST
     assert truly[sure].all()
     assert (came_to > episode).all()  # and on all of seeds 0 to 19, see above
