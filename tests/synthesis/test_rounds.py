@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.synthesis import model_evaluation
 from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.examples import ReturnExamples
 from pbvf_offline.synthesis.model_evaluation import refuse_unfit
 from pbvf_offline.synthesis.rounds import imagined_rounds
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
@@ -55,10 +57,10 @@ def ensemble() -> Ensemble:
     return train(target_data(), held_out(target_data()), SETTINGS, 1_000)
 
 
-def search(settings: RoundSettings = SMALL) -> CriticFile:
+def search(settings: RoundSettings = SMALL, learned: Ensemble | None = None) -> CriticFile:
     return imagined_rounds(
         target_data(),
-        ensemble(),
+        learned or ensemble(),
         settings,
         model="1" * 64,
         horizon=TARGET_HORIZON,
@@ -285,6 +287,31 @@ def test_a_policy_that_exploits_a_hole_in_one_member_loses_to_one_good_in_all() 
     exploits, honest = cautious_values(played_out.member_values(), 1.0)
     assert exploits == pytest.approx(25.0 - 30.0, rel=1e-4)
     assert honest > exploits
+
+
+def test_a_search_is_told_at_most_the_best_that_stays_inside_the_box(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = []
+    add = ReturnExamples.add
+
+    def noting(self, policies, imagined, played, worth):  # type: ignore[no-untyped-def]
+        told.append((played, worth))
+        add(self, policies, imagined, played, worth)
+
+    monkeypatch.setattr(ReturnExamples, "add", noting)
+    narrow = copy.deepcopy(ensemble())
+    narrow.low[:], narrow.high[:] = 0.0, 2.0  # holds some policies back, and others not
+    found = story(search(learned=narrow))
+    (first, first_worth), *later = told
+    np.testing.assert_array_equal(first_worth, first.limited())  # nothing was searched for yet
+    level, beyond = first.cautious.max(), 0
+    for (played_out, worth), done in zip(later, found.rounds, strict=True):
+        level = max(level, played_out.cautious.max())
+        np.testing.assert_array_equal(worth, played_out.limited(level))
+        assert done.highest == level
+        beyond += int((played_out.limited() > level).sum())
+    assert beyond > 0
 
 
 @pytest.mark.parametrize("name", ["rounds", "fresh", "starts", "tries", "caution"])
