@@ -390,6 +390,17 @@ def test_results_page_shows_the_baselines_and_policies_of_deep_data() -> None:
                 cells["best"] = "" if best is None else f"{best:.0f}"
         shown = " | ".join(cells.values())
         assert f"| {int(seed)} | {shown} |".replace("  ", " ") in page.replace("  ", " ")
+    deep = [
+        json.loads((raw / f"seed-{seed:03d}-deep-64x64.json").read_text())["result"]
+        for seed in range(10)
+    ]
+    came_to = np.array([np.mean(one["trust_region"]["returns"]) for one in deep])
+    best = np.array([one["dataset"]["best_policy"] for one in deep])
+    words = " ".join(page.split())
+    error = np.std(came_to, ddof=1) / np.sqrt(10)
+    assert f"have {came_to.mean():.0f} on average on these ten datasets" in words
+    assert f"(standard error {error:.0f}; aimed at: 230), {came_to.min():.0f} at the low" in words
+    assert f"best dataset policy on {(came_to > best).sum()} of 10." in words
 
 
 def test_results_page_shows_the_results_of_other_environments() -> None:
