@@ -590,6 +590,10 @@ def test_search_page_shows_what_counts_beyond_the_box() -> None:
         values = [runs.get(variant, {}).get(key) for key in columns] + [fooled.get(variant)]
         cells = ["-" if value is None else f"{value:.0f}" for value in values]
         assert f"| {variant} | {' | '.join(cells)} |" in page
+    both = runs["each step"].keys() & runs["as it was"].keys()
+    less, was = (np.mean([runs[name][key] for key in both]) for name in ("each step", "as it was"))
+    assert len(both) == 9
+    assert f"came to {less:.0f} on average, and to {was:.0f} as it" in " ".join(page.split())
     fooled_by, *pool = stored["held back"]
     good = [one for one in pool if one["true"] >= 200]
     assert len(good) == 12

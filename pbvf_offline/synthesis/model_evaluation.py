@@ -76,10 +76,11 @@ class ImaginedReturns:
         return cautious_values(self.members, self.caution)
 
     def limited(self, level: float = math.inf) -> NDArray[np.float64]:
-        """Return cautious values (K,) of all that was imagined, or those trusted if above a level.
+        """Return cautious values (K,) of all that was imagined; above a level, trusted ones.
 
         Args:
-            level: What is above it has to be earned inside the box of the data.
+            level: What is above it counts only as far as it is in :attr:`cautious`, so earned
+                inside the box of the data.
         """
         all_imagined = cautious_values(self.free_members, self.caution)
         return np.minimum(all_imagined, np.maximum(self.cautious, level))
@@ -220,13 +221,7 @@ class ModelEvaluator:
         own = self.ensemble.scales.normaliser
         theta = policies.in_normaliser(own.mean, own.std)
         return imagine(
-            self.ensemble,
-            policies.spec,
-            theta,
-            starts,
-            self.horizon,
-            noise=noise,
-            record=record,
+            self.ensemble, policies.spec, theta, starts, self.horizon, noise=noise, record=record
         )
 
     def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:
