@@ -192,6 +192,8 @@ class ImaginedFit(Record):
             best of.
         rounds: All rounds of all tries, in order.
         comparison: What came of holding it against the default recipe, if it was.
+        unfit: Whether the model's own check said that it is unfit for whole episodes, so that it
+            was used by force.
     """
 
     model: str
@@ -200,6 +202,7 @@ class ImaginedFit(Record):
     kept: Round
     rounds: tuple[Round, ...]
     comparison: Annotated[Comparison | None, since(2)] = None
+    unfit: Annotated[bool, since(2)] = False
 
     @property
     def stands(self) -> bool:

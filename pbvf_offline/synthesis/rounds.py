@@ -53,6 +53,7 @@ def imagined_rounds(
     horizon: int,
     environment: EnvReference | None,
     dataset: str,
+    unfit: bool = False,
     after_round: Callable[[Round], None] | None = None,
 ) -> CriticFile:
     """Fit a critic to imagined episodes of the policies that its own ascent proposes.
@@ -65,6 +66,8 @@ def imagined_rounds(
         horizon: Time limit of an episode.
         environment: The dataset's environment, for the critic's context.
         dataset: The dataset's digest.
+        unfit: Whether the check of the ensemble's file refuses whole episodes, which the critic's
+            file is to say.
         after_round: Called after each round, for progress; what it raises stops them.
 
     Returns:
@@ -97,7 +100,7 @@ def imagined_rounds(
         tries.sort(key=lambda attempt: -attempt.best)
     advance(tries[0], settings.rounds)
     file, kept = tries[0].frozen()
-    imagined = ImaginedFit(model, horizon, settings, kept, tuple(rounds))
+    imagined = ImaginedFit(model, horizon, settings, kept, tuple(rounds), unfit=unfit)
     return dataclasses.replace(file, imagined=imagined)
 
 

@@ -134,6 +134,7 @@ def rounds_to_file(
             horizon=horizon,
             environment=environment,
             dataset=dataset,
+            unfit=model.check is not None and model.check.refusal is not None,
             after_round=curve.after_round,
         )
         rounds_seconds = time.perf_counter() - started

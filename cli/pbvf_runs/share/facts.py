@@ -167,6 +167,8 @@ def _critic(part: Thing, around: Around) -> Facts:
     asked = "" if imagined is None else imagined.model
     if asked in around.failed:
         facts.checks["fitted with a model that failed"] = around.failed[asked]
+    elif imagined is not None and imagined.unfit:
+        facts.checks["fitted with a model that failed"] = "unfit for whole episodes by its check"
     model = around.models.get(asked) or around.models.get(file.context.dataset)
     judged = () if model is None else ("--model", model)
     name, grown = part.name, _outside("grown", part)

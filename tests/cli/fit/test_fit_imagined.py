@@ -208,6 +208,12 @@ def test_a_model_whose_check_failed_needs_force(here, drift):
         assert words in shown.err.splitlines()
         assert refusal in " ".join(shown.out.split())
     assert pbvf(*argv, "--json").json["model_refusal"] == refusal
+    alone = pbvf("info", "c.safetensors")  # where the model is not at hand
+    assert "unfit for whole episodes by its own check, and used by --force" in alone.ok().out
+    assert pbvf("info", "c.safetensors", "--json").json["model_unfit"]
+    pbvf("push", "c.safetensors", "alone", "--license", "MIT", "-q").ok()
+    failed = "| fitted with a model that failed | `unfit for whole episodes by its check` |"
+    assert failed in Path("alone/README.md").read_text()
     pbvf("push", "c.safetensors", drift / "bad", "all", "--license", "MIT", "-q").ok()
     assert f"| fitted with a model that failed | `{refusal}` |" in Path("all/README.md").read_text()
     told = pbvf("info", "c.safetensors", drift / "bad", "-q").ok().out
@@ -215,6 +221,8 @@ def test_a_model_whose_check_failed_needs_force(here, drift):
     fit(drift, "--seed", 0, "--overwrite").ok()
     assert fit(drift).json["model_refusal"] is None
     assert "unfit" not in pbvf("info", "c.safetensors", drift / "good", "-q").ok().out
+    assert "unfit" not in pbvf("info", "c.safetensors", "-q").ok().out
+    assert pbvf("info", "c.safetensors", "--json").json["model_unfit"] is False
 
 
 def test_errors_that_users_can_see(here, drift):

@@ -40,6 +40,7 @@ def show_critic(path: Path) -> Shown:
         "initial_observations": len(context.initial_observations),
         "dataset": context.dataset,
         "model": None if imagined is None else imagined.model,
+        "model_unfit": None if imagined is None else imagined.unfit,
         "settings": fit.settings.to_dict(),
         "rounds": None if imagined is None else imagined.settings.to_dict(),
         "imagined_stands": None if imagined is None else imagined.stands,
@@ -68,6 +69,8 @@ def _critic_rows(file: CriticFile, payload: dict[str, Any]) -> list[tuple[str, s
             ("rounds", pairs(payload["rounds"])),
             ("holds", "the imagined critic" if imagined.stands else "the default recipe's critic"),
         ]
+        if imagined.unfit:
+            rows.append(("model", "unfit for whole episodes by its own check, and used by --force"))
     rows.append(("settings", pairs(payload["settings"])))
     if validation is not None:
         numbers = {k: v for k, v in validation.items() if isinstance(v, int | float)}
