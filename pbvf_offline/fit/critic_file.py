@@ -108,11 +108,11 @@ class CriticFile:
 
     @property
     def updates(self) -> int:
-        """Gradient steps that made the critic, over all rounds where it is of imagined episodes."""
+        """Gradient steps that made the critic: those before its round was kept, where it has one."""
         imagined = self.imagined
         if imagined is None or not imagined.stands:
             return self.fit.updates
-        return len(imagined.rounds) * imagined.settings.updates
+        return imagined.kept.number * imagined.settings.updates
 
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:
         """Return raw observations (S, obs_dim) as the critic sees them, on its device."""

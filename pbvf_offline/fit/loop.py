@@ -92,7 +92,12 @@ def held_out_policies(data: Trajectories, settings: FitSettings) -> NDArray[np.b
 
 
 def training_set(
-    fit: Fit, data: Trajectories, device: torch.device, like: TrainingSet | None = None
+    fit: Fit,
+    data: Trajectories,
+    device: torch.device,
+    like: TrainingSet | None = None,
+    *,
+    scaled_later: bool = False,
 ) -> TrainingSet:
     """Return the tensors that the fit learns from.
 
@@ -101,6 +106,8 @@ def training_set(
         data: The dataset.
         device: Where the tensors go.
         like: The set of a fit that differs in its seed alone, whose tensors are shared.
+        scaled_later: Whether values of any size are brought to unit spread before they are
+            learned, so that there is nothing to warn of.
 
     Raises:
         IncompatibleError: Nothing is left to learn from.
@@ -128,7 +135,7 @@ def training_set(
                 remedy="scale the rewards, or use --no-bound-values",
             )
         prepared = dataclasses.replace(prepared, bounds=bounds)
-    if like is None:
+    if like is None and not scaled_later:
         _warn_of_scale(data, rewards, settings.gamma)
     if settings.relabel > 0 and like is None:
         draw = AUGMENTATIONS[settings.augment](

@@ -29,6 +29,7 @@ MAX_PIECES = 500
 FEWEST_PIECES = 5
 _WANTED = 0.9  # share of truths inside an interval
 _CALIBRATED = 2  # horizons, the longest ones, that intervals are calibrated on
+_ROUNDING = 1e-6  # of the largest sum
 _CORRELATION, _ERROR, _SLOPE = 0.7, 0.75, (0.5, 2.0)
 
 
@@ -60,7 +61,7 @@ class HorizonCheck(Record):
         correlation: Pearson's, of predicted with stored sums; None where one is constant.
         slope: Of stored sums regressed on predicted ones; 1 is right.
         error: Mean absolute error of the sums, in units of reward.
-        spread: Standard deviation of the stored sums.
+        spread: Standard deviation of the stored sums; 0 where they differ by rounding alone.
         coverage: Fraction of stored sums inside the members' 90 % interval, see
             :func:`~pbvf_offline.models.members.interval_90`; None for one member.
         state_error: Root mean squared error of the members' mean observation after the
@@ -68,6 +69,8 @@ class HorizonCheck(Record):
         calibrated: Fraction of stored sums inside 90 % intervals calibrated on the other
             pieces, see :class:`~pbvf_offline.models.calibration.Calibration`; None of a horizon
             that is not calibrated on.
+        reached: Number of pieces that last so many steps, so without those that terminated
+            earlier; None of a model that was checked before that was counted.
     """
 
     steps: int
@@ -79,11 +82,17 @@ class HorizonCheck(Record):
     coverage: float | None
     state_error: float | None
     calibrated: Annotated[float | None, since(2)] = None
+    reached: Annotated[int | None, since(2)] = None
 
     @property
-    def relative_error(self) -> float:
-        """Error in units of the spread of what was stored."""
-        return self.error / max(self.spread, 1e-9 * max(1.0, self.error))
+    def relative_error(self) -> float | None:
+        """Error in units of the spread of what was stored; None where that has no spread."""
+        return self.error / self.spread if self.spread > 0 else None
+
+    @property
+    def looked_so_far(self) -> bool:
+        """Whether enough pieces last so many steps to say something of policies that do."""
+        return self.reached is None or self.reached >= FEWEST_PIECES
 
     @property
     def passed(self) -> bool:
@@ -96,6 +105,7 @@ class HorizonCheck(Record):
             and self.slope is not None
             and self.correlation >= _CORRELATION
             and _SLOPE[0] <= self.slope <= _SLOPE[1]
+            and self.relative_error is not None
             and self.relative_error <= _ERROR
         )
 
@@ -154,24 +164,29 @@ class ModelCheck(Record):
         """What a choice of settings minimises.
 
         The error of the sums over the longest horizon in units of their spread, plus, where
-        the data hold ends, that of the lengths; infinite without any piece.
+        the data hold ends, that of the lengths. Where all these sums and lengths are alike, the
+        error of the last states stands for them. Infinite without any piece.
         """
         if not self.horizons:
             return float("inf")
-        score = self.horizons[-1].relative_error
+        last = self.horizons[-1]
+        errors = [] if last.relative_error is None else [last.relative_error]
         if self.length_error is not None and self.length_spread:
-            score += self.length_error / self.length_spread
-        return score
+            errors.append(self.length_error / self.length_spread)
+        if not errors and last.state_error is not None:
+            errors.append(last.state_error)
+        return sum(errors) if errors else float("inf")
 
     @property
     def error_at_all_horizons(self) -> float:
         """What a choice of features minimises; infinite without any piece.
 
         The geometric mean of the errors of sums and states at all horizons, in units of their
-        spreads. Errors below a hundredth count as a hundredth.
+        spreads. Errors below a hundredth count as a hundredth, and sums that are all alike, which
+        any model foretells, are left out.
         """
-        errors = [horizon.relative_error for horizon in self.horizons]
-        errors += [h.state_error for h in self.horizons if h.state_error is not None]
+        measured = [(horizon.relative_error, horizon.state_error) for horizon in self.horizons]
+        errors = [error for pair in measured for error in pair if error is not None]
         return float(np.exp(np.log(np.maximum(errors, 0.01)).mean())) if errors else float("inf")
 
     @property
@@ -179,9 +194,10 @@ class ModelCheck(Record):
         """What the ensemble may be used for: sums over so many steps, and the search.
 
         ``search``: imagined whole episodes, where the sums over the longest of
-        :data:`CHECK_STEPS` that an episode of the data has steps for may be relied on.
+        :data:`CHECK_STEPS` that an episode of the data has steps for may be relied on. These may
+        be of pieces that all terminated before, see :attr:`unseen`.
         """
-        uses = [f"{horizon.steps} steps" for horizon in self.horizons if horizon.passed]
+        uses = [f"{h.steps} steps" for h in self.horizons if h.passed and h.looked_so_far]
         if self._reaches_far and self.horizons[-1].passed:
             uses.append("search")
         return tuple(uses)
@@ -205,6 +221,21 @@ class ModelCheck(Record):
             f"fewer than {FEWEST_PIECES} of the held-out pieces under one policy, or less than "
             f"half of them, last {self._far} steps (where policies act that long, fit-model "
             "--validation-episodes holds out more; else collect with a larger --perturb-every)"
+        )
+
+    @property
+    def unseen(self) -> str | None:
+        """What of whole episodes the check could not look at; None where it reaches far enough.
+
+        Where held-out policies end their episodes early, it says how early, and nothing of
+        policies that go on for longer.
+        """
+        missed = next((h for h in self.horizons if not h.looked_so_far), None)
+        if missed is None:
+            return None
+        return (
+            f"policies that act for {missed.steps} steps and more: fewer than {FEWEST_PIECES} of "
+            f"{missed.pieces:,} held-out pieces last so long, the others terminated before"
         )
 
     @property
@@ -377,7 +408,9 @@ def _horizon(
 ) -> HorizonCheck:
     steps, members, stored = imagined.marks[mark], sums.members, sums.stored
     predicted = members.mean(axis=1)
-    varied = bool(np.ptp(stored) > 0 and np.ptp(predicted) > 0)
+    # Predictions are in single precision: what differs by less cannot be told apart.
+    alike = float(np.ptp(stored)) <= _ROUNDING * float(np.abs(stored).max())
+    varied = not alike and bool(np.ptp(predicted) > 0)
     largest = max(float(np.abs(predicted).max()), float(np.abs(stored).max()), 1e-300)
     scaled = predicted / largest, stored / largest  # squares of huge sums have no number
     away = np.abs(predicted - stored)
@@ -395,9 +428,10 @@ def _horizon(
         correlation=float(np.corrcoef(*scaled)[0, 1]) if varied else None,
         slope=float(np.polyfit(*scaled, 1)[0]) if varied else None,
         error=float(away.mean()),
-        spread=float(scaled[1].std()) * largest,
+        spread=0.0 if alike else float(scaled[1].std()) * largest,
         coverage=None if interval is None else _covered(interval, scaled[1]),
         state_error=state_error,
+        reached=int(going_on.sum()),
     )
 
 

@@ -185,7 +185,8 @@ class StepExamples(Examples):
             raise ValueError("the episodes were not recorded")
         data = imagined_trajectories(self._ensemble, policies, imagined.recording, imagined.lengths)
         device = self._fit.online.device
-        whole = training_set(self._fit, lowered(data, played, worth), device)
+        lower = lowered(data, played, worth)
+        whole = training_set(self._fit, lower, device, scaled_later=True)
         self._told.append(whole.picked(torch.from_numpy(_some_steps(data, self._rng)).to(device)))
 
     def training_set(self, scale: Scale) -> TrainingSet:

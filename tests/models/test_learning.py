@@ -247,6 +247,61 @@ def test_the_unit_of_the_reward_does_not_matter(size: float) -> None:
     assert check.horizons[0].spread == pytest.approx(size * 4.2, rel=0.5)
 
 
+def test_sums_that_are_all_alike_decide_nothing() -> None:
+    """Any model foretells them, and an error in units of no spread is any number."""
+    alike = HorizonCheck(10, 9, None, None, 4e-5, 0.0, 0.9, 0.1)
+    varied = HorizonCheck(50, 9, 0.9, 1.0, 0.8, 2.0, 0.9, None)
+    assert alike.relative_error is None
+    assert not alike.passed
+    assert ModelCheck((alike, varied), None, None, 60).error_at_all_horizons == pytest.approx(0.2)
+    assert ModelCheck((alike,), None, None, 60).error_at_all_horizons == pytest.approx(0.1)
+    assert ModelCheck((alike,), None, None, 60).score == pytest.approx(0.1)  # that of the states
+    assert ModelCheck((alike,), 1.0, 4.0, 60).score == pytest.approx(0.25)  # that of the lengths
+
+
+def test_sums_that_differ_by_rounding_are_alike() -> None:
+    """A reward of 0.1 a step, whose sums are differences of larger sums."""
+    spec = box_spec(1)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        return 0.9 * obs + 0.1 * np.asarray(action, float), 0.1, False
+
+    starts = np.random.default_rng(5).uniform(-1, 1, (60, 1))
+    data = played(make_policies(spec, 60), step, starts, 15)
+    assert np.ptp(np.diff(np.cumsum(data.rewards)[::15])) > 0
+    ensemble = train(data, held_out(data), SETTINGS, 20)
+    (said,) = check_model(ensemble, data, held_out(data), 0).horizons
+    assert (said.spread, said.correlation) == (0.0, None)
+
+
+def test_a_check_of_pieces_that_all_terminate_early_says_so() -> None:
+    """Episodes end after 12 to 30 steps: whole ones are compared, none of 50 steps is."""
+    spec = box_spec(1)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        return obs - 0.1, float(obs[0]), bool(obs[0] < 0.05)
+
+    starts = np.random.default_rng(5).uniform(1.2, 3.0, (180, 1))
+    data = played(make_policies(spec, 180), step, starts, 200)
+    check = check_model(train(data, held_out(data), SETTINGS, 1_000), data, held_out(data), 0)
+    pieces = int(held_out(data).sum())
+    assert [(said.steps, said.reached) for said in check.horizons] == [
+        (10, pieces),
+        (50, 0),
+        (200, 0),
+    ]
+    assert all(said.passed for said in check.horizons)
+    assert check.fit_for == ("10 steps", "search")
+    assert check.unseen == (
+        f"policies that act for 50 steps and more: fewer than 5 of {pieces} held-out pieces last "
+        "so long, the others terminated before"
+    )
+    seen = dataclasses.replace(check.horizons[1], reached=5)
+    check = dataclasses.replace(check, horizons=(check.horizons[0], seen))
+    assert check.fit_for == ("10 steps", "50 steps", "search")
+    assert check.unseen is None
+
+
 def test_small_changes_of_far_spread_observations_are_learned() -> None:
     """Positions differ by thousands, a step moves them by a thousandth."""
     spec = box_spec(1)

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from pbvf_offline.models.settings import ModelSettings
     from pbvf_offline.models.to_file import ModelResult
 
-_SHOWN = ("steps", "pieces", "correlation", "slope", "error", "spread", "coverage", "calibrated")
+_SHOWN = (
+    "steps",
+    "pieces",
+    "reached",
+    "correlation",
+    "slope",
+    "error",
+    "spread",
+    "coverage",
+    "calibrated",
+)
 
 
 @command(
@@ -191,9 +201,11 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         rows.append(("checked by", "replaying stored actions, without a policy that reacts"))
     if check is not None and check.shortage is not None:
         rows.append(("not for search", check.shortage))
+    if check is not None and check.unseen is not None:
+        rows.append(("not checked", check.unseen))
     header = (
         "after steps",
-        "pieces",
+        "last so long",
         "correlation",
         "slope",
         "error",
@@ -204,7 +216,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
     lines = [
         (
             str(horizon.steps),
-            str(horizon.pieces),
+            f"{'?' if horizon.reached is None else horizon.reached} of {horizon.pieces}",
             number(horizon.correlation, 3),
             number(horizon.slope, 3),
             number(horizon.error, 4),

@@ -59,6 +59,8 @@ def section(sources: Sequence[Source]) -> Section:
                 f"{source.name}: stored actions were replayed, since its data name no policies."
             )
         notes.append(f"{source.name} is fit for: {', '.join(check.fit_for) or 'nothing'}.")
+        if check.unseen is not None:
+            notes.append(f"Not checked of {source.name}: {check.unseen}.")
         if check.held_words is not None:
             notes.append(f"Intervals of {source.name} hold {check.held_words}.")
         rows += [

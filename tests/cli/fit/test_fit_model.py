@@ -57,6 +57,7 @@ def test_json_holds_what_the_interface_promises(here):
         "calibrated",
         "spread",
         "pieces",
+        "reached",
         "state_error",
     ):
         assert len(check[name]) == len(check["steps"])

@@ -130,6 +130,8 @@ def fit_imagined(
     failed = None if file.check is None else file.check.refusal
     if failed is not None:
         sink.note(f"warning: {model}: {failed}; it is used all the same (--force)")
+    if file.check is not None and file.check.unseen is not None:
+        sink.note(f"note: {model}: its check says nothing of {file.check.unseen}")
     known = {data.manifest, *each_digest(data.digest)}
     if not known.issuperset(each_digest(file.dataset)):
         sink.note("note: the model was learned from other data")
@@ -137,6 +139,7 @@ def fit_imagined(
     if settings.tries > 1:
         total += (settings.tries - 1) * min(settings.first_rounds, settings.rounds)
     done = 0
+    own = "" if settings.gamma == 1.0 else " (discounted)"
     with (
         Bar("imagining", "rounds", sink=sink) as bar,
         Stages(COMPARING, sink) as stages,
@@ -147,7 +150,7 @@ def fit_imagined(
             nonlocal done
             done += 1
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
-            bar.update(done, total, f"the critic says {believed}, the model {imagined}")
+            bar.update(done, total, f"the critic says {believed}{own}, the model {imagined}")
 
         def comparing(stage: str, done: int, total: int) -> None:
             bar.close()

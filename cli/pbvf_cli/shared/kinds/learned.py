@@ -115,10 +115,12 @@ def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str
         uses += "; checked by replaying stored actions"
         about["policies"] = "not known: the data name none"
     held = None if file.check is None else file.check.held_words
+    unseen = None if file.check is None else file.check.unseen
     return [
         ("path", str(payload["path"])),
         ("updates", f"{payload['updates']:,} of {payload['updates_wanted']:,}"),
         ("fit for", uses if payload["finished"] else "not finished, so not checked"),
+        *([] if unseen is None else [("not checked", unseen)]),
         *([] if held is None else [("intervals hold", held)]),
         (
             "networks",
