@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data,
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
+from pbvf_offline.fit.loop import RewardScaleWarning
 from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
 from pbvf_offline.fit.settings import fit_defaults
 from pbvf_offline.fit.to_file import fit_to_file
@@ -110,6 +112,25 @@ def test_critics_of_steps_learn_from_imagined_steps(kind: str) -> None:
     np.testing.assert_allclose(
         grown.predicted, discounted, atol=0.2 * np.ptp(target_data().returns())
     )
+
+
+def test_rewards_of_any_size_are_learned_without_a_warning() -> None:
+    """Values are brought to unit spread first."""
+    data = target_data()
+    small = dataclasses.replace(data, rewards=1e-6 * data.rewards)
+    learned = train(small, held_out(small), SETTINGS, 20)
+    settings = dataclasses.replace(SMALL, kind="psvf", rounds=1, **TD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RewardScaleWarning)
+        imagined_rounds(
+            small,
+            learned,
+            settings,
+            model="1" * 64,
+            horizon=TARGET_HORIZON,
+            environment=None,
+            dataset="0" * 64,
+        )
 
 
 def test_the_ascent_of_a_critic_of_states_is_from_where_episodes_begin() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cli_tools import make, pbvf
 from pbvf_cli.shared.errors import Stopped
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.rounds import RoundSettings
+from pbvf_offline.models.check import ModelCheck
 from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
@@ -69,7 +71,8 @@ def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):
     assert len(grown.json["returns"]) == 2
     assert pbvf("dataset", "verify", "c.safetensors", "--json", "-q").json["status"] == "intact"
     shown = pbvf("info", "c.safetensors", "--json", "-q").json
-    assert shown["updates"] == ran.json["updates"] == 4 * RoundSettings.updates
+    before = ran.json["kept"]["number"] * RoundSettings.updates  # not those of later rounds
+    assert shown["updates"] == ran.json["updates"] == before
     assert pbvf("evaluate", "p.safetensors", "--env", "toyenv:ToyDrift-v0", "--critic",
                 "c.safetensors", "--episodes", 1, "-q", "--json").code == 0  # fmt: skip
 
@@ -223,6 +226,29 @@ def test_a_model_whose_check_failed_needs_force(here, drift):
     assert "unfit" not in pbvf("info", "c.safetensors", drift / "good", "-q").ok().out
     assert "unfit" not in pbvf("info", "c.safetensors", "-q").ok().out
     assert pbvf("info", "c.safetensors", "--json").json["model_unfit"] is False
+
+
+def test_what_the_check_could_not_look_at_is_said(here, drift, monkeypatch):
+    argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--model", drift / "good")
+    argv = (*argv, *SMALL[:-2], "--seed", 0)
+    words = "its check says nothing of policies that act for 50 steps"
+    assert words not in pbvf(*argv, "--out", "c.safetensors").ok().err
+    unseen = property(lambda check: "policies that act for 50 steps and more: few last so long")
+    monkeypatch.setattr(ModelCheck, "unseen", unseen)
+    assert f"note: {drift / 'good'}: {words}" in pbvf(*argv, "--out", "d.safetensors").ok().err
+    shown = " ".join(pbvf("info", drift / "good").ok().out.split())
+    assert "not checked policies that act for 50 steps and more" in shown
+
+
+def test_progress_says_where_the_critic_discounts(here, drift, monkeypatch):
+    monkeypatch.setattr("pbvf_cli.shared.terminal.progress._LINE_SECONDS", 0.0)
+    argv = ("fit-critic", "lab/drift-v0", "--model", drift / "good", *SMALL[:-2], "--seed", 0)
+    for kind, words in (
+        ("pssvf", r"says [-\d.]+, the"),
+        ("psvf", r"says [-\d.]+ \(discounted\), the"),
+    ):
+        ran = pbvf(*argv, "--critic", kind, "--out", kind).ok()
+        assert re.search(f"the critic {words} model ", ran.err), ran.err
 
 
 def test_errors_that_users_can_see(here, drift):
