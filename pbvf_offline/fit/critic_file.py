@@ -108,7 +108,7 @@ class CriticFile:
 
     @property
     def updates(self) -> int:
-        """Gradient steps that made the critic: those before its round was kept, where it has one."""
+        """Gradient steps that made the critic; of imagined episodes, those before its round."""
         imagined = self.imagined
         if imagined is None or not imagined.stands:
             return self.fit.updates
