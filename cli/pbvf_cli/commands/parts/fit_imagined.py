@@ -139,7 +139,7 @@ def fit_imagined(
     if settings.tries > 1:
         total += (settings.tries - 1) * min(settings.first_rounds, settings.rounds)
     done = 0
-    own = "" if settings.gamma == 1.0 else " (discounted)"
+    unit = "" if settings.gamma == 1.0 else " (discounted)"
     with (
         Bar("imagining", "rounds", sink=sink) as bar,
         Stages(COMPARING, sink) as stages,
@@ -150,7 +150,7 @@ def fit_imagined(
             nonlocal done
             done += 1
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
-            bar.update(done, total, f"the critic says {believed}{own}, the model {imagined}")
+            bar.update(done, total, f"the critic says {believed}{unit}, the model {imagined}")
 
         def comparing(stage: str, done: int, total: int) -> None:
             bar.close()
