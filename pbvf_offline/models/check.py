@@ -224,13 +224,22 @@ class ModelCheck(Record):
         )
 
     @property
+    def looked_until(self) -> float:
+        """How many steps of an episode are too many for the check to say something of it."""
+        return math.inf if self._missed is None else self._missed.steps
+
+    @property
+    def _missed(self) -> HorizonCheck | None:
+        return next((h for h in self.horizons if not h.looked_so_far), None)
+
+    @property
     def unseen(self) -> str | None:
         """What of whole episodes the check could not look at; None where it reaches far enough.
 
         Where held-out policies end their episodes early, it says how early, and nothing of
         policies that go on for longer.
         """
-        missed = next((h for h in self.horizons if not h.looked_so_far), None)
+        missed = self._missed
         if missed is None:
             return None
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,10 @@ class SynthesisResult:
             :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.interval`; None where
             the model has one network, or the file was made before there were intervals.
         high: Its upper end.
-        above_data: Whether ``low`` is above the highest of ``data_cautious``; in a file that was
-            made before there were intervals, whether ``cautious`` is.
+        above_data: Whether ``low`` is above the highest of ``data_cautious``, and the policy is not
+            imagined to act for longer than the model's check could look (see
+            :attr:`pbvf_offline.models.check.ModelCheck.unseen`); in a file that was made before
+            there were intervals, whether ``cautious`` is.
         data_cautious: The same estimate for the dataset's best policies, highest first.
         already_complete: Whether nothing had to be done.
     """
@@ -298,11 +301,15 @@ def _imagine(
         evaluator,
         progress=None if progress is None else lambda done, total: progress("imagine", done, total),
     )
+    above = np.zeros(len(cautious), dtype=bool)
+    if low is not None:
+        until = math.inf if evaluator.check is None else evaluator.check.looked_until
+        above = (low > best[0]) & (imagined.lengths < until)
     return {
         "cautious": cautious.tolist(),
         "low": None if low is None else low.tolist(),
         "high": None if high is None else high.tolist(),
-        "above_data": [False] * len(cautious) if low is None else (low > best[0]).tolist(),
+        "above_data": above.tolist(),
         "data_cautious": best.tolist(),
     }
 

@@ -230,6 +230,28 @@ def test_above_the_data_is_said_where_the_whole_interval_is(
         assert load_policies(Path(name)).origin["result"]["above_data"] == [name == "sure"]
 
 
+def test_of_longer_episodes_than_the_check_saw_nothing_is_sure(
+    drift: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imagined episodes have 40 steps, and the check is made to have looked at fewer."""
+    model = load_model(drift / "good")
+    assert model.check is not None
+    low = "pbvf_offline.synthesis.to_file.best_of_the_data"
+    monkeypatch.setattr(low, lambda *_, **__: np.full(5, -1e6))
+    argv = ["synthesize", drift / "theta", *GROW]
+    sure = pbvf(*argv, "--model", drift / "good", "--out", "p").ok().json
+    assert all(sure["above_data"])
+    for steps, said in ((40, False), (41, True)):
+        last = replace(model.check.horizons[-1], steps=steps, reached=4)
+        replace(model, check=replace(model.check, horizons=(last,))).save(Path("early"))
+        ran = pbvf(*argv, "--model", "early", "--out", f"p{steps}").ok()
+        assert ran.json["above_data"] == [said] * 3
+        assert ran.json["low"] == sure["low"]
+        pbvf("info", f"p{steps}").ok()
+        told = pbvf("predict", drift / "theta", f"p{steps}", "--model", "early").ok().err
+        assert f"early: its check says nothing of policies that act for {steps} steps" in told
+
+
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.inputs.critics import open_model
+from pbvf_cli.shared.inputs.critics import note_unseen, open_model
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken
 from pbvf_cli.shared.terminal.progress import COMPARING, Bar, Stages
@@ -130,8 +130,7 @@ def fit_imagined(
     failed = None if file.check is None else file.check.refusal
     if failed is not None:
         sink.note(f"warning: {model}: {failed}; it is used all the same (--force)")
-    if file.check is not None and file.check.unseen is not None:
-        sink.note(f"note: {model}: its check says nothing of {file.check.unseen}")
+    note_unseen(model, file, sink)
     known = {data.manifest, *each_digest(data.digest)}
     if not known.issuperset(each_digest(file.dataset)):
         sink.note("note: the model was learned from other data")

@@ -57,6 +57,12 @@ def open_model(path: Path, device: torch.device, *, force: bool | None = None) -
     return model
 
 
+def note_unseen(path: Path, model: ModelFile, sink: Sink) -> None:
+    """Say which policies the check of a model knows nothing of, if it is so."""
+    if model.check is not None and model.check.unseen is not None:
+        sink.note(f"note: {path}: its check says nothing of {model.check.unseen}")
+
+
 def named(path: Path, critic: CriticFile) -> str:
     """Return how a table names a critic: with its kind, which a file's name need not tell."""
     return f"{path} ({critic.critic.kind.name})"
@@ -107,7 +113,7 @@ def load_evaluator(
 
     It is on the critic's device, or on the CPU where that has no double precision. ``horizon`` is
     in steps; None: what the files tell. A note says where the model and the critic
-    are of different data.
+    are of different data, and what the model's check could not look at.
 
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes, or is of another
@@ -125,6 +131,7 @@ def load_evaluator(
     refuse_other_model(wanted, "the critic is", model.environment, path, force=own or None)
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
+    note_unseen(path, model, sink)
     steps, source = known_horizon(critic, model) if horizon is None else (horizon, "given")
     table.show("model", path)
     table.show("horizon", steps, source)
