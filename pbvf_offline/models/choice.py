@@ -35,9 +35,6 @@ TRIAL_VALIDATION = 0.3  # least share of the episodes that the short trainings a
 _MEMBERS = 2  # networks of a short training
 _NOT_MIXED = 1.25  # how much worse than by its score a model of networks of one objective counts
 _WITHOUT_ANGLES = 1.1  # how much worse than by its errors a model without angles counts
-_EARNED = 0.03  # how much better the score of a model with more noise has to be
-
-_Checked = list[tuple[ModelSettings, ModelCheck]]
 
 
 @dataclass(frozen=True)
@@ -77,11 +74,9 @@ def choose_settings(
     One choice after the other: features at the first noise, by the error at all horizons; then
     the noise, then the objectives, by the score. The check sees only policies like those of the
     data. On others a model without the features that an environment needs, and one whose networks
-    learn by one objective, err by far more; and noise that changes the score by little can make an
-    unstable environment stable. So sine and cosine win unless their error is worse by more than a
-    tenth, two objectives unless their score is worse by more than a quarter, and of noises the
-    least whose score is within 0.03 of the best. Where there is nothing to choose nothing is
-    trained.
+    learn by one objective, err by far more. So sine and cosine win unless their error is worse by
+    more than a tenth, and two objectives unless their score is worse by more than a quarter. Where
+    there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -115,39 +110,29 @@ def choose_settings(
             note(trial)
         return tried[candidate].check
 
+    def error_at_all_horizons(candidate: ModelSettings) -> float:
+        error = checked(candidate).error_at_all_horizons
+        return error * (1.0 if candidate.angles else _WITHOUT_ANGLES)
+
+    def score(candidate: ModelSettings) -> float:
+        return checked(candidate).score
+
+    def mixed_score(candidate: ModelSettings) -> float:
+        return score(candidate) * (1.0 if candidate.mixed else _NOT_MIXED)
+
     chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], mixed=mixed[0])
-    choices: tuple[tuple[str, Sequence[Any], Callable[[_Checked], ModelSettings]], ...] = (
-        ("angles", angles, _by_features),
-        ("noise", noises, _by_noise),
-        ("mixed", mixed, _by_objectives),
+    choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float]], ...] = (
+        ("angles", angles, error_at_all_horizons),
+        ("noise", noises, score),
+        ("mixed", mixed, mixed_score),
     )
     # A choice begins with what the one before it chose, and that was tried already.
     count = 1 + sum(len(values) - 1 for _, values, _ in choices)
-    for name, values, choose in choices:
+    for name, values, error in choices:
         if len(values) > 1:
             among = [dataclasses.replace(chosen, **{name: value}) for value in values]
-            chosen = choose([(candidate, checked(candidate)) for candidate in among])
+            chosen = min(among, key=error)
     return chosen, tuple(tried.values())
-
-
-def _by_features(among: _Checked) -> ModelSettings:
-    def error(one: tuple[ModelSettings, ModelCheck]) -> float:
-        return one[1].error_at_all_horizons * (1.0 if one[0].angles else _WITHOUT_ANGLES)
-
-    return min(among, key=error)[0]
-
-
-def _by_noise(among: _Checked) -> ModelSettings:
-    best = min(check.score for _, check in among)
-    good = [candidate for candidate, check in among if not check.score > best + _EARNED]
-    return min(good, key=lambda candidate: candidate.noise)
-
-
-def _by_objectives(among: _Checked) -> ModelSettings:
-    def score(one: tuple[ModelSettings, ModelCheck]) -> float:
-        return one[1].score * (1.0 if one[0].mixed else _NOT_MIXED)
-
-    return min(among, key=score)[0]
 
 
 def train(
