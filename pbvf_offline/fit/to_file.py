@@ -16,13 +16,13 @@ from pbvf_offline.critics import TrainingSet
 from pbvf_offline.curve import OnEvent
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError
-from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
+from pbvf_offline.fit.critic_file import KIND, CriticFile
 from pbvf_offline.fit.loop import advance_several, training_set
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.steps import Group
 from pbvf_offline.fit.work import Begun, FitPlace, Work, snapshot_path
 from pbvf_offline.io.durable import remove_file
-from pbvf_offline.io.output_file import partial_path, writing
+from pbvf_offline.io.output_file import writing
 from pbvf_offline.rollout.episodes import Trajectories
 
 CHECKPOINT_SECONDS = 20.0
@@ -68,12 +68,13 @@ def seed_path(out: Path, seed: int) -> Path:
     return out.with_name(f"{out.stem}-seed-{seed}{out.suffix}")
 
 
-def stored_seed(out: Path) -> int | None:
-    """Return the seed of the critic, finished or not, at ``out``."""
-    for path in (partial_path(out), out):
-        with contextlib.suppress(PbvfError):
-            return load_critic(path).fit.settings.seed
-    return None
+def stored_seed(out: Path, settings: FitSettings, dataset: str) -> int | None:
+    """Return the seed of the critic, finished or not, at ``out``.
+
+    Of a finished and an unfinished one, it is that of the one that was made with these settings,
+    whatever their seed, from this dataset.
+    """
+    return FitPlace(out, settings, dataset, torch.device("cpu")).stored_seed()
 
 
 def fit_to_file(
@@ -238,7 +239,9 @@ def _fit(
     for each, before in zip(begun, first, strict=True):
         work = each.work
         work.now, work.seconds = each.fit.updates - before, seconds
-        if work.done is not None and work.error is None:
+        if work.error is not None:
+            remove_file(work.place.partial)  # the same fit from there would diverge again
+        elif work.done is not None:
             remove_file(work.place.partial)
             work.report_end(work.done)
 

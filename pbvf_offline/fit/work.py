@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,9 +17,7 @@ from pbvf_offline.fit.critic_file import CriticFile, finished_file, load_critic
 from pbvf_offline.fit.loop import start_fit
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.fit.steps import Fit
-from pbvf_offline.io.durable import remove_file
-from pbvf_offline.io.output_file import partial_path
-from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
+from pbvf_offline.io.output_file import TrainingPlace
 from pbvf_offline.rollout.episodes import Trajectories
 
 
@@ -29,77 +27,26 @@ def snapshot_path(out: Path, update: int) -> Path:
 
 
 @dataclass(frozen=True)
-class FitPlace:
+class FitPlace(TrainingPlace[CriticFile]):
     """The files of one fit as they are found."""
 
-    out: Path
     settings: FitSettings
     dataset: str
     device: torch.device
 
-    @property
-    def partial(self) -> Path:
-        """Where an unfinished fit is kept."""
-        return partial_path(self.out)
+    def read(self, path: Path) -> CriticFile:
+        """Read a critic file."""
+        return load_critic(path, self.device)
 
-    def _load(self, path: Path) -> CriticFile:
-        """Load a file of this very fit.
-
-        Raises:
-            ConflictError: It was made with other settings or from other data.
-            PbvfError: It cannot be loaded.
-        """
-        file = load_critic(path, self.device)
+    def compared(self, file: CriticFile) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a file was made from, and what this fit is made from."""
         model = None if file.imagined is None else file.imagined.model
         theirs = {**file.fit.settings.to_dict(), "dataset": file.context.dataset, "model": model}
-        ours = {**self.settings.to_dict(), "dataset": self.dataset, "model": None}
-        refuse_difference(theirs, ours, path, settings=type(self.settings))
-        return file
+        return theirs, {**self.settings.to_dict(), "dataset": self.dataset, "model": None}
 
-    def finished(self, updates: int) -> CriticFile | None:
-        """Return the finished fit, if there is one.
-
-        Raises:
-            ConflictError: It was made otherwise, or has more updates than asked for.
-        """
-        if not self.out.exists():
-            return None
-        file = self._load(self.out)
-        if file.fit.updates > updates:
-            raise ConflictError(
-                f"exists with {file.fit.updates} updates, {updates} were asked for",
-                where=self.out,
-                remedy=START_ANEW,
-            )
-        return file
-
-    def unfinished(self) -> CriticFile | None:
-        """Return what an interrupted fit left, if it is of use.
-
-        Raises:
-            ConflictError: It was made otherwise.
-        """
-        try:
-            return self._load(self.partial)
-        except ConflictError:
-            raise
-        except PbvfError:
-            return None  # none, or damaged: only ever our own leftovers
-
-    def is_replacement(self) -> bool:
-        """Return whether this fit was begun with ``overwrite`` and has yet to replace another."""
-        try:
-            if not self.out.exists() or self.unfinished() is None:
-                return False
-        except ConflictError:
-            return False
-        try:
-            self._load(self.out)
-        except ConflictError:
-            return True  # which only a fit with overwrite was let begin beside
-        except PbvfError:
-            pass
-        return False
+    def updates_of(self, file: CriticFile) -> int:
+        """Return how many updates a file has."""
+        return file.fit.updates
 
     def has_snapshot(self, update: int, *, replacing: bool) -> bool:
         """Return whether the snapshot of an update of this very fit is there.
@@ -109,7 +56,7 @@ class FitPlace:
         """
         path = snapshot_path(self.out, update)
         try:
-            return path.exists() and self._load(path).fit.updates == update
+            return path.exists() and self.load(path).fit.updates == update
         except DamagedError:
             return False
         except ConflictError:
@@ -119,7 +66,7 @@ class FitPlace:
 
     def furthest(self, done: CriticFile | None, *, most: int) -> CriticFile | None:
         """Return the finished or unfinished fit with the most updates up to ``most``."""
-        files = [file for file in (done, self.unfinished()) if file is not None]
+        files = [file for file in (done, self.unfinished(done)) if file is not None]
         usable = [file for file in files if file.fit.updates <= most]
         return max(usable, key=lambda file: file.fit.updates, default=None)
 
@@ -193,9 +140,7 @@ class Work:
     def settle(self) -> None:
         """Remove what an interrupted fit left beside a complete one, and report its curve."""
         if self.refusal is None and self.done is not None:
-            with contextlib.suppress(ConflictError):  # not of this fit: it stays
-                self.place.unfinished()
-                remove_file(self.place.partial)
+            self.place.remove_leftover()
             self.report_end(self.done)
 
     def begin(self, data: Trajectories, environment: EnvReference | None) -> Begun:

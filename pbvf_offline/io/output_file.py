@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
-from pbvf_offline.errors import PbvfError
+from pbvf_offline.errors import ConflictError, PbvfError
 from pbvf_offline.io.durable import remove_file, temporary_path
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import refuse_other_kind
+from pbvf_offline.io.work_folder import START_ANEW, refuse_difference, same_settings
+from pbvf_offline.records import Record
+
+F = TypeVar("F")
+_FINISH_OR_DROP: Final = (
+    "finish it by its own command without --overwrite, or remove this file to drop it"
+)
 
 
 def partial_path(out: Path) -> Path:
@@ -43,3 +53,123 @@ def writing(out: Path, *more: Path, kind: str, overwrite: bool) -> Iterator[Pbvf
             for path in (out, partial_path(out), *more):
                 remove_file(temporary_path(path))
         yield refusal
+
+
+@dataclass(frozen=True)
+class TrainingPlace(ABC, Generic[F]):
+    """The finished and the unfinished file of one training, as they are found.
+
+    Beside a finished file may lie the unfinished one of another training, which was begun with
+    ``--overwrite`` and interrupted. It stays until that one is finished, or its user drops it.
+
+    Attributes:
+        out: The finished file.
+        settings: What decides the training.
+    """
+
+    out: Path
+    settings: Record
+
+    @abstractmethod
+    def read(self, path: Path) -> F:
+        """Read a file of such a training.
+
+        Raises:
+            PbvfError: It cannot be read.
+        """
+
+    @abstractmethod
+    def compared(self, file: F) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a file was made from, and what this training is made from."""
+
+    @abstractmethod
+    def updates_of(self, file: F) -> int:
+        """Return how many updates a finished file has."""
+
+    @property
+    def partial(self) -> Path:
+        """Where an unfinished training is kept."""
+        return partial_path(self.out)
+
+    def load(self, path: Path, remedy: str = START_ANEW) -> F:
+        """Load a file of this very training.
+
+        Raises:
+            ConflictError: It was made with other settings or from other data; ``remedy`` says
+                what to do.
+            PbvfError: It cannot be read.
+        """
+        file = self.read(path)
+        theirs, ours = self.compared(file)
+        refuse_difference(theirs, ours, path, remedy, settings=type(self.settings))
+        return file
+
+    def finished(self, updates: int) -> F | None:
+        """Return the finished training, if there is one.
+
+        Raises:
+            ConflictError: It was made otherwise, or has more updates than asked for.
+        """
+        if not self.out.exists():
+            return None
+        file = self.load(self.out)
+        if self.updates_of(file) > updates:
+            raise ConflictError(
+                f"exists with {self.updates_of(file)} updates, {updates} were asked for",
+                where=self.out,
+                remedy=START_ANEW,
+            )
+        return file
+
+    def unfinished(self, done: F | None = None) -> F | None:
+        """Return what an interrupted training left, if it is of use.
+
+        Args:
+            done: The finished training that is to be extended, if one is.
+
+        Raises:
+            ConflictError: It was made otherwise.
+        """
+        try:
+            return self.load(self.partial, START_ANEW if done is None else _FINISH_OR_DROP)
+        except ConflictError:
+            raise
+        except PbvfError:
+            return None  # none, or damaged: only ever our own leftovers
+
+    def is_replacement(self) -> bool:
+        """Return whether this one was begun with ``overwrite`` and has yet to replace another."""
+        try:
+            if not self.out.exists() or self.unfinished() is None:
+                return False
+        except ConflictError:
+            return False
+        try:
+            self.load(self.out)
+        except ConflictError:
+            return True  # which only a training with overwrite was let begin beside
+        except PbvfError:
+            pass
+        return False
+
+    def remove_leftover(self) -> None:
+        """Remove what an interruption left beside the finished file, unless of another training."""
+        with contextlib.suppress(ConflictError):
+            self.unfinished()
+            remove_file(self.partial)
+
+    def stored_seed(self) -> int | None:
+        """Return the seed of the training that is there, unfinished or finished.
+
+        One that differs from this one in nothing but its seed goes first.
+        """
+        found: list[int] = []
+        for path in (self.partial, self.out):
+            with contextlib.suppress(PbvfError):
+                theirs, ours = self.compared(self.read(path))
+                if type(seed := theirs.get("seed")) is not int:
+                    continue
+                if same_settings(theirs, ours | {"seed": seed}):
+                    return seed
+                found.append(seed)
+        return found[-1] if found else None

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, UsageError
+from pbvf_offline.errors import DivergedError, PbvfError, UsageError
 from pbvf_offline.io.durable import remove_file
-from pbvf_offline.io.output_file import partial_path, writing
-from pbvf_offline.io.work_folder import refuse_difference
+from pbvf_offline.io.output_file import TrainingPlace, writing
 from pbvf_offline.models.check import check_model, held_out_episodes
 from pbvf_offline.models.choice import NOISES, TRIAL_VALIDATION, Trial, choose_settings
 from pbvf_offline.models.ensemble import Ensemble, Steps
@@ -76,13 +75,35 @@ class Hooks:
     note: Callable[[str], None] | None = None
 
 
-def stored_model_seed(out: Path) -> int | None:
-    """Return the seed of the model, finished or not, that stands at ``out``."""
-    for path in (partial_path(out), out):
-        with contextlib.suppress(PbvfError):
-            if path.exists():
-                return load_model(path).ensemble.settings.seed
-    return None
+@dataclass(frozen=True)
+class ModelPlace(TrainingPlace[ModelFile]):
+    """The files of one model as they are found."""
+
+    settings: ModelRequest
+    dataset: str
+    device: torch.device | None
+
+    def read(self, path: Path) -> ModelFile:
+        """Read a model file."""
+        return load_model(path, self.device)
+
+    def compared(self, file: ModelFile) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a file was made from, and what this model is made from."""
+        theirs = {**_by_options(file.asked), "dataset": file.dataset}
+        return theirs, {**_by_options(self.settings.to_dict()), "dataset": self.dataset}
+
+    def updates_of(self, file: ModelFile) -> int:
+        """Return how many updates a file is to have at its end."""
+        return file.fit.total
+
+
+def stored_model_seed(out: Path, request: ModelRequest, dataset: str) -> int | None:
+    """Return the seed of the model, finished or not, at ``out``.
+
+    Of a finished and an unfinished one, it is that of the one that was made with these settings,
+    whatever their seed, from this dataset.
+    """
+    return ModelPlace(out, request, dataset, None).stored_seed()
 
 
 def fit_model_to_file(
@@ -110,7 +131,9 @@ def fit_model_to_file(
         updates: Gradient steps in all.
         environment: The dataset's environment.
         dataset: The dataset's digest.
-        overwrite: Start over whatever is there; it stays until the new one is finished.
+        overwrite: Start over whatever is there. It stays until the new one is finished; the
+            same call without ``overwrite`` goes on where such a training was interrupted,
+            unless what is there is the same training with as many updates or more.
         hooks: What is called on the way.
         device: Where to compute; the CPU when None.
 
@@ -127,34 +150,34 @@ def fit_model_to_file(
             f"{updates} updates were asked for; 1 to 2,147,483,647 can be made", where="--updates"
         )
     hooks = hooks or Hooks()
-    partial = partial_path(out)
+    place = ModelPlace(out, request, dataset, device)
     held = held_out_episodes(data.episodes, request.validation, request.seed)
     with writing(out, kind="model", overwrite=overwrite) as refusal:
-        done = None if overwrite else _finished(out, request, updates, dataset, device)
+        done = None if overwrite or place.is_replacement() else place.finished(updates)
         if done is not None and done.fit.total == updates:
             if refusal is None:
-                remove_file(partial)
+                place.remove_leftover()
                 _report_trials(done, hooks)
                 _report_end(done, LossEvents(hooks.on_event), hooks)
             return ModelResult(done, 0.0, 0.0, 0, already_complete=True)
         if refusal is not None:
             raise refusal
         if overwrite:
-            remove_file(partial)
+            remove_file(place.partial)
         started = time.perf_counter()
-        file = _unfinished(partial, request, updates, dataset, device, hooks) or done
+        file = _unfinished(place, updates, done, hooks) or done
         if file is None:
             file = _begin(data, request, held, updates, environment, dataset, hooks, device)
         else:
             _report_trials(file, hooks)
         losses = LossEvents(hooks.on_event)
         training = time.perf_counter()
-        first = _train(file, data, held, updates, _Keeper(partial, file, hooks, losses))
+        first = _train(file, data, held, updates, _Keeper(place.partial, file, hooks, losses))
         training = time.perf_counter() - training
         check = check_model(file.ensemble, data, held, request.seed)
         result = dataclasses.replace(file, check=check)
         result.save(out)
-        remove_file(partial)
+        remove_file(place.partial)
         _report_end(result, losses, hooks)
     seconds = time.perf_counter() - started
     return ModelResult(result, seconds, training, updates - first, already_complete=False)
@@ -176,6 +199,7 @@ def _train(
     try:
         advance(fit, steps, updates, keeper)
     except DivergedError:
+        remove_file(keeper.partial)  # the same training from there would diverge again
         raise
     except BaseException:
         if fit.whole:  # Ctrl-C, SIGTERM: every whole update is kept
@@ -263,46 +287,16 @@ def _mixed(request: ModelRequest) -> tuple[bool, ...]:
     return (False, True) if request.mixed is None else (request.mixed,)
 
 
-def _finished(
-    out: Path, request: ModelRequest, updates: int, dataset: str, device: torch.device | None
-) -> ModelFile | None:
-    """Return the finished model at ``out``, if there is one.
-
-    Raises:
-        ConflictError: It was made otherwise, or has more updates than asked for.
-    """
-    if not out.exists():
-        return None
-    file = load_model(out, device)
-    _refuse_difference(file, request, dataset, out)
-    if file.fit.total > updates:
-        raise ConflictError(
-            f"exists with {file.fit.total} updates, {updates} were asked for",
-            where=out,
-            remedy="choose another --out, or start over with --overwrite",
-        )
-    return file
-
-
 def _unfinished(
-    partial: Path,
-    request: ModelRequest,
-    updates: int,
-    dataset: str,
-    device: torch.device | None,
-    hooks: Hooks,
+    place: ModelPlace, updates: int, done: ModelFile | None, hooks: Hooks
 ) -> ModelFile | None:
     """Return what an interrupted training left, if it is of use; note where it is not.
 
     Raises:
         ConflictError: It was made otherwise.
     """
-    try:
-        file = load_model(partial, device)
-    except PbvfError:
-        return None  # none, or damaged: only ever our own leftovers
-    _refuse_difference(file, request, dataset, partial)
-    if file.fit.total <= updates:
+    file = place.unfinished(done)
+    if file is None or file.fit.total <= updates:
         return file
     if hooks.note is not None:
         hooks.note(
@@ -311,12 +305,6 @@ def _unfinished(
             f"{file.fit.total} goes on with it"
         )
     return None
-
-
-def _refuse_difference(file: ModelFile, request: ModelRequest, dataset: str, path: Path) -> None:
-    theirs = {**_by_options(file.asked), "dataset": file.dataset}
-    ours = {**_by_options(request.to_dict()), "dataset": dataset}
-    refuse_difference(theirs, ours, path, settings=ModelRequest)
 
 
 def _by_options(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,11 @@ def undisturbed(tmp_path: Path) -> bytes:
     return out.read_bytes()
 
 
+def seed_there(out: Path, settings: FitSettings = SETTINGS) -> int | None:
+    """What ``--seed`` is where it is not given."""
+    return stored_seed(out, dataclasses.replace(settings, seed=0), "d" * 64)
+
+
 class Interrupt:
     """Raises KeyboardInterrupt after one update."""
 
@@ -153,7 +158,7 @@ def test_interrupted_and_continued(at: int, tmp_path: Path, undisturbed: bytes) 
         run(out, 120, progress=Interrupt(at))
     assert not out.exists()
     assert load_critic(partial_path(out)).fit.updates == at
-    assert stored_seed(out) == SETTINGS.seed
+    assert seed_there(out) == SETTINGS.seed
     result = run(out, 120)
     assert result.updates_done_now == 120 - at
     assert out.read_bytes() == undisturbed
@@ -198,7 +203,7 @@ def test_a_damaged_partial_file_is_only_our_own_leftover(
 ) -> None:
     out = tmp_path / "c.safetensors"
     partial_path(out).write_bytes(b"\0" * 50)
-    assert stored_seed(out) is None
+    assert seed_there(out) is None
     run(out, 120)
     assert out.read_bytes() == undisturbed
     assert not partial_path(out).exists()
@@ -384,6 +389,38 @@ def test_validation_is_recorded(tmp_path: Path) -> None:
 
 def test_stored_seed(tmp_path: Path) -> None:
     out = tmp_path / "c.safetensors"
-    assert stored_seed(out) is None
+    assert seed_there(out) is None
     run(out, 3, dataclasses.replace(SETTINGS, seed=77))
-    assert stored_seed(out) == 77
+    assert seed_there(out) == 77
+
+
+OTHER = dataclasses.replace(SETTINGS, lr=3e-3, seed=5)
+
+
+def test_an_interrupted_replacement_leaves_the_finished_fit_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 30)
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 30, OTHER, overwrite=True, progress=Interrupt(7))
+    left = partial_path(out).read_bytes()
+    assert seed_there(out, OTHER) == 5
+    assert seed_there(out) == SETTINGS.seed
+    assert run(out, 30).already_complete
+    with pytest.raises(ConflictError, match="seed is 5 there and 0 here; finish it by") as caught:
+        run(out, 60)
+    assert caught.value.where == str(partial_path(out))
+    assert "start over" not in str(caught.value)
+    assert partial_path(out).read_bytes() == left
+    partial_path(out).unlink()
+    assert run(out, 60).updates_done_now == 30
+
+
+def test_after_a_divergence_a_lower_learning_rate_is_enough(tmp_path: Path) -> None:
+    out, wild = tmp_path / "c.safetensors", fit_settings("psvf", hidden=(32, 32), lr=1e6)
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 400, wild, progress=Interrupt(1))
+    assert partial_path(out).exists()
+    with pytest.raises(DivergedError, match="lower --lr"):
+        run(out, 400, wild)
+    assert names(tmp_path) == []
+    assert run(out, 30).updates_done_now == 30

@@ -19,7 +19,8 @@ from libtools import box_spec, fit_settings, make_data, make_policies
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, DivergedError, ResourceError
 from pbvf_offline.fit.critic_file import load_critic
-from pbvf_offline.fit.to_file import FitResult, fit_to_file, partial_path
+from pbvf_offline.fit.to_file import FitResult, fit_to_file
+from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 
 DATA = make_data(policies=10)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,16 +22,12 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
+from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile, load_model
 from pbvf_offline.models.settings import ModelRequest
-from pbvf_offline.models.to_file import (
-    Hooks,
-    fit_model_to_file,
-    partial_path,
-    stored_model_seed,
-)
+from pbvf_offline.models.to_file import Hooks, fit_model_to_file, stored_model_seed
 from pbvf_offline.rollout.episodes import Trajectories
 
 REQUEST = ModelRequest(
@@ -59,6 +56,22 @@ def make(out: Path, request: ModelRequest = FIXED, updates: int = 100, **kwargs)
         dataset="ab" * 32,
         **kwargs,
     )
+
+
+def seed_there(out: Path, request: ModelRequest = FIXED) -> int | None:
+    """What ``--seed`` is where it is not given."""
+    return stored_model_seed(out, dataclasses.replace(request, seed=0), "ab" * 32)
+
+
+def interrupt(out: Path, request: ModelRequest = FIXED, at: int = 7, **kwargs: Any) -> None:
+    """Begin a training, and interrupt it after some updates."""
+
+    def stop(done: int, wanted: int, loss: float) -> None:
+        if done == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(out, request, hooks=Hooks(update=stop), **kwargs)
 
 
 def test_a_model_comes_back_as_it_was_and_imagines_the_same(tmp_path: Path) -> None:
@@ -92,8 +105,8 @@ def test_the_same_call_finds_it_complete_and_another_is_a_conflict(tmp_path: Pat
     assert out.read_bytes() == before
     other = make(out, dataclasses.replace(FIXED, noise=0.2), overwrite=True)
     assert other.file.ensemble.settings.noise == 0.2
-    assert stored_model_seed(out) == 3
-    assert stored_model_seed(tmp_path / "none") is None
+    assert seed_there(out) == 3
+    assert seed_there(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("request_", [FIXED, REQUEST], ids=["given", "chosen"])
@@ -113,7 +126,7 @@ def test_an_interrupted_training_continues_to_the_same_bytes(
     with pytest.raises(KeyboardInterrupt):
         make(out, request_, hooks=Hooks(update=stop))
     assert not out.exists()
-    assert stored_model_seed(out) == 3
+    assert seed_there(out, request_) == 3
     trials, again = [], []
     hooks = Hooks(trial=trials.append, on_event=lambda *event: again.append(event))
     rest = make(out, request_, hooks=hooks)
@@ -127,14 +140,52 @@ def test_an_interrupted_training_continues_to_the_same_bytes(
     ]
 
 
-def test_an_interrupted_training_of_more_updates_is_dropped_with_a_note(tmp_path: Path) -> None:
-    def stop(done: int, wanted: int, loss: float) -> None:
-        if done == 7:
-            raise KeyboardInterrupt
+OTHER = dataclasses.replace(FIXED, lr=1e-3, seed=5)
 
+
+def test_an_interrupted_replacement_goes_on_without_overwrite(tmp_path: Path) -> None:
+    out, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
+    make(whole, OTHER)
+    make(out)
+    before = out.read_bytes()
+    interrupt(out, OTHER, overwrite=True)
+    interrupt(out, OTHER, at=30)
+    assert out.read_bytes() == before
+    assert seed_there(out, OTHER) == 5
+    assert make(out, OTHER).updates_done_now == 100 - 30
+    assert out.read_bytes() == whole.read_bytes()
+    assert not partial_path(out).exists()
+
+
+def test_an_interrupted_replacement_leaves_the_finished_model_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    make(out)
+    interrupt(out, OTHER, overwrite=True)
+    left = partial_path(out).read_bytes()
+    assert seed_there(out) == 3
+    assert make(out).already_complete
+    words = r"lr is 0\.001 there and 0\.004 here; seed is 5 there and 3 here; finish it by its own"
+    with pytest.raises(ConflictError, match=words) as caught:
+        make(out, updates=130)
+    assert caught.value.where == str(partial_path(out))
+    assert "start over" not in str(caught.value)
+    assert partial_path(out).read_bytes() == left
+    partial_path(out).unlink()
+    assert make(out, updates=130).file.fit.updates == 130
+
+
+def test_of_another_interrupted_replacement_the_seed_is_that_of_the_model(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    make(out)
+    interrupt(out, OTHER, overwrite=True)
+    assert seed_there(out, dataclasses.replace(FIXED, noise=0.2)) == 3
+    out.unlink()
+    assert seed_there(out) == 5
+
+
+def test_an_interrupted_training_of_more_updates_is_dropped_with_a_note(tmp_path: Path) -> None:
     out, notes = tmp_path / "m.safetensors", []
-    with pytest.raises(KeyboardInterrupt):
-        make(out, hooks=Hooks(update=stop))
+    interrupt(out)
     result = make(out, updates=90, hooks=Hooks(note=notes.append))
     assert result.updates_done_now == 90
     (note,) = notes
@@ -168,8 +219,23 @@ def test_a_training_that_diverges_keeps_the_last_good_file(tmp_path: Path) -> No
     with pytest.raises(DivergedError):
         make(out, dataclasses.replace(FIXED, lr=1e30), updates=3_000)
     assert not out.exists()
+    make(out, updates=1)
+    good = out.read_bytes()
+    with pytest.raises(DivergedError):
+        make(out, dataclasses.replace(FIXED, lr=1e30), updates=3_000, overwrite=True)
+    assert out.read_bytes() == good
     with pytest.raises(UsageError, match="--updates"):
         make(out, updates=0)
+
+
+def test_after_a_divergence_a_lower_learning_rate_is_enough(tmp_path: Path) -> None:
+    out, wild = tmp_path / "m.safetensors", dataclasses.replace(FIXED, lr=1e30)
+    interrupt(out, wild, at=1, updates=3_000)
+    assert partial_path(out).exists()
+    with pytest.raises(DivergedError, match="lower --lr"):
+        make(out, wild, updates=3_000)
+    assert list(tmp_path.iterdir()) == []
+    assert make(out).updates_done_now == 100
 
 
 def test_something_else_in_its_place_is_refused(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def collect(
     settings = table.fill(
         given,
         replace(usual, settings=replace(usual.settings, policy=fresh)),
-        stored_seed=None if overwrite else lambda: stored_seed(dataset),
+        stored_seed=None if overwrite else lambda _: stored_seed(dataset),
         hidden=_undecided(given, usual.settings, base=base, policies=policies),
     )
     table.rights(license_id, author or ())

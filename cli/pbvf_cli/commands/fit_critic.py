@@ -146,10 +146,11 @@ def fit_critic(
         return
     bonus = data.trajectories.reward_survive is not None
     updates = table.choose("updates", updates, CRITICS[critic].offline.updates)
+    digest = data.digest_in(out if several is None else seed_path(out, several[0]))
     settings = table.fill(
         given,
         fit_defaults(critic, data.env_id, data.trajectories.policies.spec, survival_bonus=bonus),
-        stored_seed=None if overwrite else lambda: stored_seed(out),
+        stored_seed=None if overwrite else lambda asked: stored_seed(out, asked, digest),
         hidden=() if several is None else ("seed",),
     )
     if several is not None:
@@ -189,7 +190,7 @@ def fit_critic(
             updates=updates,
             snapshots=wanted or (),
             environment=data.environment,
-            dataset=data.digest_in(jobs[0].out),
+            dataset=digest,
             overwrite=overwrite,
             device=torch_device,
             progress=report,

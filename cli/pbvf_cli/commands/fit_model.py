@@ -85,10 +85,11 @@ def fit_model(
     table.show("out", out)
     devices.use_threads(threads, table)
     updates = table.choose("updates", updates, MODEL_UPDATES)
+    digest = data.digest_in(out)
     request = table.fill(
         given,
         Defaults(ModelRequest(seed=0, bfloat16=has_bfloat16()), MODEL_SOURCES),
-        stored_seed=None if overwrite else lambda: stored_model_seed(out),
+        stored_seed=None if overwrite else lambda asked: stored_model_seed(out, asked, digest),
     )
     curve.show(table)
     table.show("device", str(place), devices.source(device))
@@ -127,7 +128,7 @@ def fit_model(
             out,
             updates=updates,
             environment=data.environment,
-            dataset=data.digest_in(out),
+            dataset=digest,
             overwrite=overwrite,
             hooks=Hooks(tried, trying, report, on_event, note=sink.note),
             device=place,

@@ -142,7 +142,7 @@ def synthesize(
             # What the critic has chosen before is only held against the data.
             judged=model is not None and (overwrite or not chosen_by_critic(out)),
         ),
-        stored_seed=None if overwrite else lambda: stored_seed(out),
+        stored_seed=None if overwrite else lambda _: stored_seed(out),
         hidden=(*(() if trust_region else ("radius",)), *(() if start is None else _FRESH)),
     )
     _refuse_other_architecture(settings, file)

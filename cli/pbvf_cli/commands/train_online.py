@@ -159,7 +159,7 @@ def train_online(
     settings = table.fill(
         given,
         usual,
-        stored_seed=None if overwrite else lambda: stored_run_seed(run),
+        stored_seed=None if overwrite else lambda _: stored_run_seed(run),
         hidden=() if several is None else ("seed",),
     )
     table.show("activation", settings.activation, usual.source_of("activation"))

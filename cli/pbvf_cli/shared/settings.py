@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pbvf_cli.shared.values import ENV_OPTIONS
@@ -78,7 +79,7 @@ class SettingsTable:
         given: Given[R],
         defaults: Defaults[R],
         *,
-        stored_seed: Callable[[], int | None] | None = None,
+        stored_seed: Callable[[R], int | None] | None = None,
         hidden: Collection[str] = (),
     ) -> R:
         """Return the record of what was given, else the defaults, and add it to the table.
@@ -86,18 +87,21 @@ class SettingsTable:
         Args:
             given: What the user gave.
             defaults: The other settings, and where they come from.
-            stored_seed: Returns the seed of an output begun earlier, for a record with a seed.
+            stored_seed: Returns the seed of an output begun earlier, for a record with a seed;
+                called with the record as it is but for that.
             hidden: Fields that decide nothing here; they are not shown.
 
         Raises:
             UsageError: The settings contradict each other.
         """
         values = dict(given.values)
+        asked = dataclasses.replace(defaults.settings, **values)
         for field in given.settings:
             if field.name in hidden:
                 continue
             if field.name == "seed":
-                values["seed"] = self.seed(values.get("seed"), stored_seed)
+                stored = None if stored_seed is None else partial(stored_seed, asked)
+                values["seed"] = self.seed(values.get("seed"), stored)
                 continue
             known = field.name in values
             value = values[field.name] if known else getattr(defaults.settings, field.name)

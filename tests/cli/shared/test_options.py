@@ -167,7 +167,7 @@ def shown(argv: list[str]) -> tuple[Example, dict[str, tuple[str, str]]]:
     def example(*, given: Given[Example], sink: Sink) -> None:
         del sink
         defaults = Defaults(Example(0.9), {"gamma": "paper default"})
-        found.append(table.fill(given, defaults, stored_seed=lambda: 5))
+        found.append(table.fill(given, defaults, stored_seed=lambda asked: asked.seed + 5))
 
     app = typer.Typer()
     app.command()(example)

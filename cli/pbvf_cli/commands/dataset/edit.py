@@ -163,7 +163,7 @@ def split(
     usual = SplitSettings(fractions, given.get("names", ()))
     first = usual.dataset_ids(dataset)[0]
 
-    def stored() -> int | None:
+    def stored(_: SplitSettings) -> int | None:
         found = stored_settings(first)
         seed = None if found is None else found["seed"]
         return seed if type(seed) is int else None

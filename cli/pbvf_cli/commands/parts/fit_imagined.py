@@ -114,7 +114,7 @@ def fit_imagined(
     settings = table.fill(
         given,
         round_defaults(critic, data.env_id),
-        stored_seed=None if overwrite else lambda: stored_rounds_seed(out),
+        stored_seed=None if overwrite else lambda _: stored_rounds_seed(out),
         hidden=("compare",),
     )
     table.show("compare", *_comparison(settings.compare, given))
