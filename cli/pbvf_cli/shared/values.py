@@ -155,7 +155,8 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
     """Check where a file is to be written that is made of ``inputs``.
 
     Raises:
-        UsageError: It is a folder, one of its own inputs, or inside a dataset, run or bundle.
+        UsageError: It is a folder or a pipe, one of its own inputs, or inside a dataset, run or
+            bundle.
         ConflictError: It is a link.
         ResourceError: A file has the place of a folder above it.
     """
@@ -176,6 +177,8 @@ def output_file(path: Path, *inputs: Path | str | None) -> Path:
             where=path,
             remedy="remove it, or name the file that it leads to",
         )
+    if path.exists() and not path.is_file():
+        raise UsageError("is not a regular file", where=path, remedy="choose another --out")
     return path
 
 

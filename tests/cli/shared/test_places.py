@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_a_link_in_the_place_of_a_file_is_exit_7(
     pbvf(*writers(made, "link")[name], "-q").refused(7, "link: this is a link")
     assert content(here) == before
     assert (here / "link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["fit-critic", "fit-model", "synthesize", "predict", "export"])
+def test_a_pipe_in_the_place_of_a_file_is_exit_2(made: Path, here: Path, name: str) -> None:
+    os.mkfifo(here / "out")
+    pbvf(*writers(made, "out")[name], "-q").refused(2, "out: is not a regular file")
+    assert content(here) == {}
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -50,12 +50,13 @@ class Data:
         A file begun when datasets exported from a run were named by their manifest goes on so.
         """
         from pbvf_offline.io.output_file import partial_path
+        from pbvf_offline.io.reading import open_regular
         from pbvf_offline.io.strict_json import parse_json
         from pbvf_offline.io.tensor_file import read_header
 
         for path in (partial_path(out), out):
             with contextlib.suppress(PbvfError, OSError, LookupError, TypeError):
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     entry = parse_json(read_header(file, path)["__metadata__"]["pbvf"], path)
                 if entry["content"]["dataset"] == self.manifest:
                     return str(self.manifest)
