@@ -32,6 +32,7 @@ from pbvf_runs.loggers import (
     LOGGERS,
     SETTINGS,
     RunLog,
+    encodable,
     place_of,
     places_of,
 )
@@ -101,7 +102,8 @@ class CurveLog:
     ) -> None:
         self._folder, self._settings, self._loggers = folder, settings, tuple(loggers)
         # Both may move together.
-        self._output = Path(os.path.relpath(output.resolve(), folder.resolve())).as_posix()
+        path = Path(os.path.relpath(output.resolve(), folder.resolve()))
+        self._output = encodable(path.as_posix())
         self._log: RunLog | None = None
         check_folder(folder, output)
         self._writers()

@@ -109,6 +109,10 @@ class RunLog:
 
     def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Add one event; see :meth:`Logger.add`."""
+        values = {
+            name: encodable(value) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
         for logger in self._loggers:
             logger.add(kind, step, values)
 
@@ -121,3 +125,8 @@ class RunLog:
         """Close all; nothing can be added afterwards."""
         for logger in self._loggers:
             logger.close()
+
+
+def encodable(text: str) -> str:
+    """Return a text, such as a path, with escapes for bytes that are no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

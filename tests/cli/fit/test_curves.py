@@ -87,6 +87,15 @@ def test_settings_are_logged_with_numbers_as_numbers(here):
     assert logged.hparams["critic"].string_value == "psvf"
 
 
+def test_paths_that_are_no_utf_8_are_logged_with_escapes(here):
+    log, out = (os.fsdecode(name) for name in (b"log\xff", b"c\xff"))
+    for updates in (2, 3):
+        pbvf(*CRITIC, "--updates", updates, "--out", out, "--log-dir", log, "-q").ok()
+    settings = lines(here / log)[0]
+    assert (settings["log-dir"], settings["out"]) == (r"log\udcff", r"c\udcff")
+    assert events(here / log)
+
+
 def test_what_a_model_was_chosen_and_checked_by(here):
     pbvf(*MODEL, "--updates", 20, "--out", "m", *LOGGED).ok()
     assert axis(here / "log", "trial") == [1, 2, 3]
