@@ -7,7 +7,11 @@ library and the command line cannot disagree about what a failure means.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+UNKNOWN: Final = object()
+"""The value of a trait that is not known, so that nothing differs from it."""
 
 
 def exception_text(error: BaseException) -> str:
@@ -40,6 +44,20 @@ def shorten(value: object, limit: int = 120) -> str:
     """Return a value as one line of text, shortened for a message."""
     text = " ".join(str(value).split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def differences(traits: Mapping[str, object], others: Mapping[str, object]) -> str:
+    """Return where things with the same traits differ; empty where they do not.
+
+    >>> differences({"squash": "none", "stochastic": True}, {"squash": "tanh", "stochastic": True})
+    'squash none against tanh'
+    """
+    pairs = [(name, trait, others[name]) for name, trait in traits.items()]
+    return "; ".join(
+        f"{name} {shorten(one)} against {shorten(other)}"
+        for name, one, other in pairs
+        if UNKNOWN not in (one, other) and one != other
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pbvf_offline.critics.trust_region import TrustRegion
-from pbvf_offline.errors import DivergedError, IncompatibleError
+from pbvf_offline.errors import DivergedError, IncompatibleError, differences
 from pbvf_offline.io.mapped import taken
 from pbvf_offline.policies.batch import network_output, squashed
 from pbvf_offline.policies.normaliser import Normaliser
@@ -79,10 +79,11 @@ class View(torch.nn.Module, ABC):
         if other == own or (acts_alike and self.any_architecture):
             return
         raise IncompatibleError(
-            f"the critic evaluates {own.description}, and these are {other.description}",
+            f"the critic evaluates {own.description}, and these are others: "
+            f"{differences(other.traits, own.traits)}",
             remedy="fit the critic with --fingerprint: it then reads every architecture"
             if acts_alike
-            else "give policies with the same observations and actions",
+            else "give policies with the same observations and the same way to act",
         )
 
     def choose_states(

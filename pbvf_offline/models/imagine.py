@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import IncompatibleError, differences
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.policies.actions import DiscreteActions
 from pbvf_offline.policies.batch import network_output, squashed
@@ -143,16 +144,21 @@ def _recording(plays: list[_Play]) -> Recording:
     return Recording(steps("states"), steps("outputs"), steps("rewards"), ended)
 
 
-def refuse_other_policies(ensemble: Ensemble, spec: PolicySpec) -> None:
-    """Refuse policies that cannot act in a learned environment.
+def refuse_other_policies(ensemble: Ensemble, spec: PolicySpec, where: Path | None = None) -> None:
+    """Refuse policies that cannot act in a learned environment of a file ``where``.
 
     Raises:
         IncompatibleError: They have other observations, actions or another squashing.
     """
     own = ensemble.spec
-    same_actions = spec.actions == own.actions and spec.squash == own.squash
-    if spec.obs_dim != own.obs_dim or not same_actions:
-        raise IncompatibleError("the policies have other observations or actions than the model")
+    alike = replace(own, obs_dim=spec.obs_dim, actions=spec.actions, squash=spec.squash)
+    if alike != own:
+        raise IncompatibleError(
+            "the policies have other observations or actions than the model: "
+            f"{differences(alike.traits, own.traits)}",
+            where=where,
+            remedy="give a model that fit-model learned from data of such policies",
+        )
 
 
 class _Play:

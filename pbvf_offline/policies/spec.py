@@ -97,6 +97,17 @@ class PolicySpec:
         return f"{kind} {self.arch} policies from {self.obs_dim} observations to {self.actions}"
 
     @property
+    def traits(self) -> dict[str, object]:
+        """All that it consists of, by the name that it has in messages about differences."""
+        return {
+            "observations": self.obs_dim,
+            "architecture": self.arch,
+            "squash": self.squash,
+            "stochastic": self.stochastic,
+            "policy's actions": self.actions,
+        }
+
+    @property
     def format_version(self) -> int:
         """The lowest format version that has such policies."""
         return 1 if self.family == DEFAULT_FAMILY else 2

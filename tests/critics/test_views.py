@@ -164,6 +164,13 @@ def test_other_observations_or_actions_are_refused(other: PolicySpec) -> None:
     assert "same observations" in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize("states", [0, 5])
+def test_a_refusal_names_what_differs_also_where_the_descriptions_are_alike(states: int) -> None:
+    file, clipped = make_file("psvf", fingerprint=states), box_spec(2, squash="none")
+    with pytest.raises(IncompatibleError, match="others: squash none against tanh;"):
+        file.critic_of(clipped)
+
+
 def test_a_critic_of_parameters_refuses_another_architecture() -> None:
     file, deep = make_file("psvf"), box_spec(2, (4,))
     with pytest.raises(IncompatibleError, match="evaluates deterministic linear") as caught:

@@ -33,6 +33,12 @@ def test_message_is_one_line_with_place_and_remedy() -> None:
     assert error.args == (str(error),)
 
 
+def test_what_is_not_known_differs_from_nothing() -> None:
+    one = {"limit": 5, "module": errors.UNKNOWN, "name": "a"}
+    assert errors.differences(one, {"limit": 6, "module": "m", "name": "a"}) == "limit 5 against 6"
+    assert errors.differences(one, {"limit": errors.UNKNOWN, "module": "m", "name": "a"}) == ""
+
+
 @pytest.mark.parametrize("name", CODES)
 def test_survives_pickling_between_processes(name: str) -> None:
     error = getattr(errors, name)("what", where="here", remedy="do that")

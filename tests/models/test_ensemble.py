@@ -233,6 +233,9 @@ def test_policies_of_another_environment_are_refused() -> None:
     other = box_spec(3, high=2.0)
     with pytest.raises(IncompatibleError, match="other observations or actions"):
         imagine(ensemble, other, make_policies(other, 1).theta, starts, 3)
+    clipped = box_spec(3, squash="none")
+    with pytest.raises(IncompatibleError, match="squash none against tanh; give a model"):
+        imagine(ensemble, clipped, make_policies(clipped, 1).theta, starts, 3)
     drawing = box_spec(3, stochastic=True)
     with pytest.raises(IncompatibleError, match="noise for each step and start"):
         imagine(ensemble, drawing, make_policies(drawing, 1).theta, starts, 3)

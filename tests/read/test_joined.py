@@ -114,7 +114,7 @@ def changed(**kwargs: Any) -> Trajectories:
                     )
                 )
             },
-            "policies' spec",
+            r"0: policy's actions 1 number \(float32\) in \[-2, 1\] against 1 number .* \[-1, 1\]",
         ),
     ],
 )

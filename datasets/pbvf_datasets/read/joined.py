@@ -19,7 +19,7 @@ from pbvf_datasets.format.statistics import row_keys
 from pbvf_datasets.read.cache import load_cache, scratch_folder, store_cache
 from pbvf_datasets.read.flatten import ScratchError, fresh_columns
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import IncompatibleError, UsageError, shorten
+from pbvf_offline.errors import UNKNOWN, IncompatibleError, UsageError, differences
 from pbvf_offline.io.formats import digest_of_several
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.policy import Policies
@@ -27,7 +27,6 @@ from pbvf_offline.rollout.episodes import Trajectories
 
 _OF_POLICIES: Final = ("theta", "obs_mean", "obs_std")
 _OF_EPISODES: Final = ("start", "cut", "seeds")
-_UNKNOWN: Final = object()
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,9 @@ def join(parts: Sequence[Part]) -> tuple[Trajectories, str]:
         UsageError: Two of them share episodes.
     """
     for other in parts[1:]:
-        differences = list(_differences(parts[0], other))
-        if differences:
+        if differing := differences(_traits(other), _traits(parts[0])):
             raise IncompatibleError(
-                f"it does not fit {parts[0].name}: {'; '.join(differences)}",
+                f"it does not fit {parts[0].name}: {differing}",
                 where=other.name,
                 remedy="give only what has the same environment, spaces and policy architecture",
             )
@@ -161,14 +159,6 @@ def _episode_keys(data: Trajectories) -> Iterator[bytes]:
             yield digest.digest()
 
 
-def _differences(one: Part, other: Part) -> Iterator[str]:
-    sides = _traits(one), _traits(other)
-    for name in sides[0]:
-        a, b = (side[name] for side in sides)
-        if a is not _UNKNOWN and b is not _UNKNOWN and a != b:
-            yield f"{name} {shorten(b)} against {shorten(a)}"
-
-
 def _traits(part: Part) -> dict[str, Any]:
     """Return all that must be equal, by the name it has in messages."""
     data, environment = part.trajectories, part.environment
@@ -176,7 +166,7 @@ def _traits(part: Part) -> dict[str, Any]:
     of_environment = ("module", "arguments", "time limit", "wrappers", "withheld arguments")
     traits: dict[str, Any] = {
         "environment": "not named" if environment is None else environment.id,
-        **dict.fromkeys(of_environment, _UNKNOWN),
+        **dict.fromkeys(of_environment, UNKNOWN),
     }
     if environment is not None:
         kwargs = {k: v for k, v in environment.kwargs.items() if k != "max_episode_steps"}
@@ -186,12 +176,11 @@ def _traits(part: Part) -> dict[str, Any]:
             traits["time limit"] = environment.kwargs.get("max_episode_steps", "the registered one")
             traits["wrappers"] = ", ".join(map(str, environment.wrappers)) or "none"
             traits["withheld arguments"] = ", ".join(environment.withheld) or "none"
-    spaces = (_UNKNOWN, _UNKNOWN) if part.spaces is None else part.spaces
+    spaces = (UNKNOWN, UNKNOWN) if part.spaces is None else part.spaces
     traits |= zip(("observation space", "action space"), spaces, strict=True)
     return traits | {
         "policies": "known" if data.tagged else "not known",
-        "architecture": spec.description,
-        "policies' spec": canonical_json(spec.to_dict()).decode(),
+        **spec.traits,
         "type of stored observations": str(data.observations.dtype),
         "survival bonus": "reported" if data.reward_survive is not None else "not reported",
         "pre-squash actions": "stored" if data.pre_action is not None else "not stored",

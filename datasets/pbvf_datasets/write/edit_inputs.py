@@ -26,11 +26,12 @@ from pbvf_datasets.read.untrusted import open_folder
 from pbvf_datasets.write.selection import Facts
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
+    UNKNOWN,
     DamagedError,
     DivergedError,
     IncompatibleError,
     UsageError,
-    shorten,
+    differences,
 )
 from pbvf_offline.io.strict_json import canonical_json, parse_json
 
@@ -273,24 +274,12 @@ def check_compatible(sources: Sequence[Source]) -> None:
     """
     first = sources[0]
     for other in sources[1:]:
-        differences = list(_differences(first, other))
-        if differences:
+        if differing := differences(_traits(other), _traits(first)):
             raise IncompatibleError(
-                f"it does not fit {first.name}: {'; '.join(differences)}",
+                f"it does not fit {first.name}: {differing}",
                 where=other.name,
                 remedy="merge only what has the same environment, spaces and policy architecture",
             )
-
-
-def _differences(one: Source, other: Source) -> Iterator[str]:
-    sides = [_traits(one), _traits(other)]
-    for name in sides[0]:
-        a, b = (side[name] for side in sides)
-        if a is not _UNKNOWN and b is not _UNKNOWN and a != b:
-            yield f"{name} {shorten(b)} against {shorten(a)}"
-
-
-_UNKNOWN: Final = object()
 
 
 def _traits(source: Source) -> dict[str, Any]:
@@ -298,7 +287,7 @@ def _traits(source: Source) -> dict[str, Any]:
     spec, environment = source.spec, source.environment
     traits: dict[str, Any] = {"environment": "not named" if environment is None else None}
     for name in ("module", "arguments", "withheld arguments", "wrappers", "time limit"):
-        traits[name] = _UNKNOWN
+        traits[name] = UNKNOWN
     if environment is not None:
         kwargs = {k: v for k, v in environment["kwargs"].items() if k != "max_episode_steps"}
         traits["environment"] = environment["id"]
@@ -313,10 +302,7 @@ def _traits(source: Source) -> dict[str, Any]:
         traits["withheld arguments"] = _withheld(source, environment)
     traits["observation space"] = serialize_space(source.folder.observation_space)
     traits["action space"] = serialize_space(source.folder.action_space)
-    traits["architecture"] = spec.arch
-    traits["squash"] = spec.squash
-    traits["stochastic"] = spec.stochastic
-    traits["policy's actions"] = str(spec.actions)
+    traits |= spec.traits
     traits["type of stored observations"] = str(source.form.obs_dtype)
     for name in OPTIONAL:
         traits[f"array {name}"] = "present" if name in source.form.optional else "absent"

@@ -287,4 +287,17 @@ def test_errors_that_users_can_see(here, drift):
     ran = pbvf(*other, "--force", warns=True)
     assert "is used in ToyWide-v0: this is another environment" in ran.err
     assert ran.code == 5
-    assert "other observations or actions" in ran.err
+    assert f"{drift / 'good'}: the policies have other observations or actions" in ran.err
+
+
+def test_policies_that_are_squashed_otherwise_are_refused_with_the_models_file(here, drift):
+    collect = "collect toyenv:ToyDrift-v0 --dataset lab/clipped-v0 --steps 120 --seed 0"
+    fit = "fit-critic lab/clipped-v0 --critic psvf --hidden 8 --updates 2 --seed 0"
+    make(here, f"{collect} --squash none", f"{fit} --out critic")
+    data, model = "datasets/lab/clipped-v0", ("--model", drift / "good", "-q")
+    for command in (
+        ("fit-critic", data, "--critic", "pssvf", "--out", "c.safetensors"),
+        ("predict", "critic", data),
+    ):
+        ran = pbvf(*command, *model)
+        ran.refused(5, f"{drift / 'good'}: ", "squash none against tanh; give a model")

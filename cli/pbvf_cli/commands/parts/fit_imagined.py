@@ -94,12 +94,14 @@ def fit_imagined(
         force: Use the model though its check failed.
 
     Raises:
-        IncompatibleError: The model is of another environment, or its check failed.
+        IncompatibleError: The model is of another environment or of other policies, or its check
+            failed.
         UsageError: The critic would not read the policies that are to climb.
     """
     with signals.held():  # an exception raised while torch loads would abort the process
         from pbvf_cli.shared.inputs.environments import refuse_other_model
         from pbvf_offline.io.reading import file_digest
+        from pbvf_offline.models.imagine import refuse_other_policies
         from pbvf_offline.synthesis.rounds_to_file import (
             RoundCallbacks,
             rounds_to_file,
@@ -110,6 +112,8 @@ def fit_imagined(
     signals.continues = False  # rounds have no file of their progress
     file = open_model(model, device, force=force)
     refuse_other_model(data.environment, "the data are", file.environment, model, force=force)
+    own = data.trajectories.policies.spec
+    refuse_other_policies(file.ensemble, own, model)
     table.show("model", model)
     settings = table.fill(
         given,
@@ -118,7 +122,6 @@ def fit_imagined(
         hidden=("compare",),
     )
     table.show("compare", *_comparison(settings.compare, given))
-    own = data.trajectories.policies.spec
     if settings.policy not in (None, own.hidden) and settings.fingerprint == 0:
         raise UsageError(
             f"a critic of parameters reads those of {own.arch} policies, and no others",

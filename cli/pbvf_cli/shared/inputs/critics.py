@@ -117,10 +117,11 @@ def load_evaluator(
 
     Raises:
         IncompatibleError: The model cannot be relied on for whole episodes, or is of another
-            environment than the critic.
+            environment or of other policies than the critic.
     """
     from pbvf_cli.shared.inputs.environments import refuse_other_model
     from pbvf_offline.io.reading import file_digest
+    from pbvf_offline.models.imagine import refuse_other_policies
     from pbvf_offline.policies.batch import double_device
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator, known_horizon
 
@@ -129,6 +130,7 @@ def load_evaluator(
     own = critic.imagined is not None and critic.imagined.model == file_digest(path)
     wanted = critic.context.environment
     refuse_other_model(wanted, "the critic is", model.environment, path, force=own or None)
+    refuse_other_policies(model.ensemble, critic.spec, path)
     if model.dataset != critic.context.dataset:
         sink.note("note: the model was learned from other data than the critic's")
     note_unseen(path, model, sink)
