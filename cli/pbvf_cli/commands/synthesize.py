@@ -274,18 +274,23 @@ def _states(
 ) -> tuple[Any, str]:
     """Return the observations of a dataset that the objective is over, and its digest.
 
+    Warns where they come from another version of the critic's environment, or from the same with
+    other arguments.
+
     Raises:
         IncompatibleError: It is of another environment than the critic.
     """
     from pbvf_cli.shared.inputs.environments import refuse_other_family
     from pbvf_datasets import load_dataset
+    from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.io.mapped import taken
     from pbvf_offline.synthesis.ascent import drawn_rows
 
     data = load_dataset(dataset, require_manifest=require_manifest)
-    named = None if data.environment is None else data.environment["id"]
-    reference = critic.context.environment
-    refuse_other_family(named, None if reference is None else reference.id, dataset)
+    known, wanted = data.environment, critic.context.environment
+    named = None if known is None else EnvReference.from_dict(known, dataset)
+    refuse_other_family(named and named.id, wanted and wanted.id, dataset)
+    warn_if_other_than(critic, named, dataset)
     flat = data.trajectories
     rows = flat.obs_row_of(drawn_rows(len(flat), settings))
     return taken(flat.observations, rows).astype(float), data.digest

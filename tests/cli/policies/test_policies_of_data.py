@@ -199,3 +199,15 @@ def test_policies_of_other_arguments_than_the_critics_are_warned_of(
         ran = pbvf(*argv, "-q", warns=True).ok()
         assert "other comes from ToyDrift-v0 with max_episode_steps=9 and is used in" in ran.err
         assert ran.err.count("\n") == 1
+
+
+def test_states_of_other_arguments_than_the_critics_are_warned_of(drift: Path, here: Path) -> None:
+    collect = "collect toyenv:ToyDrift-v0 --max-episode-steps 9 --dataset lab/short-v0"
+    make(here, f"{collect} --steps 50 --seed 0")
+    climb = ("synthesize", drift / "theta", "--steps", 1, "--seed", 0, "-q")
+    short = "datasets/lab/short-v0"
+    ran = pbvf(*climb, "--dataset", short, "--out", "p", warns=True).ok()
+    words = f"{short} comes from ToyDrift-v0 with max_episode_steps=9 and is used in"
+    assert ran.err.startswith(f"warning: {words}")
+    assert ran.err.count("\n") == 1
+    pbvf(*climb, "--dataset", drift / "datasets/lab/drift-v0", "--out", "q").ok()
