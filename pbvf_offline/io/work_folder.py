@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from pbvf_offline.errors import (
@@ -212,6 +214,23 @@ def refuse_foreign(path: Path, layout: Layout) -> None:
         )
 
 
+def refuse_fixed(path: Path) -> None:
+    """Refuse to replace or delete a folder from which nothing may be removed, if any is there.
+
+    A rename may be permitted all the same, and the old output would then stay beside the new one.
+
+    Raises:
+        ResourceError: It is one, or holds one.
+    """
+    for folder, _, _ in os.walk(path):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ResourceError(
+                "permission denied: nothing may be removed from this folder",
+                where=folder,
+                remedy=f"allow it with: chmod -R u+w {quote(str(path))}",
+            )
+
+
 # ------------------------------------------------------------------------------- folder
 
 
@@ -269,6 +288,7 @@ class WorkFolder:
             ConflictError: Another process writes this output.
             UnsafeError: The folder is a link. Where others may write too, somebody could have put
                 it there: what is in the folder is removed when it does not belong there.
+            ResourceError: What was replaced may not be removed.
             OSError: The disk or a permission refuses.
         """
         make_folders(self.path.parent)
@@ -302,7 +322,16 @@ class WorkFolder:
                 self.build.rename(self.path)
                 sync_folder(self.path.parent)
                 self.clear()  # it is done: nothing in there is to be continued
-            remove_tree(aside)
+            try:
+                remove_tree(aside)
+            except PermissionError as error:
+                raise ResourceError(
+                    "it was replaced, and permissions keep it from being removed",
+                    where=aside,
+                    remedy="remove it with: chmod -R u+w {0} && rm -r {0}".format(
+                        quote(str(aside))
+                    ),
+                ) from error
 
     def require_space(self, needed: int, *, spare: int = 0) -> None:
         """Check that the disk has room for so many bytes, and so many more to spare.
@@ -321,8 +350,12 @@ class WorkFolder:
             )
 
     def refuse_foreign(self) -> None:
-        """Refuse to replace what is at the output's path; see :func:`refuse_foreign`."""
+        """Refuse to replace what is at the output's path.
+
+        See :func:`refuse_foreign` and :func:`refuse_fixed`.
+        """
         refuse_foreign(self.path, self._layout)
+        refuse_fixed(self.path)
 
     def publish(self, *, replace: bool) -> None:
         """Give ``build`` the output's name by one rename; remove the rest, and let others in.
@@ -332,6 +365,7 @@ class WorkFolder:
         Raises:
             ConflictError: Something has that name and is not to be replaced, or it holds files
                 that are not of such an output.
+            ResourceError: Nothing may be removed from what is to be replaced.
             OSError: The disk or a permission refuses.
         """
         if replace and path_exists(self.path):
@@ -365,6 +399,7 @@ class WorkFolder:
 
         Raises:
             ConflictError: The output holds files that are not of such an output.
+            ResourceError: Nothing may be removed from it.
             OSError: The disk or a permission refuses.
         """
         self.refuse_foreign()

@@ -74,6 +74,19 @@ def sabotaged(
 
 
 @contextmanager
+def bound(*folders: Path) -> Iterator[None]:
+    """Have the system say that nothing may be changed in folders; it permits root everything."""
+    permits = os.access
+
+    def access(path: Any, mode: int) -> bool:
+        return not (mode & os.W_OK and Path(path) in folders) and permits(path, mode)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "access", access)
+        yield
+
+
+@contextmanager
 def read_only(root: Path, code: int = errno.EROFS) -> Iterator[list[str]]:
     """Refuse all that changes files below ``root``; permission bits do not bind root.
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from faults import read_only
+from faults import bound, read_only
 from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UnsafeError
 from pbvf_offline.io.lock import OutputLock, temporary_folder
 from pbvf_offline.io.work_folder import (
@@ -195,6 +198,32 @@ def test_a_replacement_that_was_killed_between_its_renames(
     folder.close()
     work(tmp_path / "out").remove_leftovers()
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("replace", [WorkFolder.swap, partial(WorkFolder.publish, replace=True)])
+def test_what_permissions_keep_is_not_replaced(
+    replace: Callable[[WorkFolder], None], tmp_path: Path
+) -> None:
+    make(tmp_path / "out", "old")
+    folder = work(tmp_path / "out")
+    folder.hold()
+    make(folder.build, "new")
+    with bound(tmp_path / "out" / "data"), pytest.raises(ResourceError, match=r"chmod.*out$") as e:
+        replace(folder)
+    folder.close()
+    assert e.value.where == str(tmp_path / "out" / "data")
+    assert content(tmp_path / "out")["a.bin"] == "old"
+    assert not folder.replacing
+
+
+def test_what_was_replaced_and_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    make(tmp_path / "out", "new")
+    aside = make(tmp_path / ".out.replaced", "old")
+    with read_only(aside, errno.EACCES), pytest.raises(ResourceError) as caught:
+        work(tmp_path / "out").hold()
+    assert caught.value.where == str(aside)
+    assert f"rm -r {aside}" in str(caught.value.remedy)
+    OutputLock(tmp_path / "out").release()
 
 
 def test_one_writer_an_output(tmp_path: Path) -> None:

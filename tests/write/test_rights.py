@@ -13,7 +13,7 @@ import pytest
 
 import hostile
 from cli_tools import content, digest
-from faults import sabotaged
+from faults import bound, sabotaged
 from pbvf_datasets import load_dataset, set_rights
 from pbvf_datasets.format.manifest import (
     known_as,
@@ -25,7 +25,7 @@ from pbvf_datasets.format.schema import CROISSANT_FILE, DATA_FILE, METADATA_FILE
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.write import rights as module
-from pbvf_offline.errors import ConflictError, DamagedError, UsageError
+from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UsageError
 from pbvf_offline.io import work_folder
 from pbvf_offline.io.lock import OutputLock
 
@@ -167,6 +167,14 @@ def test_a_kill_anywhere_leaves_the_old_or_the_new(root: Path, made: Path, tmp_p
         assert intact(made)
         assert [p.name for p in (root / "lab").iterdir()] == ["toy-v0"]
     assert states == {None, "MIT"}
+
+
+def test_a_dataset_from_which_nothing_may_be_removed_stays(root: Path, made: Path) -> None:
+    before = content(made)
+    with bound(made, made / "data"), pytest.raises(ResourceError, match=f"{made}: permission.*ch"):
+        set_rights(NAME, license="MIT")
+    assert content(made) == before
+    assert [p.name for p in (root / "lab").iterdir()] == ["toy-v0"]
 
 
 def test_where_folders_cannot_be_exchanged_nor_files_linked(

@@ -16,7 +16,7 @@ from pbvf_datasets.read.untrusted import is_dataset
 from pbvf_offline.errors import UnsafeError, UsageError
 from pbvf_offline.io.durable import path_exists, resource_errors, sync_folder
 from pbvf_offline.io.lock import OutputLock
-from pbvf_offline.io.work_folder import refuse_foreign
+from pbvf_offline.io.work_folder import refuse_fixed, refuse_foreign
 
 _DELETING: Final = "deleting"
 _BEGUN: Final = ("collecting", "arriving", _DELETING, "relicense")
@@ -55,7 +55,7 @@ def plan_deletion(
         UsageError: There is no such dataset, or nothing unfinished.
         UnsafeError: It is a link or holds one.
         ConflictError: It holds a file that is not a dataset's, or another process writes it.
-        ResourceError: It cannot be read, or nothing may be changed beside it.
+        ResourceError: It cannot be read, or nothing may be changed in it or beside it.
     """
     name = os.fspath(dataset)
     if unfinished:
@@ -77,6 +77,8 @@ def plan_deletion(
     with resource_errors(path, lambda: "nothing was deleted"):
         size = sum(map(_size, folders))
         OutputLock(path).release()
+    if not unfinished:
+        refuse_fixed(path)
     return Deletion(name, path, folders, size, unfinished)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import hostile
 from cli_tools import content, pbvf
-from faults import sabotaged
+from faults import bound, sabotaged
 from pbvf_datasets.inspect.listing import list_datasets
 from pbvf_datasets.write.delete import delete, plan_deletion
 from pbvf_offline.io.lock import OutputLock
@@ -81,6 +81,8 @@ def test_what_is_refused_and_then_nothing_is_deleted(root: Path, here: Path) -> 
     (here / "bundle/manifest.json").write_text('{"format":"pbvf-bundle"}')
     words = f"not a dataset folder but a bundle; only datasets are deleted; use rm -r {here}/bundle"
     pbvf("dataset", "delete", A, here / "bundle", "--yes").refused(2, words)
+    with bound(root / B):
+        pbvf("dataset", "delete", A, B, "--yes").refused(6, f"{B}: permission", "chmod -R u+w")
     (root / B / "README.md").unlink()
     (root / B / "README.md").symlink_to(here / "elsewhere")
     pbvf("dataset", "delete", B, "--yes").refused(4, "README.md")
