@@ -25,6 +25,8 @@ _HINTS: Final = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 
+ALLOW_WRITING: Final = "allow writing there, and run the same command again"
+
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and the folders above it.
@@ -197,6 +199,14 @@ def write_error(error: OSError, path: Path) -> PbvfError:
     if error.errno in (errno.ENOENT, errno.ELOOP):  # ELOOP: a link has the temporary name
         remedy = _HINTS[errno.EACCES]
         return ResourceError("nothing can be made there", where=path, remedy=remedy)
+    return resource_error(error, path)
+
+
+def read_error(error: OSError, path: Path) -> PbvfError:
+    """Return the user's error for a refusal to read something; see :func:`resource_error`."""
+    if isinstance(error, PermissionError):
+        remedy = "allow reading it and what it is in"
+        return ResourceError("permission denied", where=path, remedy=remedy)
     return resource_error(error, path)
 
 

@@ -35,7 +35,8 @@ class OutputLock:
 
     Raises:
         ConflictError: Another process (or another object in this one) holds it.
-        OSError: The lock file cannot be made.
+        OSError: The lock file cannot be made; it names the folder that may not be written, else the
+            output.
     """
 
     _held: ClassVar[weakref.WeakSet[OutputLock] | None] = None
@@ -47,7 +48,11 @@ class OutputLock:
         self._descriptor = -1
         while self._descriptor < 0:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(self._file, flags, 0o644)
+            try:
+                descriptor = os.open(self._file, flags, 0o644)
+            except OSError as error:  # no user knows the name of this file
+                named = path.parent if error.errno in _READ_ONLY else path
+                raise OSError(error.errno, error.strerror, str(named)) from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Its last holder removes the file: the one that was locked may be gone.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pbvf_offline.errors import UnsafeError, UsageError
-from pbvf_offline.io.durable import resource_error
+from pbvf_offline.io.durable import read_error
 
 MAX_FILE: Final = 16 * 2**30
 MAX_SMALL: Final = 32 * 2**20
@@ -25,7 +25,7 @@ def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
     Raises:
         UsageError: It is not a regular file.
         UnsafeError: It is a link and not to be followed, or is long and nearly all holes.
-        OSError: It cannot be opened; see :func:`resource_error`.
+        OSError: It cannot be opened; see :func:`read_error`.
     """
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -83,7 +83,7 @@ def read_file(path: Path, limit: int = MAX_FILE, *, follow: bool = True) -> byte
         with open_regular(path, follow=follow) as file:
             return read_all(file, path, limit)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise read_error(error, path) from error
 
 
 def read_all(file: BufferedReader, path: Path, limit: int = MAX_FILE) -> bytes:
@@ -110,4 +110,4 @@ def file_digest(path: Path) -> str:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise read_error(error, path) from error

@@ -29,7 +29,7 @@ from pbvf_offline.errors import (
     UnsafeError,
     UsageError,
 )
-from pbvf_offline.io.durable import resource_error
+from pbvf_offline.io.durable import read_error
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.reading import open_regular, read_all
 from pbvf_offline.io.strict_json import canonical_json, parse_json
@@ -260,7 +260,7 @@ def read_tensor_file(path: Path) -> bytes:
             file.seek(0)
             return read_all(file, path)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise read_error(error, path) from error
 
 
 def read_header(file: BufferedReader, path: Path) -> dict[str, Any]:

@@ -35,8 +35,8 @@ from pbvf_offline.io.durable import (
     make_folders,
     megabytes,
     path_exists,
+    read_error,
     remove_tree,
-    resource_error,
     sync_folder,
     temporary_for,
 )
@@ -204,7 +204,7 @@ def refuse_foreign(path: Path, layout: Layout) -> None:
             )
         foreign = layout.foreign(path)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise read_error(error, path) from error
     if foreign is not None:
         raise ConflictError(
             f"it holds {printable(str(foreign.relative_to(path)))!r}, which this program did not "

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cli_tools import pbvf
+from faults import unreadable
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
@@ -123,6 +124,13 @@ def test_a_model_that_failed_its_check_is_refused(drift: Path) -> None:
     for command in (predict, synthesize, fit):
         pbvf(*command, "--model", drift / "bad").refused(5, "bad: the model's own check")
     assert not Path("p").exists()
+
+
+@pytest.mark.parametrize("name", ["theta", "manifest.json", "main_data.hdf5"])
+def test_what_may_not_be_read_is_a_matter_of_permission(drift: Path, name: str) -> None:
+    with unreadable(name):
+        ran = pbvf("predict", drift / "theta", "lab/drift-v0", "-q")
+    ran.refused(6, f"{name}: permission denied; allow reading it")
 
 
 def test_a_critic_of_parameters_reads_no_other_architecture(drift: Path) -> None:

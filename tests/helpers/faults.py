@@ -87,6 +87,25 @@ def bound(*folders: Path) -> Iterator[None]:
 
 
 @contextmanager
+def unreadable(name: str) -> Iterator[None]:
+    """Refuse to open what has this name; permission bits do not bind root."""
+    opens, permits = os.open, os.access
+
+    def refusing(path: Any, *args: Any, **kwargs: Any) -> int:
+        if not isinstance(path, int) and Path(path).name == name:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return opens(path, *args, **kwargs)
+
+    def access(path: Any, mode: int) -> bool:
+        return Path(path).name != name and permits(path, mode)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        patch.setattr(os, "access", access)
+        yield
+
+
+@contextmanager
 def read_only(root: Path, code: int = errno.EROFS) -> Iterator[list[str]]:
     """Refuse all that changes files below ``root``; permission bits do not bind root.
 

@@ -226,6 +226,15 @@ def test_what_was_replaced_and_cannot_be_removed_is_named(tmp_path: Path) -> Non
     OutputLock(tmp_path / "out").release()
 
 
+def test_a_lock_that_cannot_be_made_is_not_named(tmp_path: Path) -> None:
+    with read_only(tmp_path, errno.EACCES), pytest.raises(PermissionError) as refused:
+        OutputLock(tmp_path / "out")
+    assert refused.value.filename == str(tmp_path)
+    with pytest.raises(OSError, match="too long") as long:
+        OutputLock(tmp_path / ("x" * 250))
+    assert long.value.filename == str(tmp_path / ("x" * 250))
+
+
 def test_one_writer_an_output(tmp_path: Path) -> None:
     folder = work(tmp_path / "out")
     folder.hold()

@@ -234,13 +234,21 @@ def _of_machine(error: BaseException) -> tuple[str, int]:
             return what, RESOURCES
         return "there is not enough memory; close other programs, or ask for less", RESOURCES
     if isinstance(error, OSError) and error.errno in _REFUSALS:
-        from pbvf_offline.io.durable import resource_error
+        from pbvf_offline.io.durable import read_error, resource_error
 
         named = isinstance(error.filename, str | bytes)  # it may be the number of an open file
         place = Path(os.fsdecode(error.filename)) if named else Path.cwd()
-        refusal = resource_error(error, place)
+        refusal = (read_error if _is_closed(place) else resource_error)(error, place)
         return str(refusal), refusal.exit_code
     return f"this is a bug in pbvf: {type(error).__name__}: {error}", BUG
+
+
+def _is_closed(path: Path) -> bool:
+    """Return whether permissions keep a path from being read or looked at."""
+    from pbvf_offline.io.durable import path_exists
+
+    unread = path_exists(path) and not os.access(path, os.R_OK)
+    return unread or not os.access(path.parent, os.X_OK)
 
 
 def _help_hint(error: BaseException) -> str:

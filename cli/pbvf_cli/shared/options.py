@@ -56,7 +56,10 @@ class BackendName(StrEnum):
 def argument(metavar: str, text: str) -> Any:
     """Return an argument with its metavar and its help."""
     return typer.Argument(
-        metavar=metavar, help=text, autocompletion=completion.BY_METAVAR.get(metavar)
+        metavar=metavar,
+        help=text,
+        autocompletion=completion.BY_METAVAR.get(metavar),
+        readable=False,  # its reader says more, with the exit code that fits
     )
 
 
@@ -81,6 +84,7 @@ def option(
         rich_help_panel=panel,
         callback=callback,
         autocompletion=complete,
+        readable=False,
     )
 
 

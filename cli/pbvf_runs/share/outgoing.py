@@ -25,7 +25,7 @@ from pbvf_offline.errors import (
     UsageError,
     printable,
 )
-from pbvf_offline.io.durable import make_folders, resource_error, resource_errors
+from pbvf_offline.io.durable import make_folders, read_error, resource_errors
 from pbvf_offline.io.lock import locked, temporary_folder
 from pbvf_offline.io.reading import open_regular
 from pbvf_runs.folder import portable_files
@@ -186,7 +186,7 @@ def _copy(source: Path, target: Path, *, follow: bool = True) -> None:
     try:
         stream = open_regular(source, follow=follow)
     except OSError as error:
-        raise resource_error(error, source) from error
+        raise read_error(error, source) from error
     with stream, target.open("xb") as copy:
         shutil.copyfileobj(stream, copy)
 

@@ -15,7 +15,7 @@ from pbvf_datasets.format.schema import CARD_FILE, MANIFEST_FILE
 from pbvf_datasets.inspect.findings import FOUND, Findings, Verification, warn_of_unlisted
 from pbvf_datasets.inspect.verify_file import GRAPH
 from pbvf_offline.errors import DamagedError, IncompatibleError, UnsafeError, UsageError
-from pbvf_offline.io.durable import path_exists, resource_error
+from pbvf_offline.io.durable import path_exists, read_error
 from pbvf_offline.io.reading import link_error
 
 Progress = Callable[[int, int], None]
@@ -83,7 +83,7 @@ def open_bundle(folder: Path, kinds: PartKinds | None = None) -> dict[str, Any]:
         verify_files(folder, manifest, _AGAIN)
         _refuse_unlisted(folder, manifest)
     except OSError as error:
-        found = resource_error(error, where)
+        found = read_error(error, where)
         if isinstance(found, UsageError):
             raise DamagedError("the file is missing", where=where) from error
         raise found from error

@@ -23,7 +23,7 @@ from pbvf_offline.exchange.exported import (
     read_exported_graph,
     read_exported_weights,
 )
-from pbvf_offline.io.durable import resource_error
+from pbvf_offline.io.durable import read_error
 from pbvf_offline.io.reading import open_regular
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import known_start, read_header, read_tensor_file
@@ -88,7 +88,7 @@ def start_of(path: Path) -> bytes:
         with open_regular(path) as file:
             return file.read(1024)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise read_error(error, path) from error
 
 
 def _peek(path: Path) -> tuple[str, str]:
@@ -114,7 +114,7 @@ def _peek(path: Path) -> tuple[str, str]:
             file.seek(0)
             header = read_header(file, path)
     except OSError as error:
-        raise resource_error(error, path) from error
+        raise read_error(error, path) from error
     metadata = header.get("__metadata__")
     text = metadata.get("pbvf") if isinstance(metadata, dict) else None
     if text is None and is_exported_weights(metadata):

@@ -42,11 +42,13 @@ from pbvf_datasets.read.untrusted_hdf5 import GuardedFile, identity_of
 from pbvf_offline.errors import (
     DamagedError,
     IncompatibleError,
+    PbvfError,
     ResourceError,
     UnsafeError,
     UsageError,
     printable,
 )
+from pbvf_offline.io.durable import read_error
 from pbvf_offline.io.reading import link_error, refuse_holes
 from pbvf_offline.io.strict_json import canonical_json
 
@@ -351,15 +353,15 @@ def _open_file(parent: int, name: str, folder: Path) -> int:
     return descriptor
 
 
-def _os_error(
-    error: OSError, where: Path
-) -> UsageError | UnsafeError | ResourceError | DamagedError:
+def _os_error(error: OSError, where: Path) -> PbvfError:
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return link_error(where)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return UsageError("does not exist", where=where)
     if error.errno == errno.EIO:
         return DamagedError(f"it cannot be read: {error.strerror}", where=where)
+    if isinstance(error, PermissionError):
+        return read_error(error, where)
     return ResourceError(f"it cannot be opened: {error.strerror}", where=where)
 
 

@@ -45,8 +45,8 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.durable import (
     check_above,
+    read_error,
     replacing_file,
-    resource_error,
     write_all,
     write_error,
 )
@@ -353,6 +353,6 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     try:
         stream = open_regular(file)
     except OSError as error:
-        raise resource_error(error, file) from error
+        raise read_error(error, file) from error
     with stream:
         yield stream

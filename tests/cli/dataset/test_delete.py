@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import itertools
@@ -13,7 +14,7 @@ import pytest
 
 import hostile
 from cli_tools import content, pbvf
-from faults import bound, sabotaged
+from faults import bound, read_only, sabotaged
 from pbvf_datasets.inspect.listing import list_datasets
 from pbvf_datasets.write.delete import delete, plan_deletion
 from pbvf_offline.io.lock import OutputLock
@@ -83,6 +84,10 @@ def test_what_is_refused_and_then_nothing_is_deleted(root: Path, here: Path) -> 
     pbvf("dataset", "delete", A, here / "bundle", "--yes").refused(2, words)
     with bound(root / B):
         pbvf("dataset", "delete", A, B, "--yes").refused(6, f"{B}: permission", "chmod -R u+w")
+    with read_only(root / "lab", errno.EACCES):
+        for command in (("delete", A, "--yes"), ("set", A, "--license", "MIT")):
+            words = f"error: {root}/lab: cannot write: Permission denied; "
+            pbvf("dataset", *command).refused(6, words, "allow writing there")
     (root / B / "README.md").unlink()
     (root / B / "README.md").symlink_to(here / "elsewhere")
     pbvf("dataset", "delete", B, "--yes").refused(4, "README.md")

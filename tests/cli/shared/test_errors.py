@@ -15,6 +15,7 @@ import torch
 import typer
 
 from cli_tools import SOURCES, pbvf
+from faults import unreadable
 from pbvf_cli.app import COMMANDS
 from pbvf_cli.shared import errors
 from pbvf_cli.shared.errors import Signals, Stopped, guarded, text_and_code
@@ -271,6 +272,17 @@ def test_options_of_every_command_may_come_before_it():
     assert ran.json == pbvf("dataset", "list", "--json").json
     pbvf("--json").refused(2, "No such option: --json")
     pbvf("-q", "--sigma", "1", "collect").refused(2, "No such option")
+
+
+def test_what_permissions_close_is_not_answered_with_advice_about_writing(tmp_path):
+    (tmp_path / "file").touch()
+    error = PermissionError(errno.EACCES, "", str(tmp_path / "file"))
+    for closed in ("file", tmp_path.name):
+        with unreadable(closed):
+            text, code = text_and_code(error)
+        assert code == 6
+        assert text == f"{tmp_path}/file: permission denied; allow reading it and what it is in"
+    assert "that you may write" in str(text_and_code(error)[0])
 
 
 LONG = "a" * 3000
