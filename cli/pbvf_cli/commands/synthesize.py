@@ -289,7 +289,8 @@ def _states(
     data = load_dataset(dataset, require_manifest=require_manifest)
     known, wanted = data.environment, critic.context.environment
     named = None if known is None else EnvReference.from_dict(known, dataset)
-    refuse_other_family(named and named.id, wanted and wanted.id, dataset)
+    given, own = (None if one is None else one.id for one in (named, wanted))
+    refuse_other_family(given, own, dataset)
     warn_if_other_than(critic, named, dataset)
     flat = data.trajectories
     rows = flat.obs_row_of(drawn_rows(len(flat), settings))
