@@ -27,6 +27,8 @@ RECORD_EVERY = 100
 _BLOCK = 64  # updates whose batches are drawn together
 _RISE = 500  # updates over which the learning rate rises
 _FALL = 0.4  # part of the updates over which it falls
+_EXPLODED = 1e12  # a loss, usually below 10, above which an update teaches nothing
+_HOPELESS = 100  # such updates in a row that are no accident
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,10 @@ def advance(
 ) -> None:
     """Take gradient steps up to update ``until``, at most ``fit.total``.
 
+    Steps in a row of violent movements can explode: each makes the error of the one before many
+    times as large. Then the update has gradients of zero, since Adam would keep the squares of the
+    exploded ones for thousands of updates, or could not hold them in single precision.
+
     Args:
         fit: The training, changed in place.
         steps: What the networks learn from, on their device.
@@ -262,10 +268,13 @@ def advance(
         after_update: Called after every update, for progress and checkpoints.
 
     Raises:
-        DivergedError: The loss is NaN or infinite; nothing of that update was applied.
+        DivergedError: The loss is NaN or infinite, or has exploded for many updates in a row, and
+            nothing of that update was applied; or the squares of gradients are beyond single
+            precision.
     """
     ensemble = fit.ensemble
     settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
+    in_a_row = 0
     for drawn in batches(settings, len(steps), obs_dim, fit.updates, until):
         if fit.updates == fall_from(fit.total):
             fit.before_fall = fit.snapshot()
@@ -275,10 +284,11 @@ def advance(
         fit.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         value = loss.item()  # a GPU is waited for here, after all that changes no weight
-        if not math.isfinite(value):
-            raise DivergedError(
-                f"the model's loss is {value} at update {fit.updates + 1}", remedy="lower --lr"
-            )
+        in_a_row = in_a_row + 1 if value > _EXPLODED else 0
+        _refuse_lost(value, fit.updates + 1, in_a_row)
+        if in_a_row:
+            for parameter in ensemble.parameters():
+                parameter.grad = torch.zeros_like(parameter)
         fit.whole = False
         fit.optimiser.step()
         fit.updates += 1
@@ -289,3 +299,24 @@ def advance(
         fit.whole = True
         if after_update is not None:
             after_update(fit)
+    _refuse_overflow(fit)
+
+
+def _refuse_lost(value: float, update: int, in_a_row: int) -> None:
+    """Refuse a loss that no further update would mend."""
+    if math.isfinite(value) and in_a_row < _HOPELESS:
+        return
+    what = f"the model's loss is {value:.3g} at update {update}"
+    if in_a_row == _HOPELESS:
+        what += f", and was beyond {_EXPLODED:g} for {_HOPELESS} updates"
+    raise DivergedError(what, remedy="lower --lr")
+
+
+def _refuse_overflow(fit: ModelFit) -> None:
+    """Refuse a state of Adam that has no number, which a reader of its file would call damage."""
+    states = [fit.optimiser.state[parameter] for parameter in fit.ensemble.parameters()]
+    if fit.updates and not all(bool(state["exp_avg_sq"].isfinite().all()) for state in states):
+        raise DivergedError(
+            f"squares of the model's gradients are beyond single precision by update {fit.updates}",
+            remedy="lower --lr",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from libtools import box_spec, discrete_spec, make_episode, make_policies
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
+from pbvf_offline.models import training
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.noise import action_noise
@@ -419,3 +421,52 @@ def test_a_loss_that_is_not_finite_stops_training() -> None:
     with pytest.raises(DivergedError, match=r"loss is (nan|inf) at update"):
         advance(fit, all_steps(data, fit.ensemble), 2_000)
     assert fit.updates > 0
+
+
+@pytest.mark.parametrize("factor", [1e13, 1e22])
+def test_an_exploded_update_is_left_out(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps in a row each may make the error many times as large; 1e22 squared is no float."""
+    data = some_data(box_spec(2))
+    ensemble = untrained(data)
+    steps, known = all_steps(data, ensemble), training.model_loss
+    fit = start_training(ensemble, 100)
+
+    def exploding(*args: Any) -> torch.Tensor:
+        return known(*args) * (factor if fit.updates == 50 else 1.0)
+
+    monkeypatch.setattr(training, "model_loss", exploding)
+    advance(fit, steps, 50)
+    before = fit.snapshot()
+    advance(fit, steps, 51)
+    for was, now in zip(before.second, fit.snapshot().second, strict=True):
+        torch.testing.assert_close(now, 0.999 * was)  # as after a gradient of zero
+    advance(fit, steps, 100)
+    assert all(torch.isfinite(weight).all() for weight in fit.snapshot().weights)
+
+
+def test_a_loss_that_stays_exploded_stops_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = some_data(box_spec(2))
+    fit = start_training(untrained(data), 300)
+    known = training.model_loss
+    monkeypatch.setattr(training, "model_loss", lambda *args: known(*args) * 1e13)
+    with pytest.raises(
+        DivergedError, match=r"at update 100, and was beyond 1e\+12 for 100 updates"
+    ):
+        advance(fit, all_steps(data, fit.ensemble), 300)
+
+
+def test_squares_of_gradients_beyond_single_precision_stop_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of such a state would be damaged for its reader."""
+    data = some_data(box_spec(2))
+    fit = start_training(untrained(data), 10)
+    known = training.model_loss
+
+    def steep(*args: Any) -> torch.Tensor:
+        loss = known(*args)
+        return loss + 1e22 * (loss - loss.detach())  # of the same value, and steep
+
+    monkeypatch.setattr(training, "model_loss", steep)
+    with pytest.raises(DivergedError, match="beyond single precision by update 10; lower --lr"):
+        advance(fit, all_steps(data, fit.ensemble), 10)
