@@ -83,7 +83,7 @@ class View(torch.nn.Module, ABC):
             f"{differences(other.traits, own.traits)}",
             remedy="fit the critic with --fingerprint: it then reads every architecture"
             if acts_alike
-            else "give policies with the same observations and the same way to act",
+            else "give policies with the same observations, actions and squash",
         )
 
     def choose_states(

@@ -88,7 +88,7 @@ def test_other_policies_cannot_be_compared_with_a_critic_of_parameters(made: Pat
     ran = pbvf("synthesize", made / "ToyPair-theta", "--from", "deep", "--out", "p")
     assert ran.code == 5
     pbvf("synthesize", made / "ToyDiscrete-actions", "--from", "deep", "--out", "p").refused(
-        5, "same observations and actions"
+        5, "same observations, actions and squash"
     )
 
 
