@@ -553,6 +553,17 @@ def test_search_page_shows_what_a_choice_among_candidates_gives() -> None:
         assert row + " | ".join(f"{x:.0f}" for x in said) in page
 
 
+def test_search_page_shows_what_less_noise_gave_in_a_near_tie() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    for one in json.loads((folder / "raw" / "noise.json").read_text())["results"]:
+        true, cautious = (
+            ", ".join(f"{value:.0f}" for value in one[name]) for name in ("true", "cautious")
+        )
+        row = f"| {one['seed']} | {one['noise']:g} | {one['score']:.3f} | {true} | {cautious} | "
+        assert f"{row}{one['best_policy']:.0f} |" in page
+
+
 def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None:
     folder = RESULTS / "model-search"
     page = (folder / "README.md").read_text()
