@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -328,8 +329,8 @@ class _Keeper:
 
     def __call__(self, fit: ModelFit) -> None:
         if self.hooks.update is not None:
-            loss = fit.pending[-1] if fit.pending else fit.record[-1][1]
-            self.hooks.update(fit.updates, fit.total, loss)
+            losses = fit.pending or [loss for _, loss in fit.record] or [math.nan]
+            self.hooks.update(fit.updates, fit.total, losses[-1])
         self.losses(fit)
         if time.monotonic() - self.last > CHECKPOINT_SECONDS:
             self.keep()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pbvf_offline.errors import DivergedError, UsageError
+from pbvf_offline.errors import DivergedError, UsageError, counted
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.objectives import Objective, objectives
 from pbvf_offline.models.settings import ModelSettings
@@ -27,7 +27,7 @@ RECORD_EVERY = 100
 _BLOCK = 64  # updates whose batches are drawn together
 _RISE = 500  # updates over which the learning rate rises
 _FALL = 0.4  # part of the updates over which it falls
-_EXPLODED = 1e12  # a loss, usually below 10, above which an update teaches nothing
+_EXPLODED = 1e12  # a loss, usually below 10, above which, as with NaN, an update teaches nothing
 _HOPELESS = 100  # such updates in a row that are no accident
 
 
@@ -60,7 +60,7 @@ class ModelFit:
         optimiser: Adam over all networks.
         updates: Updates done.
         record: ``(update, mean loss of a member since the one before)``.
-        pending: Losses of a member since the last entry of the record.
+        pending: Losses of a member since the last entry of the record, but for exploded updates.
         before_fall: The training where the learning rate began to fall, from there on.
         whole: False while an update is under way, when nothing may be saved.
     """
@@ -268,9 +268,8 @@ def advance(
         after_update: Called after every update, for progress and checkpoints.
 
     Raises:
-        DivergedError: The loss is NaN or infinite, or has exploded for many updates in a row, and
-            nothing of that update was applied; or the squares of gradients are beyond single
-            precision.
+        DivergedError: The loss has exploded, or was NaN, for 100 updates in a row or for all; or
+            the squares of gradients are beyond single precision.
     """
     ensemble = fit.ensemble
     settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
@@ -284,16 +283,15 @@ def advance(
         fit.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         value = loss.item()  # a GPU is waited for here, after all that changes no weight
-        in_a_row = in_a_row + 1 if value > _EXPLODED else 0
-        _refuse_lost(value, fit.updates + 1, in_a_row)
+        in_a_row = 0 if value <= _EXPLODED else in_a_row + 1
         if in_a_row:
-            for parameter in ensemble.parameters():
-                parameter.grad = torch.zeros_like(parameter)
+            _leave_out(ensemble, fit.updates + 1, value, in_a_row, min(_HOPELESS, until))
         fit.whole = False
         fit.optimiser.step()
         fit.updates += 1
-        fit.pending.append(value / settings.members)
-        if fit.updates % RECORD_EVERY == 0:
+        if not in_a_row:
+            fit.pending.append(value / settings.members)
+        if fit.updates % RECORD_EVERY == 0 and fit.pending:
             fit.record.append((fit.updates, float(np.mean(fit.pending))))
             fit.pending.clear()
         fit.whole = True
@@ -302,14 +300,15 @@ def advance(
     _refuse_overflow(fit)
 
 
-def _refuse_lost(value: float, update: int, in_a_row: int) -> None:
-    """Refuse a loss that no further update would mend."""
-    if math.isfinite(value) and in_a_row < _HOPELESS:
-        return
-    what = f"the model's loss is {value:.3g} at update {update}"
-    if in_a_row == _HOPELESS:
-        what += f", and was beyond {_EXPLODED:g} for {_HOPELESS} updates"
-    raise DivergedError(what, remedy="lower --lr")
+def _leave_out(ensemble: Ensemble, update: int, loss: float, in_a_row: int, hopeless: int) -> None:
+    """Set the gradients of an exploded update to zero; after so many in a row give up."""
+    if in_a_row >= hopeless:
+        many = f", and was as large for {counted(in_a_row, 'update')}" if in_a_row > 1 else ""
+        raise DivergedError(
+            f"the model's loss is {loss:.3g} at update {update}{many}", remedy="lower --lr"
+        )
+    for parameter in ensemble.parameters():
+        parameter.grad = torch.zeros_like(parameter)
 
 
 def _refuse_overflow(fit: ModelFit) -> None:
