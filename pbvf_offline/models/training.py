@@ -305,7 +305,9 @@ def _leave_out(ensemble: Ensemble, update: int, loss: float, in_a_row: int, hope
     if in_a_row >= hopeless:
         many = f", and was as large for {counted(in_a_row, 'update')}" if in_a_row > 1 else ""
         raise DivergedError(
-            f"the model's loss is {loss:.3g} at update {update}{many}", remedy="lower --lr"
+            f"the model's loss is {loss:.3g} at update {update}{many}",
+            # What explodes are most often steps in a row, which half of mixed networks learn.
+            remedy="lower --lr" + (", or use --no-mixed" if ensemble.settings.mixed else ""),
         )
     for parameter in ensemble.parameters():
         parameter.grad = torch.zeros_like(parameter)

@@ -445,12 +445,19 @@ def test_an_exploded_update_is_left_out(factor: float, monkeypatch: pytest.Monke
     assert np.isfinite([loss for _, loss in fit.record]).all()
 
 
-def test_a_loss_that_stays_exploded_stops_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mixed", "remedy"), [(False, "lower --lr$"), (True, "lower --lr, or use --no-mixed")]
+)
+def test_a_loss_that_stays_exploded_stops_training(
+    mixed: bool, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = some_data(box_spec(2))
-    fit = start_training(untrained(data), 300)
+    fit = start_training(untrained(data, dataclasses.replace(SMALL, mixed=mixed)), 300)
     known = training.model_loss
     monkeypatch.setattr(training, "model_loss", lambda *args: known(*args) * 1e13)
-    with pytest.raises(DivergedError, match="at update 100, and was as large for 100 updates"):
+    with pytest.raises(
+        DivergedError, match=f"at update 100, and was as large for 100 updates; {remedy}"
+    ):
         advance(fit, all_steps(data, fit.ensemble), 300)
 
 
