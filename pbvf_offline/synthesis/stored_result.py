@@ -79,17 +79,19 @@ def _check_verdict(result: Mapping[str, Any], out: Path) -> None:
     if not (_are_numbers(best) and 0 < len(best) <= BEST_SHOWN):
         raise _damaged(out, "has values of data_cautious that cannot be")
     _refuse_unless(sorted(best, reverse=True) == best, out, "data_cautious")
-    sure = cautious if low is None else low
     if low is None or high is None:
-        # A model of one network has no interval; files of earlier versions judge without any.
         _refuse_unless(low is high, out, "low")
-    else:
-        _refuse_unless(all(a <= b for a, b in zip(low, high, strict=True)), out, "high")
+        # Files of earlier versions judge by the cautious returns. A model of one network has no
+        # interval, and is sure of nothing.
+        verdicts = [[value > best[0] for value in cautious], [False] * len(cautious)]
+        _refuse_unless(said in verdicts, out, "above_data")
+        return
+    _refuse_unless(all(a <= b for a, b in zip(low, high, strict=True)), out, "high")
     # It need not be said of all: policies may act for longer than the model's check looked.
-    if not isinstance(said, list) or len(said) != len(sure):
+    if not isinstance(said, list) or len(said) != len(low):
         raise _damaged(out, "has values of above_data that cannot be")
-    verdicts = zip(said, sure, strict=True)
-    possible = all(one is False or (one is True and value > best[0]) for one, value in verdicts)
+    pairs = zip(said, low, strict=True)
+    possible = all(one is False or (one is True and value > best[0]) for one, value in pairs)
     _refuse_unless(possible, out, "above_data")
 
 
