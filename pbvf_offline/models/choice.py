@@ -14,14 +14,16 @@ trade near horizons for far ones, so the sums over the longest one decide.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pbvf_offline.errors import DivergedError
 from pbvf_offline.models.check import ModelCheck, check_model
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.scales import Scales
@@ -56,6 +58,27 @@ class Trial(Record):
     mixed: Annotated[bool, since(2)] = False
 
 
+def _ignore(*_: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class ChoiceHooks:
+    """What is called while settings are chosen.
+
+    Attributes:
+        tried: Called after each short training.
+        diverged: Called with the reason where networks of two objectives are not chosen since
+            their training diverges.
+        progress: Called after each update of short trainings, with those done and wanted in all,
+            the number of the short training, and how many there are.
+    """
+
+    tried: Callable[[Trial], object] = _ignore
+    diverged: Callable[[DivergedError], object] = _ignore
+    progress: Callable[[int, int, int, int], object] = _ignore
+
+
 def choose_settings(
     data: Trajectories,
     held: NDArray[np.bool_],
@@ -65,8 +88,7 @@ def choose_settings(
     angles: Sequence[bool] = (False, True),
     mixed: Sequence[bool] = (False, True),
     updates: int,
-    note: Callable[[Trial], object] = lambda _: None,
-    progress: Callable[[int, int, int, int], object] = lambda *_: None,
+    hooks: ChoiceHooks | None = None,
     device: torch.device | None = None,
 ) -> tuple[ModelSettings, tuple[Trial, ...]]:
     """Return the settings whose check comes out best.
@@ -75,8 +97,8 @@ def choose_settings(
     the noise, then the objectives, by the score. The check sees only policies like those of the
     data. On others a model without the features that an environment needs, and one whose networks
     learn by one objective, err by far more. So sine and cosine win unless their error is worse by
-    more than a tenth, and two objectives unless their score is worse by more than a quarter. Where
-    there is nothing to choose nothing is trained.
+    more than a tenth, and two objectives unless their score is worse by more than a quarter, or
+    their training diverges. Where there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -86,53 +108,77 @@ def choose_settings(
         angles: Whether to show sine and cosine: one or both answers.
         mixed: Whether networks learn by two objectives: one or both answers.
         updates: Updates of each short training.
-        note: Called after each of them.
-        progress: Called after each of their updates with those done and wanted in all, the number
-            of the short training, and how many there are.
+        hooks: What is called on the way.
         device: Where to compute; the CPU when None.
+
+    Raises:
+        DivergedError: A short training of networks of one objective diverges.
     """
-    tried: dict[ModelSettings, Trial] = {}
-
-    def checked(candidate: ModelSettings) -> ModelCheck:
-        if candidate not in tried:
-            short = dataclasses.replace(candidate, members=_MEMBERS)
-            number = len(tried) + 1
-
-            def updated(done: int) -> None:
-                progress((number - 1) * updates + done, count * updates, number, count)
-
-            ensemble = train(data, held, short, updates, updated, device)
-            check = check_model(ensemble, data, held, settings.seed)
-            trial = Trial(
-                candidate.noise, candidate.angles, candidate.unroll, check, candidate.mixed
-            )
-            tried[candidate] = trial
-            note(trial)
-        return tried[candidate].check
-
-    def error_at_all_horizons(candidate: ModelSettings) -> float:
-        error = checked(candidate).error_at_all_horizons
-        return error * (1.0 if candidate.angles else _WITHOUT_ANGLES)
-
-    def score(candidate: ModelSettings) -> float:
-        return checked(candidate).score
-
-    def mixed_score(candidate: ModelSettings) -> float:
-        return score(candidate) * (1.0 if candidate.mixed else _NOT_MIXED)
-
+    # A choice begins with what the one before it chose, and that was tried already.
+    count = 1 + sum(len(values) - 1 for values in (angles, noises, mixed))
+    trials = _Trials(data, held, settings, updates, hooks or ChoiceHooks(), device, count)
     chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], mixed=mixed[0])
     choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float]], ...] = (
-        ("angles", angles, error_at_all_horizons),
-        ("noise", noises, score),
-        ("mixed", mixed, mixed_score),
+        ("angles", angles, trials.error_at_all_horizons),
+        ("noise", noises, trials.score),
+        ("mixed", mixed, trials.mixed_score),
     )
-    # A choice begins with what the one before it chose, and that was tried already.
-    count = 1 + sum(len(values) - 1 for _, values, _ in choices)
     for name, values, error in choices:
         if len(values) > 1:
             among = [dataclasses.replace(chosen, **{name: value}) for value in values]
             chosen = min(among, key=error)
-    return chosen, tuple(tried.values())
+    return chosen, tuple(trials.tried.values())
+
+
+@dataclass
+class _Trials:
+    """Short trainings, each made when it is first asked for."""
+
+    data: Trajectories
+    held: NDArray[np.bool_]
+    settings: ModelSettings
+    updates: int
+    hooks: ChoiceHooks
+    device: torch.device | None
+    count: int
+    tried: dict[ModelSettings, Trial] = field(default_factory=dict)
+
+    def error_at_all_horizons(self, candidate: ModelSettings) -> float:
+        error = self._checked(candidate).error_at_all_horizons
+        return error * (1.0 if candidate.angles else _WITHOUT_ANGLES)
+
+    def score(self, candidate: ModelSettings) -> float:
+        return self._checked(candidate).score
+
+    def mixed_score(self, candidate: ModelSettings) -> float:
+        if not candidate.mixed:
+            return self.score(candidate) * _NOT_MIXED
+        try:
+            return self.score(candidate)
+        except DivergedError as error:
+            self.hooks.diverged(error)
+            return math.inf
+
+    def _checked(self, candidate: ModelSettings) -> ModelCheck:
+        if candidate not in self.tried:
+            check = self._train_and_check(candidate)
+            trial = Trial(
+                candidate.noise, candidate.angles, candidate.unroll, check, candidate.mixed
+            )
+            self.tried[candidate] = trial
+            self.hooks.tried(trial)
+        return self.tried[candidate].check
+
+    def _train_and_check(self, candidate: ModelSettings) -> ModelCheck:
+        number = len(self.tried) + 1
+
+        def updated(done: int) -> None:
+            before = (number - 1) * self.updates
+            self.hooks.progress(before + done, self.count * self.updates, number, self.count)
+
+        short = dataclasses.replace(candidate, members=_MEMBERS)
+        ensemble = train(self.data, self.held, short, self.updates, updated, self.device)
+        return check_model(ensemble, self.data, self.held, self.settings.seed)
 
 
 def train(

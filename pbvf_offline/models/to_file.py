@@ -21,7 +21,13 @@ from pbvf_offline.errors import DivergedError, PbvfError, UsageError
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import TrainingPlace, writing
 from pbvf_offline.models.check import check_model, held_out_episodes
-from pbvf_offline.models.choice import NOISES, TRIAL_VALIDATION, Trial, choose_settings
+from pbvf_offline.models.choice import (
+    NOISES,
+    TRIAL_VALIDATION,
+    ChoiceHooks,
+    Trial,
+    choose_settings,
+)
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.model_file import MAX_INITIAL, ModelFile, load_model
 from pbvf_offline.models.scales import Scales
@@ -171,28 +177,44 @@ def fit_model_to_file(
             file = _begin(data, request, held, updates, environment, dataset, hooks, device)
         else:
             _report_trials(file, hooks)
-        losses = LossEvents(hooks.on_event)
-        training = time.perf_counter()
-        first = _train(file, data, held, updates, _Keeper(place.partial, file, hooks, losses))
-        training = time.perf_counter() - training
+        try:
+            trained = _train(place, file, data, held, updates, hooks)
+        except DivergedError as error:
+            if request.mixed is not None or not file.ensemble.settings.mixed:
+                raise
+            _note_not_mixed(error, hooks)
+            file = _not_mixed(file, updates)
+            trained = _train(place, file, data, held, updates, hooks)
         check = check_model(file.ensemble, data, held, request.seed)
         result = dataclasses.replace(file, check=check)
         result.save(out)
         remove_file(place.partial)
-        _report_end(result, losses, hooks)
+        _report_end(result, trained.losses, hooks)
     seconds = time.perf_counter() - started
-    return ModelResult(result, seconds, training, updates - first, already_complete=False)
+    return ModelResult(result, seconds, trained.seconds, trained.updates, already_complete=False)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a training took, and the losses that it reported."""
+
+    seconds: float
+    updates: int
+    losses: LossEvents
 
 
 def _train(
+    place: ModelPlace,
     file: ModelFile,
     data: Trajectories,
     held: NDArray[np.bool_],
     updates: int,
-    keeper: _Keeper,
-) -> int:
-    """Train to the updates wanted and return how many there were."""
-    fit = file.fit
+    hooks: Hooks,
+) -> _Trained:
+    """Train to the updates wanted."""
+    started = time.perf_counter()
+    fit, losses = file.fit, LossEvents(hooks.on_event)
+    keeper = _Keeper(place.partial, file, hooks, losses)
     fit.extend(updates)
     first = fit.updates
     ensemble, learned_from = fit.ensemble, np.flatnonzero(~held[data.episode])
@@ -207,7 +229,23 @@ def _train(
             with contextlib.suppress(PbvfError):
                 keeper.keep()
         raise
-    return first
+    return _Trained(time.perf_counter() - started, updates - first, losses)
+
+
+def _not_mixed(file: ModelFile, updates: int) -> ModelFile:
+    """Return the same at update 0, with networks of one objective."""
+    ensemble = file.ensemble
+    settings = dataclasses.replace(ensemble.settings, mixed=False)
+    ensemble = Ensemble(ensemble.spec, ensemble.scales, settings).to(ensemble.device)
+    return dataclasses.replace(file, fit=start_training(ensemble, updates), check=None)
+
+
+def _note_not_mixed(error: DivergedError, hooks: Hooks) -> None:
+    if hooks.note is not None:
+        hooks.note(
+            "note: networks that learn ten steps in a row diverge on these data "
+            f"({error.what}), so all learn like the others"
+        )
 
 
 def _report_trials(file: ModelFile, hooks: Hooks) -> None:
@@ -264,8 +302,11 @@ def _begin(
         angles=(False, True) if request.angles is None else (request.angles,),
         mixed=_mixed(request),
         updates=request.trial_updates,
-        note=note,
-        progress=hooks.trying or (lambda *_: None),
+        hooks=ChoiceHooks(
+            note,
+            lambda error: _note_not_mixed(error, hooks),
+            hooks.trying or (lambda *_: None),
+        ),
         device=device,
     )
     scales = Scales.of(data, np.flatnonzero(~held[data.episode]))

@@ -27,8 +27,8 @@ RECORD_EVERY = 100
 _BLOCK = 64  # updates whose batches are drawn together
 _RISE = 500  # updates over which the learning rate rises
 _FALL = 0.4  # part of the updates over which it falls
-_EXPLODED = 1e12  # a loss, usually below 10, above which, as with NaN, an update teaches nothing
-_HOPELESS = 100  # such updates in a row that are no accident
+_EXPLODED = 1e4  # a loss, usually below 100, above which, as with NaN, an update teaches nothing
+_HOPELESS = 10  # such updates in a row that are no accident
 
 
 @dataclass(frozen=True)

@@ -423,7 +423,7 @@ def test_a_loss_that_is_not_finite_stops_training() -> None:
     assert fit.updates > 0
 
 
-@pytest.mark.parametrize("factor", [1e13, 1e22, float("inf"), float("nan")])
+@pytest.mark.parametrize("factor", [1e5, 1e22, float("inf"), float("nan")])
 def test_an_exploded_update_is_left_out(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of steps in a row each may make the error many times as large; 1e22 squared is no float."""
     data = some_data(box_spec(2))
@@ -454,9 +454,9 @@ def test_a_loss_that_stays_exploded_stops_training(
     data = some_data(box_spec(2))
     fit = start_training(untrained(data, dataclasses.replace(SMALL, mixed=mixed)), 300)
     known = training.model_loss
-    monkeypatch.setattr(training, "model_loss", lambda *args: known(*args) * 1e13)
+    monkeypatch.setattr(training, "model_loss", lambda *args: known(*args) * 1e5)
     with pytest.raises(
-        DivergedError, match=f"at update 100, and was as large for 100 updates; {remedy}"
+        DivergedError, match=f"at update 10, and was as large for 10 updates; {remedy}"
     ):
         advance(fit, all_steps(data, fit.ensemble), 300)
 

@@ -11,7 +11,7 @@ import pytest
 from libtools import box_spec, lqr_return, make_policies
 from model_tools import SETTINGS, held_out, played, to_target
 from pbvf_offline.envs.lqr import LQREnv
-from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.models import choice
 from pbvf_offline.models.check import (
     HorizonCheck,
@@ -19,7 +19,7 @@ from pbvf_offline.models.check import (
     check_model,
     held_out_episodes,
 )
-from pbvf_offline.models.choice import choose_settings, train
+from pbvf_offline.models.choice import ChoiceHooks, choose_settings, train
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.policy import Policies
@@ -118,7 +118,9 @@ def test_the_check_chooses_angles_where_an_observation_winds_and_the_best_noise(
     starts = np.column_stack([rng.uniform(-30, 30, 80), rng.uniform(-1, 1, 80)])
     data = played(make_policies(spec, 80, std=[10.0, 1.0]), step, starts, 55)
     notes = []
-    chosen, trials = choose_settings(data, held_out(data), SETTINGS, updates=700, note=notes.append)
+    chosen, trials = choose_settings(
+        data, held_out(data), SETTINGS, updates=700, hooks=ChoiceHooks(notes.append)
+    )
     assert chosen.angles
     assert list(trials) == notes
     assert [(t.noise, t.angles) for t in trials[:2]] == [(0.03, False), (0.03, True)]
@@ -149,6 +151,35 @@ def test_angles_and_two_objectives_win_a_near_tie(
     data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
     chosen, _ = choose_settings(data, held_out(data), SETTINGS, updates=1)
     assert getattr(chosen, name) == wins
+
+
+def test_two_objectives_whose_training_diverges_are_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = choice.train
+
+    def diverging(data: Any, held: Any, settings: ModelSettings, *rest: Any) -> Any:
+        if settings.mixed or settings.noise > 0.1:
+            raise DivergedError("the model's loss is nan at update 7")
+        return known(data, held, settings, *rest)
+
+    monkeypatch.setattr(choice, "train", diverging)
+    data = played(make_policies(box_spec(1), 5), to_target, np.zeros((5, 1)), 12)
+    reasons: list[DivergedError] = []
+    chosen, trials = choose_settings(
+        data,
+        held_out(data),
+        SETTINGS,
+        noises=(0.0,),
+        angles=(False,),
+        updates=1,
+        hooks=ChoiceHooks(diverged=reasons.append),
+    )
+    assert not chosen.mixed
+    assert [trial.mixed for trial in trials] == [False]
+    assert [reason.what for reason in reasons] == ["the model's loss is nan at update 7"]
+    with pytest.raises(DivergedError):
+        choose_settings(data, held_out(data), SETTINGS, noises=(0.0, 0.2), updates=1)
 
 
 def test_features_are_chosen_by_the_errors_at_all_horizons() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from libtools import box_spec, make_policies
 from model_tools import played
@@ -24,6 +25,8 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.io.tensor_file import decode, encode
+from pbvf_offline.models import choice, training
+from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile, load_model
 from pbvf_offline.models.settings import ModelRequest
@@ -236,6 +239,42 @@ def test_after_a_divergence_a_lower_learning_rate_is_enough(tmp_path: Path) -> N
         make(out, wild, updates=3_000)
     assert list(tmp_path.iterdir()) == []
     assert make(out).updates_done_now == 100
+
+
+def test_mixed_networks_that_diverge_after_their_choice_become_networks_of_one_objective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = training.model_loss
+
+    def exploding(ensemble: Ensemble, *args: Any) -> torch.Tensor:
+        whole = ensemble.settings.members == 3  # short trainings have two networks
+        loss = known(ensemble, *args)
+        return loss * 1e13 if ensemble.settings.mixed and whole else loss
+
+    monkeypatch.setattr(training, "model_loss", exploding)
+    monkeypatch.setattr(choice, "_NOT_MIXED", 1e9)  # so that mixed networks are chosen
+    request = dataclasses.replace(REQUEST, members=3, noise=0.1, angles=False)
+    notes: list[str] = []
+    left = make(tmp_path / "left.st", request, hooks=Hooks(note=notes.append))
+    assert [trial.mixed for trial in left.file.trials] == [False, True]
+    assert not left.file.ensemble.settings.mixed
+    assert left.updates_done_now == 100
+    (note,) = notes
+    assert "learn ten steps in a row diverge on these data (the model's loss is" in note
+    alone = make(tmp_path / "alone.st", dataclasses.replace(request, mixed=False))
+    for ours, theirs in zip(
+        left.file.fit.snapshot().weights, alone.file.fit.snapshot().weights, strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+    out = tmp_path / "stopped.st"
+    interrupt(out, request, at=40)  # of the networks of one objective
+    assert make(out, request, hooks=Hooks(note=notes.append)).updates_done_now == 60
+    assert out.read_bytes() == (tmp_path / "left.st").read_bytes()
+    assert notes == [note]
+
+    with pytest.raises(DivergedError, match="use --no-mixed"):
+        make(tmp_path / "asked.st", dataclasses.replace(request, mixed=True))
 
 
 def test_something_else_in_its_place_is_refused(tmp_path: Path) -> None:
