@@ -343,8 +343,8 @@ class WorkFolder:
         if free < needed + spare:
             more = f" ({megabytes(spare)} of them to spare)" if spare else ""
             raise ResourceError(
-                f"about {megabytes(needed + spare)} are needed{more} and {megabytes(free)} are "
-                "free",
+                f"about {megabytes(needed + spare)} are needed{more}, "
+                f"{megabytes(needed + spare - free)} more than are free",
                 where=self.path.parent,
                 remedy="free space or choose another disk",
             )

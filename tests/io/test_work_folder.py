@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,12 +284,16 @@ def test_a_link_in_its_place_is_refused_and_not_followed(tmp_path: Path) -> None
     assert (tmp_path / "mine/file").exists()
 
 
-def test_a_disk_that_is_too_small(tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = work(tmp_path / "out")
     folder.hold()
     folder.require_space(1)
     with pytest.raises(ResourceError, match="MB are needed"):
         folder.require_space(2**60)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3_100_000))
+    words = "about 3 MB are needed, 300 kB more than are free; free space"
+    with pytest.raises(ResourceError, match=words):
+        folder.require_space(3_400_000)
     folder.close()
 
 
