@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from pbvf_offline.errors import ConflictError, PbvfError
-from pbvf_offline.io.durable import remove_file, temporary_path
+from pbvf_offline.io.durable import remove_file, resource_error, temporary_path
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import refuse_other_kind
 from pbvf_offline.io.work_folder import START_ANEW, refuse_difference, same_settings
@@ -44,8 +45,10 @@ def writing(out: Path, *more: Path, kind: str, overwrite: bool) -> Iterator[Pbvf
 
     Raises:
         ConflictError: Another process writes it, or a file of another kind is there.
-        ResourceError: The lock file cannot be made.
+        ResourceError: The lock file cannot be made, or a name is too long.
     """
+    for path in (out, *more):
+        _refuse_long_name(path)
     with locked(out, look=True) as refusal:
         for path in (out, *more):
             refuse_other_kind(path, kind, overwrite=overwrite)
@@ -53,6 +56,15 @@ def writing(out: Path, *more: Path, kind: str, overwrite: bool) -> Iterator[Pbvf
             for path in (out, partial_path(out), *more):
                 remove_file(temporary_path(path))
         yield refusal
+
+
+def _refuse_long_name(path: Path) -> None:
+    """Refuse a name that leaves no letters for those of the hidden files beside it."""
+    try:
+        temporary_path(partial_path(path)).lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise resource_error(error, path) from error
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pbvf_offline.errors import (
     DamagedError,
     DivergedError,
     IncompatibleError,
+    ResourceError,
     UnsafeError,
     UsageError,
 )
@@ -229,6 +230,17 @@ def test_a_training_that_diverges_keeps_the_last_good_file(tmp_path: Path) -> No
     assert out.read_bytes() == good
     with pytest.raises(UsageError, match="--updates"):
         make(out, updates=0)
+
+
+def test_a_name_without_room_for_those_of_hidden_files_is_refused_as_it_was_given(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / ("m" * 243)
+    with pytest.raises(ResourceError, match="file name too long; choose a shorter name") as caught:
+        make(out)
+    assert caught.value.where == str(out)
+    assert list(tmp_path.iterdir()) == []
+    assert make(tmp_path / ("m" * 230), updates=1).file.fit.updates == 1
 
 
 def test_after_a_divergence_a_lower_learning_rate_is_enough(tmp_path: Path) -> None:
