@@ -203,6 +203,13 @@ class ModelCheck(Record):
         return tuple(uses)
 
     @property
+    def fit_for_words(self) -> str:
+        """The same in words."""
+        if self.horizons:
+            return ", ".join(self.fit_for) or "nothing: its check failed"
+        return "nothing: there are too few held-out pieces to check it by"
+
+    @property
     def refusal(self) -> str | None:
         """Why whole episodes may not be imagined; None where they may."""
         uses = self.fit_for
@@ -250,13 +257,15 @@ class ModelCheck(Record):
     @property
     def _far(self) -> int:
         """The horizon that a check of whole episodes has."""
-        return max(
-            (steps for steps in CHECK_STEPS if steps <= self.episode_steps), default=CHECK_STEPS[0]
-        )
+        return _far(self.episode_steps)
 
     @property
     def _reaches_far(self) -> bool:
         return bool(self.horizons) and self.horizons[-1].steps >= self._far
+
+
+def _far(episode_steps: int) -> int:
+    return max((steps for steps in CHECK_STEPS if steps <= episode_steps), default=CHECK_STEPS[0])
 
 
 @dataclass(frozen=True)
@@ -294,6 +303,41 @@ class Pieces:
         at, steps = at[kept], steps[kept]
         return cls(at, steps, data.terminated[at + steps - 1])
 
+    @property
+    def usable(self) -> dict[int, int]:
+        """How many reach each horizon, or end before."""
+        return {n: int(np.sum((self.length >= n) | self.ended)) for n in CHECK_STEPS}
+
+    @property
+    def fewest(self) -> float:
+        """How many must be usable for a horizon to be checked."""
+        # Where few pieces last so long, those that ended before would be all that is looked at.
+        return max(FEWEST_PIECES, len(self.first) / 2)
+
+
+def foreseen_shortage(data: Trajectories, held: NDArray[np.bool_], seed: int) -> str | None:
+    """Return why a check will not look as far ahead as whole episodes need; None where it will.
+
+    Args:
+        data: The dataset.
+        held: (E,) the held-out episodes.
+        seed: Seed of the pieces drawn.
+    """
+    pieces = Pieces.of(data, held, seed)
+    far = _far(int(data.lengths.max()))
+    usable, count = pieces.usable[far], len(pieces.first)
+    if usable >= pieces.fewest:
+        return None
+    if usable < count / 2:
+        remedy = "collect with a larger --perturb-every"
+    else:
+        remedy = "hold out more with --validation-episodes, or collect more episodes"
+    return (
+        f"of {counted(count, 'held-out piece')} under one policy {usable} last {far} steps or "
+        f"terminate before, and the check of whole episodes needs {math.ceil(pieces.fewest)}; "
+        f"{remedy}"
+    )
+
 
 def check_model(
     ensemble: Ensemble, data: Trajectories, held: NDArray[np.bool_], seed: int
@@ -311,11 +355,7 @@ def check_model(
             stored steps as far as it is known, else of each piece and member its own.
     """
     pieces = Pieces.of(data, held, seed)
-    # Where few pieces last so long, those that ended before would be all that is looked at.
-    fewest = max(FEWEST_PIECES, len(pieces.first) / 2)
-    reach = [
-        steps for steps in CHECK_STEPS if np.sum((pieces.length >= steps) | pieces.ended) >= fewest
-    ]
+    reach = [steps for steps, usable in pieces.usable.items() if usable >= pieces.fewest]
     longest = int(data.lengths.max())
     replayed = not data.tagged
     if not reach:

@@ -20,7 +20,7 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DivergedError, PbvfError, UsageError
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import TrainingPlace, writing
-from pbvf_offline.models.check import check_model, held_out_episodes
+from pbvf_offline.models.check import check_model, foreseen_shortage, held_out_episodes
 from pbvf_offline.models.choice import (
     NOISES,
     TRIAL_VALIDATION,
@@ -174,6 +174,7 @@ def fit_model_to_file(
         started = time.perf_counter()
         file = _unfinished(place, updates, done, hooks) or done
         if file is None:
+            _note_shortage(data, held, request.seed, hooks)
             file = _begin(data, request, held, updates, environment, dataset, hooks, device)
         else:
             _report_trials(file, hooks)
@@ -230,6 +231,11 @@ def _train(
                 keeper.keep()
         raise
     return _Trained(time.perf_counter() - started, updates - first, losses)
+
+
+def _note_shortage(data: Trajectories, held: NDArray[np.bool_], seed: int, hooks: Hooks) -> None:
+    if hooks.note is not None and (shortage := foreseen_shortage(data, held, seed)) is not None:
+        hooks.note(f"note: {shortage}")
 
 
 def _not_mixed(file: ModelFile, updates: int) -> ModelFile:

@@ -69,7 +69,7 @@ def test_the_policies_of_a_dataset(drift: Path) -> None:
     assert len(entries) > 100
     assert 0.9 < np.mean([entry["inside"] for entry in entries]) < 1.0
     shown = pbvf("predict", drift / "theta", "lab/drift-v0")
-    assert "90 % interval of" in shown.out
+    assert "90 % interval     needs --model, or a pssvf fitted with" in shown.out
 
 
 def test_the_best_are_written_once(drift: Path, here: Path) -> None:

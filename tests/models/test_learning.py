@@ -17,6 +17,7 @@ from pbvf_offline.models.check import (
     HorizonCheck,
     ModelCheck,
     check_model,
+    foreseen_shortage,
     held_out_episodes,
 )
 from pbvf_offline.models.choice import ChoiceHooks, choose_settings, train
@@ -229,6 +230,7 @@ def test_without_long_enough_pieces_there_is_no_verdict() -> None:
     assert check.held is None
     assert check.score == float("inf")
     assert check.fit_for == ()
+    assert check.fit_for_words == "nothing: there are too few held-out pieces to check it by"
 
 
 def test_a_check_over_few_steps_says_nothing_of_long_episodes() -> None:
@@ -248,6 +250,17 @@ def test_a_check_over_few_steps_says_nothing_of_long_episodes() -> None:
         start=short.start[::3],
         cut=short.cut[::3],
         seeds=short.seeds[::3],
+    )
+    assert foreseen_shortage(short, held_out(short), 0) is None
+    assert foreseen_shortage(long, held_out(long), 0) == (
+        "of 36 held-out pieces under one policy 0 last 50 steps or terminate before, and the check "
+        "of whole episodes needs 18; collect with a larger --perturb-every"
+    )
+    few = np.arange(short.episodes) < 3
+    assert foreseen_shortage(short, few, 0) == (
+        "of 3 held-out pieces under one policy 3 last 10 steps or terminate before, and the check "
+        "of whole episodes needs 5; hold out more with --validation-episodes, or collect more "
+        "episodes"
     )
     ensemble = train(short, held_out(short), SETTINGS, 1_000)
     whole, part = (check_model(ensemble, data, held_out(data), 0) for data in (short, long))

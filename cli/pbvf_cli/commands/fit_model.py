@@ -136,6 +136,9 @@ def fit_model(
     _print(sink, out, result, data)
 
 
+_NEAR_TIE = "a near tie goes to angles, and to mixed networks"
+
+
 def _in_a_row(settings: ModelSettings) -> str:
     """Return how many steps in a row networks learn, also where the two halves differ."""
     from pbvf_offline.models.objectives import objectives
@@ -194,8 +197,10 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("mixed", "yes" if settings.mixed else "no"),
         ("seed", str(settings.seed)),
         ("time", time_taken(seconds, rate, "updates", training)),
-        ("fit for", ", ".join(uses) or "nothing: its check failed"),
+        ("fit for", "not checked" if check is None else check.fit_for_words),
     ]
+    if file.trials:
+        rows.insert(-3, ("chosen by", f"{len(file.trials)} short trainings: {_NEAR_TIE}"))
     if check is not None and check.held_words is not None:
         rows.append(("intervals hold", check.held_words))
     if check is not None and check.replayed:

@@ -156,10 +156,9 @@ def _print(
     rows = [
         ("policies", f"{len(entries):,}"),
         *((f"{name} is the", unit) for name, unit in units.items() if unit is not None),
-        (
-            "90 % interval of",
-            said.interval_of or "- (needs --model, or a pssvf fitted with --validation-policies)",
-        ),
+        ("90 % interval of", said.interval_of)
+        if said.interval_of is not None
+        else ("90 % interval", "needs --model, or a pssvf fitted with --validation-policies"),
     ]
     if check is not None and check.held_words is not None:
         rows.append(("such intervals held, in the model's check", check.held_words))

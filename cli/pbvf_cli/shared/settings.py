@@ -126,7 +126,8 @@ class SettingsTable:
         wrappers = tuple(map(str, config.wrappers))
         values = (config.name, dict(config.kwargs), config.max_episode_steps, wrappers)
         for option, value in zip(ENV_OPTIONS, values, strict=True):
-            source = "stored in the file" if value else "the environment's own"
+            none = "default" if option == "--wrapper" else "the environment's own"
+            source = "stored in the file" if value else none
             shown = option.lstrip("-") if value is not config.name else name
             self.show(shown, value or None, "given" if option in options.given else source)
         return config

@@ -198,7 +198,7 @@ def _model(part: Thing, around: Around) -> Facts:
         ],
     )
     if file.check is not None:
-        facts.checks["fit for"] = ", ".join(file.check.fit_for) or "nothing: its check failed"
+        facts.checks["fit for"] = file.check.fit_for_words
         if file.check.held_words is not None:
             facts.checks["intervals hold"] = file.check.held_words
         if file.check.replayed:

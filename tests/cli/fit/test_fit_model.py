@@ -116,6 +116,7 @@ def test_people_read_what_it_is_fit_for(here, monkeypatch):
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
     assert "steps in a row 1 by 2, 10 by 2 of 4 networks" in " ".join(ran.out.split())
+    assert "chosen by 4 short trainings: a near tie goes to angles" in " ".join(ran.out.split())
     assert "tried noise 0.03 with angles, mixed: error" in ran.err
     assert re.search(r"trying settings: 8/8 updates,.* trial 4 of 4\n", ran.err)
 

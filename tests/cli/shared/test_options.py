@@ -70,11 +70,11 @@ def test_an_environment_is_shown_with_its_arguments():
         ("environment", "LQR-v0", "given"),
         ("env-kwargs", "-", own),
         ("max-episode-steps", "-", own),
-        ("wrapper", "-", own),
+        ("wrapper", "-", "default"),
         ("environment", "LQR-v0", "given"),
         ("env-kwargs", '{"a": 1}', "given"),
         ("max-episode-steps", "5", "given"),
-        ("wrapper", "-", own),
+        ("wrapper", "-", "default"),
     ]
 
 

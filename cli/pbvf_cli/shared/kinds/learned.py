@@ -109,7 +109,7 @@ def show_model(path: Path) -> Shown:
 
 
 def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str]]:
-    uses = ", ".join(payload["fit_for"]) or "nothing: its check failed"
+    uses = "not finished, so not checked" if file.check is None else file.check.fit_for_words
     about = dict(_played_rows(file.environment, file.ensemble.spec))
     if file.check is not None and file.check.replayed:
         uses += "; checked by replaying stored actions"
@@ -119,7 +119,7 @@ def _model_rows(file: ModelFile, payload: dict[str, Any]) -> list[tuple[str, str
     return [
         ("path", str(payload["path"])),
         ("updates", f"{payload['updates']:,} of {payload['updates_wanted']:,}"),
-        ("fit for", uses if payload["finished"] else "not finished, so not checked"),
+        ("fit for", uses),
         *([] if unseen is None else [("not checked", unseen)]),
         *([] if held is None else [("intervals hold", held)]),
         (
