@@ -45,7 +45,7 @@ from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.records import Record, later_defaults
 
 PLAN_FILE: Final = "plan.json"
-_MOST_NAMED: Final = 3  # differences
+_MOST_NAMED: Final = 5  # differences
 _LONGEST: Final = 40  # characters of a value
 START_ANEW: Final = "choose another --out, or start over with --overwrite"
 
@@ -102,6 +102,8 @@ def _differences(
 def _shown(labels: Mapping[str, Any], label: str) -> str:
     if label not in labels:
         return "absent"
+    if labels[label] is None:
+        return "not given"
     return shorten(printable(canonical_json(labels[label]).decode("ascii")), _LONGEST)
 
 

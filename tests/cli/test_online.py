@@ -175,7 +175,7 @@ def test_every_setting_can_be_given(tmp_path):
     assert (spec.hidden, spec.stochastic, spec.squash) == ((4,), True, "none")
     argv[argv.index("--update-every") + 1] = "episode"
     train("toyenv:ToySurvive-v0", run, *argv, "--steps", 30, "--seed", 1, critic="pavf").refused(
-        7, "update-every is 5 there and null here"
+        7, "update-every is 5 there and not given here"
     )
 
 

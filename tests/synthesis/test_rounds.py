@@ -373,7 +373,7 @@ def test_an_ordinary_critic_is_not_taken_for_one_of_imagined_returns(tmp_path: P
     out = tmp_path / "c.safetensors"
     settings = fit_defaults("pssvf", None, target_data().policies.spec).settings
     fit_to_file(target_data(), settings, out, updates=1, environment=None, dataset="0" * 64)
-    with pytest.raises(ConflictError, match="settings: model is null there and"):
+    with pytest.raises(ConflictError, match="settings: model is not given there and"):
         rounds_to_file(
             target_data(),
             a_model(),

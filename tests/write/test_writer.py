@@ -474,7 +474,7 @@ def test_already_complete_changes_nothing(root, reference):
         ({"settings": {"sigma": 0.5, "policy": {"arch": "64"}}}, 'policy.arch is "linear"'),
         ({"settings": {"sigma": 0.5}}, "policy.arch.*absent here"),
         ({"seed": 4}, "seed is 3 there and 4 here"),
-        ({"license": "mit"}, 'license is null there and "mit" here'),
+        ({"license": "mit"}, 'license is not given there and "mit" here'),
         ({"environment": {"id": "Toy-v1"}}, 'environment.id is "Toy-v0"'),
     ],
 )

@@ -105,7 +105,7 @@ def test_deep_policies_climb_a_critic_of_what_policies_do(here, drift):
     assert fit(drift, "--fingerprint", 8, "--policy", 6).json["already_complete"]
     other = fit(drift, "--fingerprint", 8)
     assert other.code == 7
-    assert "policy is [6] there and null here" in other.error
+    assert "policy is [6] there and not given here" in other.error
     grow = ("synthesize", "c.safetensors", "--steps", 2, "--restarts", 1, "--seed", 0, "--json")
     for argv, arch in (((), "6"), (("--policy", "linear"), "linear")):
         out = f"{arch}.safetensors"
