@@ -226,7 +226,8 @@ def test_huge_declared_sizes(theirs, root, monkeypatch):
 def test_little_data_need_little_space(made, root, monkeypatch):
     size = sum(sizes_of(made).values())
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
-    with pytest.raises(ResourceError, match=r"kB are needed \(66 kB of them to spare\), \d+ kB more"):
+    words = r"kB are needed \(66 kB of them to spare\), \d+ kB more"
+    with pytest.raises(ResourceError, match=words):
         pull(str(made), NAME)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size + 10**5))
     pull(str(made), NAME)
