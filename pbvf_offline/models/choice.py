@@ -116,7 +116,7 @@ def choose_settings(
     """
     # A choice begins with what the one before it chose, and that was tried already.
     count = 1 + sum(len(values) - 1 for values in (angles, noises, mixed))
-    trials = _Trials(data, held, settings, updates, hooks or ChoiceHooks(), device, count)
+    trials = _Trials(data, held, updates, hooks or ChoiceHooks(), device, count)
     chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], mixed=mixed[0])
     choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float]], ...] = (
         ("angles", angles, trials.error_at_all_horizons),
@@ -136,7 +136,6 @@ class _Trials:
 
     data: Trajectories
     held: NDArray[np.bool_]
-    settings: ModelSettings
     updates: int
     hooks: ChoiceHooks
     device: torch.device | None
@@ -178,7 +177,7 @@ class _Trials:
 
         short = dataclasses.replace(candidate, members=_MEMBERS)
         ensemble = train(self.data, self.held, short, self.updates, updated, self.device)
-        return check_model(ensemble, self.data, self.held, self.settings.seed)
+        return check_model(ensemble, self.data, self.held, candidate.seed)
 
 
 def train(

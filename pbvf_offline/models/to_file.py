@@ -149,7 +149,8 @@ def fit_model_to_file(
         IncompatibleError: There are too few episodes to hold one out.
         ConflictError: ``out`` exists with other settings or more updates, or another
             process writes it.
-        DivergedError: The loss became NaN or infinite; the last good file is kept.
+        DivergedError: The loss exploded or is NaN, also without networks that learn ten steps in a
+            row, if their choice was open; the last good file is kept.
         ResourceError: The disk or a permission refuses.
     """
     if not 1 <= updates < 2**31:

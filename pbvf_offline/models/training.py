@@ -268,7 +268,7 @@ def advance(
         after_update: Called after every update, for progress and checkpoints.
 
     Raises:
-        DivergedError: The loss has exploded, or was NaN, for 100 updates in a row or for all; or
+        DivergedError: The loss has exploded, or was NaN, for 10 updates in a row or for all; or
             the squares of gradients are beyond single precision.
     """
     ensemble = fit.ensemble

@@ -188,6 +188,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         "fit_for": uses,
         "already_complete": result.already_complete,
     }
+    chosen = [("chosen by", f"{len(file.trials)} short trainings: {_NEAR_TIE}")]
     rows = [
         ("model", str(out)),
         ("updates", f"{file.fit.updates:,}"),
@@ -195,12 +196,11 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         ("angles", "yes" if settings.angles else "no"),
         ("steps in a row", _in_a_row(settings)),
         ("mixed", "yes" if settings.mixed else "no"),
+        *(chosen if file.trials else ()),
         ("seed", str(settings.seed)),
         ("time", time_taken(seconds, rate, "updates", training)),
         ("fit for", "not checked" if check is None else check.fit_for_words),
     ]
-    if file.trials:
-        rows.insert(-3, ("chosen by", f"{len(file.trials)} short trainings: {_NEAR_TIE}"))
     if check is not None and check.held_words is not None:
         rows.append(("intervals hold", check.held_words))
     if check is not None and check.replayed:
