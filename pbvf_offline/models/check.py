@@ -25,7 +25,7 @@ from pbvf_offline.rollout.targets import segment_starts
 from pbvf_offline.seeding import Stream, generator
 
 CHECK_STEPS = (10, 50, 200)
-MAX_PIECES = 500
+MAX_PIECES, MAX_STEPS = 5_000, 100_000
 FEWEST_PIECES = 5
 _WANTED = 0.9  # share of truths inside an interval
 _CALIBRATED = 2  # horizons, the longest ones, that intervals are calibrated on
@@ -286,7 +286,8 @@ class Pieces:
     def of(cls, data: Trajectories, held: NDArray[np.bool_], seed: int) -> Pieces:
         """Cut the segments of held-out episodes (E,) into pieces of the longest horizon.
 
-        At most :data:`MAX_PIECES` are drawn.
+        Drawn are at most :data:`MAX_PIECES`, of :data:`MAX_STEPS` steps in all. Where policies
+        end their episodes early, few pieces last long, and those say most.
         """
         longest = max(CHECK_STEPS)
         starts = segment_starts(data)
@@ -299,7 +300,9 @@ class Pieces:
                 length.append(min(longest, end - piece))
         at, steps = np.array(first, np.int64), np.array(length, np.int64)
         kept = generator(seed, Stream.MODEL_CHECK).permutation(len(at))[:MAX_PIECES]
-        kept.sort()
+        kept = np.sort(kept[np.cumsum(steps[kept]) <= MAX_STEPS])
+        # What ends about together is imagined together.
+        kept = kept[np.argsort(steps[kept], kind="stable")]
         at, steps = at[kept], steps[kept]
         return cls(at, steps, data.terminated[at + steps - 1])
 

@@ -66,6 +66,13 @@ def test_horizons_of_one_piece_are_left_out_together() -> None:
     assert np.flatnonzero(~held).tolist() == [18, 37]
 
 
+def test_of_many_pieces_groups_are_held_against_the_others() -> None:
+    """Of 600 pieces there are 500 groups; every piece is in one of them."""
+    held = held_by_the_others(sums(np.append(np.linspace(1, 2, 599), 1e6), np.ones(600)))
+    assert held is not None
+    assert np.flatnonzero(~held).tolist() == [599]
+
+
 def test_what_supports_no_interval() -> None:
     assert Calibration.of(sums(np.ones(8), np.ones(8))) is None
     alone = sums(np.ones(19), np.ones(19))

@@ -12,10 +12,12 @@ from libtools import box_spec, lqr_return, make_policies
 from model_tools import SETTINGS, held_out, played, to_target
 from pbvf_offline.envs.lqr import LQREnv
 from pbvf_offline.errors import DivergedError, IncompatibleError
+from pbvf_offline.models import check as checking
 from pbvf_offline.models import choice
 from pbvf_offline.models.check import (
     HorizonCheck,
     ModelCheck,
+    Pieces,
     check_model,
     foreseen_shortage,
     held_out_episodes,
@@ -344,6 +346,46 @@ def test_a_check_of_pieces_that_all_terminate_early_says_so() -> None:
     check = dataclasses.replace(check, horizons=(check.horizons[0], seen))
     assert check.fit_for == ("10 steps", "50 steps", "search")
     assert check.unseen is None
+
+
+def countdown(lengths: list[int]) -> Trajectories:
+    """Return episodes of one policy each that terminate after so many steps, at most 200."""
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        return obs - 1, 1.0, bool(obs[0] < 1.5)
+
+    starts = np.array(lengths, float)[:, None]
+    return played(make_policies(box_spec(1), len(lengths)), step, starts, 200)
+
+
+def test_the_check_looks_at_all_held_out_pieces_where_most_are_short() -> None:
+    """Those few that last long say most, and a draw of 500 would miss two thirds of them."""
+    data = countdown([3] * 1_494 + [100] * 6)
+    pieces = Pieces.of(data, np.ones(1_500, bool), 0)
+    assert len(pieces.first) == 1_500
+    assert pieces.length[-6:].tolist() == [100] * 6
+    assert np.array_equal(np.sort(pieces.first), data.start[:-1])
+    ensemble = train(data, np.arange(1_500) % 2 == 0, SETTINGS, 20)
+    check = check_model(ensemble, data, np.ones(1_500, bool), 0)
+    assert [said.reached for said in check.horizons] == [6, 6, 0]
+    assert check.calibration is not None
+    assert check.calibration.pieces == 1_500
+
+
+def test_no_more_pieces_are_drawn_than_a_check_has_time_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = countdown([30, 20, 10] * 40)
+    held = np.ones(120, bool)
+    everything = Pieces.of(data, held, 0)
+    assert len(everything.first) == 120
+    monkeypatch.setattr(checking, "MAX_STEPS", 1_000)
+    by_steps = Pieces.of(data, held, 0)
+    assert 970 < by_steps.length.sum() <= 1_000
+    assert np.isin(by_steps.first, everything.first).all()
+    assert len(np.unique(by_steps.length)) == 3  # drawn, not the shortest or the first ones
+    monkeypatch.setattr(checking, "MAX_PIECES", 7)
+    assert len(Pieces.of(data, held, 0).first) == 7
 
 
 def test_small_changes_of_far_spread_observations_are_learned() -> None:
