@@ -137,7 +137,7 @@ def return_range(returns: Mapping[str, float] | None) -> str:
     """Return mean, min and max return of episodes for people; None: there was no whole one."""
     if returns is None:
         return "no whole episode"
-    mean, low, high = (f"{returns[name]:,.6g}" for name in ("mean", "min", "max"))
+    mean, low, high = (number(float(returns[name])) for name in ("mean", "min", "max"))
     return f"mean {mean}, {low} to {high}"
 
 
