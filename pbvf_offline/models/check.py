@@ -9,6 +9,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from pbvf_offline.errors import IncompatibleError, counted
@@ -73,16 +74,16 @@ class HorizonCheck(Record):
             earlier; None of a model that was checked before that was counted.
     """
 
-    steps: int
-    pieces: int
+    steps: Annotated[int, Meta(ge=1)]
+    pieces: Annotated[int, Meta(ge=1)]
     correlation: float | None
     slope: float | None
-    error: float
-    spread: float
-    coverage: float | None
-    state_error: float | None
-    calibrated: Annotated[float | None, since(2)] = None
-    reached: Annotated[int | None, since(2)] = None
+    error: Annotated[float, Meta(ge=0)]
+    spread: Annotated[float, Meta(ge=0)]
+    coverage: Annotated[float, Meta(ge=0, le=1)] | None
+    state_error: Annotated[float, Meta(ge=0)] | None
+    calibrated: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, since(2)] = None
+    reached: Annotated[Annotated[int, Meta(ge=0)] | None, since(2)] = None
 
     @property
     def relative_error(self) -> float | None:
@@ -128,9 +129,9 @@ class ModelCheck(Record):
     """
 
     horizons: tuple[HorizonCheck, ...]
-    length_error: float | None
-    length_spread: float | None
-    episode_steps: int
+    length_error: Annotated[float, Meta(ge=0)] | None
+    length_spread: Annotated[float, Meta(ge=0)] | None
+    episode_steps: Annotated[int, Meta(ge=1)]
     calibration: Annotated[Calibration | None, since(2)] = None
     replayed: Annotated[bool, since(2)] = False
 
