@@ -299,6 +299,17 @@ def registered_limit(reference: EnvReference) -> int | None:
     return None if spec is None else spec.max_episode_steps
 
 
+def named_limit(reference: EnvReference) -> int | None:
+    """Return the time limit of a file's environment that does not depend on what was imported.
+
+    That which the file names, or that of Gymnasium's environments and this package's. None of an
+    environment of another module, which is registered only once somebody imports that.
+    """
+    if reference.module is not None and "max_episode_steps" not in reference.kwargs:
+        return None
+    return registered_limit(reference)
+
+
 def close_env(env: Env) -> None:
     """Close an environment; one that cannot even do that has done its work all the same."""
     try:

@@ -51,7 +51,7 @@ class _Content(Record):
     environment: EnvReference | None
     dataset: str
     validation: dict[str, Any] | None
-    quantile: Annotated[float, Meta(gt=0, lt=1e300)]
+    quantile: Annotated[float, Meta(ge=1e-12, lt=1e300)]
     imagined: Annotated[ImaginedFit | None, since(2)] = None
 
 
@@ -246,7 +246,14 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
             where=where,
             remedy="upgrade pbvf-offline, or install the package that adds this kind",
         )
-    spec = content.config.spec
+    config, settings = content.config, content.settings
+    if (content.kind, config.gamma, config.reward) != (
+        settings.kind,
+        settings.gamma,
+        settings.reward,
+    ):
+        raise DamagedError("its parts contradict each other", where=where)
+    spec = config.spec
     _check_size(content.config, tensors, where)
     try:
         critic = make_critic(content.kind, content.config, generator(0, Stream.CRITIC_INIT))

@@ -132,7 +132,7 @@ def training_set(
         if largest > torch.finfo(torch.float32).max:
             raise DivergedError(
                 f"values up to {largest:.3g} are beyond single precision",
-                remedy="scale the rewards, or use --no-bound-values",
+                remedy="scale the rewards",
             )
         prepared = dataclasses.replace(prepared, bounds=bounds)
     if like is None and not scaled_later:

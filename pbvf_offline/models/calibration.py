@@ -23,6 +23,7 @@ from pbvf_offline.models.members import student_width
 from pbvf_offline.records import Record
 
 _LEVEL = 0.9
+_LARGEST_FACTOR, _LARGEST_FLOOR = 1e40, 1e250  # so that intervals are numbers
 _GROUPS = 500  # of pieces that are left out together
 _FLOOR = 0.1  # share of the mean error that counts as deviation where the members agree
 
@@ -78,8 +79,8 @@ class Calibration(Record):
         pieces: Number of held-out pieces that were measured on.
     """
 
-    factor: Annotated[float, Meta(ge=0)]
-    floor: Annotated[float, Meta(ge=0)]
+    factor: Annotated[float, Meta(ge=0, le=_LARGEST_FACTOR)]
+    floor: Annotated[float, Meta(ge=0, le=_LARGEST_FLOOR)]
     pieces: Annotated[int, Meta(ge=1)]
 
     @classmethod
@@ -89,7 +90,8 @@ class Calibration(Record):
         Of P pieces, the quantile is the share ``ceil(0.9 (P + 1)) / P`` of all sums: a further
         piece like them is inside with a probability of about 0.9 (at least that, if pieces were
         independent and the floor given). None where there is none,
-        below 9 pieces, and for one member.
+        below 9 pieces, for one member, and of
+        numbers that no interval can be computed with.
         """
         pieces, count = len(np.unique(sums.piece)), sums.members.shape[-1]
         if count < 2 or _share(pieces) > 1:
@@ -98,6 +100,8 @@ class Calibration(Record):
         floor = _FLOOR * float((errors / sums.steps).mean())
         ratios = np.sort(_ratios(sums, errors, floor))
         quantile = float(ratios[math.ceil(_share(pieces) * len(ratios) - 1e-9) - 1])
+        if quantile > _LARGEST_FACTOR or floor > _LARGEST_FLOOR:
+            return None
         return cls(max(quantile, student_width(count)), floor, pieces)
 
     def interval(

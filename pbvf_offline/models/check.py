@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -45,7 +46,9 @@ def held_out_episodes(episodes: int, fraction: float, seed: int) -> NDArray[np.b
         raise IncompatibleError(
             f"the data have {counted(episodes, 'episode')}, of which {count} would be held out for "
             "the check",
-            remedy="collect more episodes, or hold out a smaller fraction",
+            remedy="collect more episodes"
+            if episodes < 2
+            else "collect more episodes, or hold out a smaller fraction",
         )
     held = np.zeros(episodes, dtype=bool)
     held[generator(seed, Stream.MODEL_SPLIT).permutation(episodes)[:count]] = True
@@ -126,6 +129,8 @@ class ModelCheck(Record):
             any.
         replayed: Whether stored actions were played, because the data do not say which policies
             acted: then it is not known how errors grow where a policy reacts to them.
+        time_limit: Steps of the longest episode of the data that a time limit ended; None where
+            none did, and of a model that was checked before that was noted.
     """
 
     horizons: tuple[HorizonCheck, ...]
@@ -134,6 +139,7 @@ class ModelCheck(Record):
     episode_steps: Annotated[int, Meta(ge=1)]
     calibration: Annotated[Calibration | None, since(2)] = None
     replayed: Annotated[bool, since(2)] = False
+    time_limit: Annotated[Annotated[int, Meta(ge=1)] | None, since(2)] = None
 
     @property
     def held(self) -> float | None:
@@ -360,10 +366,14 @@ def check_model(
     """
     pieces = Pieces.of(data, held, seed)
     reach = [steps for steps, usable in pieces.usable.items() if usable >= pieces.fewest]
-    longest = int(data.lengths.max())
-    replayed = not data.tagged
+    told = partial(
+        ModelCheck,
+        episode_steps=int(data.lengths.max()),
+        replayed=not data.tagged,
+        time_limit=data.time_limit,
+    )
     if not reach:
-        return ModelCheck((), None, None, longest, replayed=replayed)
+        return told((), None, None)
     imagined = imagine(
         ensemble,
         data.policies.spec,
@@ -371,7 +381,7 @@ def check_model(
         taken(data.observations, data.obs_row_of(pieces.first)).astype(np.float64)[:, None],
         reach[-1],
         noise=_noise(data, pieces, reach[-1], ensemble.members, seed),
-        actions=_stored_actions(data, pieces, reach[-1]) if replayed else None,
+        actions=None if data.tagged else _stored_actions(data, pieces, reach[-1]),
         marks=tuple(reach[:-1]),
     )
     sums = [_sums(data, pieces, imagined, mark) for mark in range(len(reach))]
@@ -380,13 +390,13 @@ def check_model(
     ]
     calibration = _calibrate(horizons, sums)
     if not ensemble.scales.ends:
-        return ModelCheck(tuple(horizons), None, None, longest, calibration, replayed)
+        return told(tuple(horizons), None, None, calibration=calibration)
     whole = (pieces.length >= reach[-1]) | pieces.ended
     stored = np.minimum(pieces.length[whole], reach[-1])
     lengths = imagined.lengths[whole, 0].mean(axis=1)
     error = float(np.abs(lengths - stored).mean())
     spread = float(stored.std())
-    return ModelCheck(tuple(horizons), error, spread, longest, calibration, replayed)
+    return told(tuple(horizons), error, spread, calibration=calibration)
 
 
 def _thetas(ensemble: Ensemble, data: Trajectories, pieces: Pieces) -> NDArray[np.float32]:

@@ -161,6 +161,8 @@ def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
         raise DamagedError("lacks a part of a model file", where=where)
     settings = ModelSettings.from_dict(content["settings"], where)
     progress = _Progress.from_dict(content["progress"], where)
+    if not (progress.fall or 0) <= progress.updates <= progress.total:
+        raise DamagedError("its numbers of updates contradict each other", where=where)
     spec = progress.spec
     _check_size(spec, settings, tensors, where)
     scales = _scales(spec, progress, tensors, where)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DivergedError, PbvfError, UsageError
+from pbvf_offline.errors import DamagedError, DivergedError, PbvfError, UsageError
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import TrainingPlace, writing
 from pbvf_offline.models.check import check_model, foreseen_shortage, held_out_episodes
@@ -146,6 +146,7 @@ def fit_model_to_file(
 
     Raises:
         UsageError: A number is out of range.
+        DamagedError: ``out`` is a model without a check.
         IncompatibleError: There are too few episodes to hold one out.
         ConflictError: ``out`` exists with other settings or more updates, or another
             process writes it.
@@ -162,6 +163,12 @@ def fit_model_to_file(
     held = held_out_episodes(data.episodes, request.validation, request.seed)
     with writing(out, kind="model", overwrite=overwrite) as refusal:
         done = None if overwrite or place.is_replacement() else place.finished(updates)
+        if done is not None and done.check is None:
+            raise DamagedError(
+                "has no check, which finished training ends with",
+                where=out,
+                remedy="start over with --overwrite, or remove it",
+            )
         if done is not None and done.fit.total == updates:
             if refusal is None:
                 place.remove_leftover()

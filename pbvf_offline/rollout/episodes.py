@@ -243,6 +243,12 @@ class Trajectories:
         return np.diff(self.start)
 
     @property
+    def time_limit(self) -> int | None:
+        """Steps of the longest episode that a time limit ended; None where none did."""
+        ended = self.truncated[self.start[1:] - 1] & ~self.cut
+        return int(self.lengths[ended].max()) if ended.any() else None
+
+    @property
     def episode(self) -> NDArray[np.int32]:
         """(N,) the episode of each step."""
         return np.repeat(np.arange(self.episodes, dtype=np.int32), self.lengths)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbvf_offline.envs.make import registered_limit
-from pbvf_offline.errors import IncompatibleError, UsageError
+from pbvf_offline.envs.make import named_limit
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.rounds import RoundSettings
 from pbvf_offline.models.calibration import Calibration
@@ -157,6 +157,7 @@ class ModelEvaluator:
 
         Raises:
             IncompatibleError: They act in another environment than the model's.
+            DivergedError: Their returns are not finite.
         """
         first = self.initial[np.linspace(0, len(self.initial) - 1, starts).astype(np.int64)]
         rng = generator(self.ensemble.settings.seed, Stream.IMAGINED_EVALUATION, starts)
@@ -225,6 +226,11 @@ class ModelEvaluator:
         )
 
     def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:
+        if not np.isfinite(imagined.returns[-1]).all():
+            raise DivergedError(
+                "the learned environment's returns are not finite",
+                remedy="learn it again, from rewards of a smaller scale",
+            )
         return ImaginedReturns(
             imagined.inside.mean(axis=1),
             imagined.lengths.mean(axis=(1, 2)),
@@ -263,16 +269,19 @@ def best_of_the_data(
 def known_horizon(critic: CriticFile, model: ModelFile) -> tuple[int, str]:
     """Return the time limit of an episode in steps, and where it is from; nothing is built.
 
-    That of the critic's own imagined episodes, else of the environment as it is registered here
-    or as the files name it, else the longest episode that the model was learned from.
+    That of the critic's own imagined episodes, else that which ended episodes of the model's data,
+    else that of the environment, see :func:`~pbvf_offline.envs.make.named_limit`, else the longest
+    episode of these data.
 
     Raises:
         UsageError: The model was not checked, so that it says nothing of episodes.
     """
     if critic.imagined is not None:
         return critic.imagined.horizon, "the critic's imagined episodes"
+    if model.check is not None and model.check.time_limit is not None:
+        return model.check.time_limit, "the time limit in the model's data"
     for environment in (critic.context.environment, model.environment):
-        limit = None if environment is None else registered_limit(environment)
+        limit = None if environment is None else named_limit(environment)
         if limit is not None:
             return limit, "the environment's time limit"
     if model.check is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pbvf_offline.curve import LossEvents, OnEvent
-from pbvf_offline.envs.make import registered_limit
+from pbvf_offline.envs.make import named_limit
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, PbvfError
 from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
@@ -45,13 +45,13 @@ class RoundsResult:
 def episode_limit(data: Trajectories, environment: EnvReference | None) -> int:
     """Return the time limit of an episode: of those that one ended, else as registered.
 
-    The longest stored episode where neither says.
+    The longest stored episode where neither says. Of a model's file
+    :func:`~pbvf_offline.synthesis.model_evaluation.known_horizon` says the same.
     """
-    ended = data.truncated[data.start[1:] - 1] & ~data.cut
-    if ended.any():
-        return int(data.lengths[ended].max())
-    known = None if environment is None else registered_limit(environment)
-    return int(data.lengths.max()) if known is None else known
+    limit = data.time_limit
+    if limit is None and environment is not None:
+        limit = named_limit(environment)
+    return int(data.lengths.max()) if limit is None else limit
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,9 @@ def synthesize_to_file(
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         existing = None if overwrite or not out.exists() else load_policies(out)
         if existing is not None:
-            named = {**sources, **made_from}
-            there = {name: existing.origin.get(name) for name in named}
+            named = _compared({**sources, **made_from})
+            origin = _compared(existing.origin)
+            there = {name: origin.get(name) for name in named}
             with contextlib.suppress(DamagedError):  # a setting that it lacks means its default
                 stored = SynthesisSettings.from_dict(there["settings"], str(out))
                 there["settings"] = stored.to_dict()
@@ -230,6 +231,16 @@ def synthesize_to_file(
         if on_event is not None:
             _report_result(before | result, settings.steps, on_event)
     return _result(file, already_complete=False)
+
+
+def _compared(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an origin for a comparison, with the model and the horizon as keys of their own."""
+    told = dict(origin)
+    match told.pop("chosen_in", None):
+        case [model, horizon]:
+            return {**told, "model": model, "horizon": horizon}
+        case other:
+            return {**told, "model": other, "horizon": None}
 
 
 def _report_result(result: Mapping[str, Any], steps: int, on_event: OnEvent) -> None:

@@ -293,6 +293,26 @@ def test_a_malformed_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("config", {"gamma": 0.5}),
+        ("config", {"reward": "without-survival"}),
+        ("settings", {"kind": "pssvf"}),
+        (None, {"quantile": 1e-320}),
+    ],
+)
+def test_a_critic_that_contradicts_how_it_was_fitted(
+    tmp_path: Path, part: str | None, changes: dict[str, Any]
+) -> None:
+    path = tmp_path / "c.safetensors"
+    content, tensors = decode(KIND, make_file("psvf").encode(), "x")
+    (content if part is None else content[part]).update(changes)
+    path.write_bytes(encode(KIND, content, tensors))
+    with pytest.raises(DamagedError):
+        load_critic(path)
+
+
+@pytest.mark.parametrize(
     "changes",
     [{"gamma": 10**300}, {"gamma": -0.5}, {"reward": "/etc/passwd"}, {"n_step": 0}],
     ids=["gamma", "negative gamma", "reward", "n_step"],

@@ -309,6 +309,10 @@ def a_file() -> bytes:
         return make(Path(folder) / "m.safetensors").file.encode()
 
 
+def with_calibration(content: dict[str, Any], factor: float, floor: float) -> None:
+    content["check"]["calibration"] = {"factor": factor, "floor": floor, "pieces": 20}
+
+
 DAMAGES = {
     "a missing part": lambda c, t: c.pop("check"),
     "settings": lambda c, t: c["settings"].update(members=0),
@@ -316,6 +320,10 @@ DAMAGES = {
     "a size": lambda c, t: c["settings"].update(hidden=[8000, 8000]),
     "progress": lambda c, t: c["progress"].update(updates=-1),
     "reward scale": lambda c, t: c["progress"].update(reward=[0.0, 0.0, 0.0, 1.0]),
+    "more updates than wanted": lambda c, t: c["progress"].update(updates=2**40),
+    "a fall in the future": lambda c, t: c["progress"].update(fall=c["progress"]["updates"] + 1),
+    "a factor": lambda c, t: with_calibration(c, 1e308, 1.0),
+    "a floor": lambda c, t: with_calibration(c, 2.0, 1e308),
     "an update of the fall": lambda c, t: c["progress"].update(fall=-1),
     "a loss": lambda c, t: c["progress"].update(pending=["x"]),
     "check": lambda c, t: c["check"].update(horizons=7),
@@ -348,6 +356,13 @@ def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, name: str) ->
     path.write_bytes(encode("model", content, tensors))
     with pytest.raises(DamagedError):
         load_model(path)
+
+
+def test_a_finished_training_without_its_check_is_no_finished_one(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    dataclasses.replace(make(out).file, check=None).save(out)
+    with pytest.raises(DamagedError, match=r"has no check, .* start over with --overwrite"):
+        make(out)
 
 
 def test_one_network_learns_in_one_way(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import torch
 from libtools import box_spec, make_data, make_file, make_policies
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError
+from pbvf_offline.errors import DivergedError, IncompatibleError, PbvfError, UsageError
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.models.calibration import Calibration
 from pbvf_offline.models.check import HorizonCheck, ModelCheck
 from pbvf_offline.models.choice import train
+from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.noise import action_noise
@@ -348,6 +349,30 @@ def test_how_long_an_episode_is() -> None:
         assert known_horizon(other, dataclasses.replace(checked, environment=limited))[0] == 12
         with pytest.raises(UsageError, match="how many steps"):
             known_horizon(other, model)
+        timed = dataclasses.replace(model, check=ModelCheck((), None, None, 33, time_limit=30))
+        assert known_horizon(other, timed) == (30, "the time limit in the model's data")
+
+
+def test_returns_that_are_no_numbers_are_refused() -> None:
+    """Each step pays nearly as much as a number can be."""
+    known = evaluator().ensemble
+    scales = dataclasses.replace(
+        known.scales, reward_mean=1e308, reward_low=1e308, reward_high=1e308
+    )
+    huge = Ensemble(known.spec, scales, known.settings)
+    with pytest.raises(DivergedError, match="returns are not finite; learn it again"):
+        dataclasses.replace(evaluator(), ensemble=huge).evaluate(make_policies(box_spec(1), 2))
+
+
+def test_how_long_an_episode_is_does_not_hang_on_what_was_imported() -> None:
+    """The environment's own limit is known only once its module is imported."""
+    learned = learned_model()
+    file, model = make_file(), dataclasses.replace(learned, environment=None)
+    checked = dataclasses.replace(model, check=ModelCheck((), None, None, 33))
+    for module, steps in ((None, 200), ("gymnasium.envs.classic_control", 33)):
+        environment = EnvReference("Pendulum-v1", module=module)
+        context = dataclasses.replace(file.context, environment=environment)
+        assert known_horizon(dataclasses.replace(file, context=context), checked)[0] == steps
 
 
 def test_a_model_that_cannot_be_relied_on_is_refused() -> None:

@@ -365,6 +365,8 @@ def test_the_time_limit_is_that_of_an_episode_that_one_ended() -> None:
     assert episode_limit(ending, EnvReference("CartPole-v1")) == 500
     assert episode_limit(ending, EnvReference("CartPole-v1", kwargs={"max_episode_steps": 7})) == 7
     assert episode_limit(ending, EnvReference("Unknown-v0")) == TARGET_HORIZON
+    elsewhere = EnvReference("CartPole-v1", module="somewhere")  # which may be imported or not
+    assert episode_limit(ending, elsewhere) == TARGET_HORIZON
     cut = dataclasses.replace(target_data(), cut=np.ones(target_data().episodes, bool))
     assert episode_limit(cut, EnvReference("CartPole-v1")) == 500
 

@@ -102,8 +102,11 @@ def test_candidates_chosen_in_another_model_are_a_conflict(
     assert first.file.origin["chosen_in"] == ["a" * 64, 6]
     again = run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="a" * 64)
     assert again.already_complete
-    with pytest.raises(ConflictError, match="chosen_in"):
+    with pytest.raises(ConflictError, match=r'model is "a+… there and "b+… here'):
         run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="b" * 64)
+    evaluator.horizon = 7
+    with pytest.raises(ConflictError, match="horizon is 6 there and 7 here"):
+        run(critic_path, critic, out, settings, evaluator=evaluator, model_digest="a" * 64)
     alone = run(critic_path, critic, tmp_path / "alone.safetensors")
     assert "chosen_in" not in alone.file.origin
     assert alone.file.policies.theta[:, 0].mean() > first.file.policies.theta[:, 0].mean()
