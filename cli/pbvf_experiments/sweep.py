@@ -53,7 +53,7 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
     ('hidden', ['64,64', '512,512'])
 
     Raises:
-        UsageError: The text is something else.
+        UsageError: The text is something else, or has a value twice.
     """
     name, equals, rest = text.partition("=")
     values: list[str] = []
@@ -63,13 +63,15 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
         if len(numbers) > _MOST_CELLS:
             raise UsageError(f"{part} are too many values", where="--grid")
         values += map(str, numbers) if numbers else [part]
-    if not equals or not _NAME.fullmatch(name) or "" in values or len(set(values)) < len(values):
+    if not equals or not _NAME.fullmatch(name) or "" in values:
         raise UsageError(
             f"{text!r} is not understood",
             where="--grid",
             remedy="give NAME=VALUE,VALUE,… such as lr=0.01,0.02 or seed=0-4, with ; between "
             "values that hold commas",
         )
+    if len(set(values)) < len(values):
+        raise UsageError(f"{text!r} has a value twice", where="--grid", remedy="give each once")
     return name, values
 
 

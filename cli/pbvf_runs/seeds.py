@@ -193,7 +193,7 @@ def parse_seeds(text: str) -> list[int]:
     [0, 1, 2, 7]
 
     Raises:
-        UsageError: The text is not numbers and ranges.
+        UsageError: The text is not numbers and ranges, or has one twice.
     """
     seeds: list[int] = []
     try:
@@ -205,8 +205,10 @@ def parse_seeds(text: str) -> list[int]:
             seeds.extend(more)
     except ValueError:
         seeds = []
-    if "_" in text or not text.isascii() or not seeds or len(set(seeds)) != len(seeds):
+    if "_" in text or not text.isascii() or not seeds:
         raise UsageError(
             f"seeds {text!r} are not understood", where="--seeds", remedy="give 0-4 or 0,3,7"
         )
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"{text!r} has a seed twice", where="--seeds", remedy="give each once")
     return seeds

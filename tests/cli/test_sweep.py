@@ -58,10 +58,15 @@ def test_grids_multiply_each_listed_setting() -> None:
         combine([("x", ["1"])], [{"x": "3"}])
 
 
-@pytest.mark.parametrize("text", ["lr", "lr=", "=1", "lr=1,,2", "lr=1,1", "LR=1", "seed=0-999999"])
+@pytest.mark.parametrize("text", ["lr", "lr=", "=1", "lr=1,,2", "LR=1", "seed=0-999999"])
 def test_other_grids_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--grid"):
         parse_grid(text)
+
+
+def test_a_value_that_is_given_twice_is_named() -> None:
+    with pytest.raises(UsageError, match="'seed=0-2,1' has a value twice; give each once"):
+        parse_grid("seed=0-2,1")
 
 
 def test_means_are_over_the_seeds_that_finished() -> None:

@@ -290,6 +290,10 @@ def test_a_pickle_at_the_output_is_not_opened(here):
         (["lab/toy-v0", "--out", "."], "folder"),
         (["lab/toy-v0", "--seeds", "0-4", "--seed", "0"], "either --seed or --seeds"),
         (["lab/toy-v0", "--seeds", "4-0"], "--seeds: seeds '4-0' are not understood"),
+        (
+            ["lab/toy-v0", "--seeds", "0,2,1-3"],
+            "--seeds: '0,2,1-3' has a seed twice; give each once",
+        ),
         (["lab/toy-v0", "--seeds", "99999999999"], "out of range"),
         (["lab/toy-v0", "--seeds", "0-1", "--model", "m"], "--seeds: does not go with --model"),
     ],
