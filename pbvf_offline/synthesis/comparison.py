@@ -25,7 +25,6 @@ from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.rounds import Comparison, RoundSettings
 from pbvf_offline.fit.settings import FitSettings, fit_defaults
 from pbvf_offline.fit.steps import Fit
-from pbvf_offline.models.members import cautious_values
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.rollout.targets import monte_carlo_returns
@@ -80,14 +79,15 @@ def better_critic(
         states=_STATES,
     )
 
-    def cautious(policies: Policies) -> NDArray[np.float64]:
+    evaluator = dataclasses.replace(evaluator, caution=settings.caution)
+
+    def judge(policies: Policies) -> NDArray[np.float64]:
         progress("judge", 0, len(policies))
-        played = evaluator.evaluate(policies, progress=partial(progress, "judge"))
-        return cautious_values(played.members, settings.caution)
+        return evaluator.judge(policies, climb.candidates, progress=partial(progress, "judge"))
 
     def worth(critic: CriticFile) -> float:
-        grown = synthesize(critic, climb, judge=cautious, progress=partial(progress, "climb"))
-        return float(cautious(grown.policies).mean())
+        grown = synthesize(critic, climb, judge=judge, progress=partial(progress, "climb"))
+        return float(evaluator.evaluate(grown.policies).cautious.mean())
 
     def updated(fit: Fit) -> None:
         progress("fit", fit.updates, settings.compare)

@@ -31,6 +31,10 @@ from pbvf_offline.synthesis.stored_result import BEST_SHOWN
 
 IMAGINED_UNIT = "undiscounted return of whole episodes, with any survival bonus"
 STARTS = 16  # initial states that each policy is played from
+_FIRST_STARTS, _PLAYED_FULLY = (
+    4,
+    8,
+)  # of more candidates, how all are played first, and how many go on
 _PLAYED_AGAIN = 20  # dataset policies that are played from all starts
 _BLOCK = 64  # policies between two reports of progress
 _BLOCK_GPU = 1_024  # which takes as long for far fewer
@@ -170,6 +174,38 @@ class ModelEvaluator:
             if progress is not None:
                 progress(end, len(policies))
         return together(parts)
+
+    def judge(
+        self,
+        policies: Policies,
+        candidates: int,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the values (N,) by which one of the candidates of each policy is kept.
+
+        These are their cautious returns. Of more than 8 candidates all are played from 4 initial
+        states first. The 8 that come out best are played from 16, like other policies, and the
+        others are worth minus infinity.
+
+        Args:
+            policies: N policies; the candidates of each wanted one stand together.
+            candidates: How many those are.
+            progress: Called with policies done and the total.
+
+        Raises:
+            IncompatibleError: They act in another environment than the model's.
+            DivergedError: Their returns are not finite.
+        """
+        if candidates <= _PLAYED_FULLY:
+            return self.evaluate(policies, progress=progress).cautious
+        first = self.evaluate(policies, starts=_FIRST_STARTS, progress=progress).cautious
+        groups = first.reshape(-1, candidates)
+        best = np.argsort(-groups, axis=1, kind="stable")[:, :_PLAYED_FULLY]
+        rows = np.sort((best + candidates * np.arange(len(best))[:, None]).ravel())
+        values = np.full(len(policies), -np.inf)
+        values[rows] = self.evaluate(policies.select(rows), progress=progress).cautious
+        return values
 
     def play(
         self,

@@ -205,7 +205,9 @@ def synthesize_to_file(
             settings,
             given=given,
             observations=observations,
-            judge=None if evaluator is None else lambda held: evaluator.evaluate(held).cautious,
+            judge=None
+            if evaluator is None
+            else functools.partial(evaluator.judge, candidates=settings.candidates),
             waypoint_every=None if evaluation is None else evaluation.every,
             workers=workers,
             after_step=None

@@ -353,6 +353,21 @@ def test_how_long_an_episode_is() -> None:
         assert known_horizon(other, timed) == (30, "the time limit in the model's data")
 
 
+def test_of_many_candidates_the_best_from_few_states_are_played_from_all() -> None:
+    learned, policies = evaluator(), make_policies(box_spec(1), 24)
+    few = learned.evaluate(policies.select(np.arange(8)))
+    assert np.array_equal(learned.judge(policies.select(np.arange(8)), 8), few.cautious)
+    values = learned.judge(policies, 12).reshape(2, 12)
+    first = learned.evaluate(policies, starts=4).cautious.reshape(2, 12)
+    whole = learned.evaluate(policies).cautious.reshape(2, 12)
+    for found, glance, full in zip(values, first, whole, strict=True):
+        played = np.isfinite(found)
+        assert played.sum() == 8
+        assert glance[played].min() >= glance[~played].max()
+        np.testing.assert_allclose(found[played], full[played], rtol=1e-5)
+        assert np.all(found[~played] == -np.inf)
+
+
 def test_returns_that_are_no_numbers_are_refused() -> None:
     """Each step pays nearly as much as a number can be."""
     known = evaluator().ensemble

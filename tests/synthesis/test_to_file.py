@@ -86,6 +86,10 @@ def test_candidates_chosen_in_another_model_are_a_conflict(
 
         horizon = 6
 
+        def judge(self, policies: Policies, candidates: int) -> NDArray[np.float64]:
+            assert candidates == 4
+            return self.evaluate(policies).cautious
+
         def evaluate(self, policies: Policies, **_: Any) -> ImaginedReturns:
             played.append(policies.theta)
             values = -policies.theta[:, :1].astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,9 @@ def _ascent(
     settings = SynthesisSettings.from_dict(origin.get("settings"), "its settings")
     if settings.spec_like(critic.spec) != spec:
         raise IncompatibleError("its settings are of other policies")
-    judge = _judge(origin, models, critic.caution) if settings.candidates > 1 else None
+    judge = None
+    if settings.candidates > 1:
+        judge = _judge(origin, models, critic.caution, settings.candidates)
     with Bar("climbing again", "steps", sink=sink) as bar:
         grown = synthesize(
             critic,
@@ -85,7 +88,7 @@ def _ascent(
 
 
 def _judge(
-    origin: Mapping[str, Any], models: Mapping[str, ModelFile], caution: float
+    origin: Mapping[str, Any], models: Mapping[str, ModelFile], caution: float, candidates: int
 ) -> Callable[[Policies], NDArray[np.float64]]:
     """Return what chose among the candidates of a policies file.
 
@@ -98,7 +101,7 @@ def _judge(
     match origin.get("chosen_in"):
         case [str(digest), int(horizon)] if digest in models and 0 < horizon <= MAX_HORIZON:
             evaluator = ModelEvaluator.of(models[digest], horizon, caution)
-            return lambda held: evaluator.evaluate(held).cautious
+            return partial(evaluator.judge, candidates=candidates)
     raise IncompatibleError("the model that chose among its candidates is not on this page")
 
 
