@@ -33,7 +33,7 @@ from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.settings import default_synthesis_settings
 
 _STATES = 256  # over which the ascents average
-_POLICIES = 5
+_POLICIES, _CANDIDATES = 5, 8
 
 
 def better_critic(
@@ -77,6 +77,7 @@ def better_critic(
         default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed, judged=True),
         hidden=settings.policy,
         states=_STATES,
+        candidates=_CANDIDATES,
     )
 
     evaluator = dataclasses.replace(evaluator, caution=settings.caution)
