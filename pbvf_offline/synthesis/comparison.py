@@ -10,6 +10,7 @@ that very environment: where it prefers the default recipe all the same, nothing
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -73,11 +74,12 @@ def better_critic(
     device = evaluator.ensemble.device
     fit = start_fit(data, default_recipe(data, settings, env_id), device)
     context = make_context(data, fit, environment=environment, dataset=dataset)
+    usual = default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed, judged=True)
     climb = dataclasses.replace(
-        default_synthesis_settings(env_id, count=_POLICIES, seed=settings.seed, judged=True),
+        usual,
         hidden=settings.policy,
         states=_STATES,
-        candidates=_CANDIDATES,
+        candidates=math.gcd(_CANDIDATES, usual.restarts),
     )
 
     evaluator = dataclasses.replace(evaluator, caution=settings.caution)
