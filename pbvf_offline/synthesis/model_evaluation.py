@@ -31,10 +31,8 @@ from pbvf_offline.synthesis.stored_result import BEST_SHOWN
 
 IMAGINED_UNIT = "undiscounted return of whole episodes, with any survival bonus"
 STARTS = 16  # initial states that each policy is played from
-_FIRST_STARTS, _PLAYED_FULLY = (
-    4,
-    8,
-)  # of more candidates, how all are played first, and how many go on
+_FIRST_STARTS = 4  # from which many candidates are played first
+_PLAYED_FULLY = 8  # of them, those that are played from all
 _PLAYED_AGAIN = 20  # dataset policies that are played from all starts
 _BLOCK = 64  # policies between two reports of progress
 _BLOCK_GPU = 1_024  # which takes as long for far fewer
