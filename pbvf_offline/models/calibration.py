@@ -90,8 +90,7 @@ class Calibration(Record):
         Of P pieces, the quantile is the share ``ceil(0.9 (P + 1)) / P`` of all sums: a further
         piece like them is inside with a probability of about 0.9 (at least that, if pieces were
         independent and the floor given). None where there is none,
-        below 9 pieces, for one member, and of
-        numbers that no interval can be computed with.
+        below 9 pieces, for one member, and of numbers that no interval can be computed with.
         """
         pieces, count = len(np.unique(sums.piece)), sums.members.shape[-1]
         if count < 2 or _share(pieces) > 1:

@@ -129,8 +129,8 @@ class ModelCheck(Record):
             any.
         replayed: Whether stored actions were played, because the data do not say which policies
             acted: then it is not known how errors grow where a policy reacts to them.
-        time_limit: Steps of the longest episode of the data that a time limit ended; None where
-            none did, and of a model that was checked before that was noted.
+        time_limit: Steps after which a time limit ended episodes of the data; None where none
+            did, and of a model that was checked before that was noted.
     """
 
     horizons: tuple[HorizonCheck, ...]

@@ -244,9 +244,13 @@ class Trajectories:
 
     @property
     def time_limit(self) -> int | None:
-        """Steps of the longest episode that a time limit ended; None where none did."""
+        """Steps after which a time limit ended episodes; None where none did.
+
+        Nor where another episode is longer: then something else ended them.
+        """
         ended = self.truncated[self.start[1:] - 1] & ~self.cut
-        return int(self.lengths[ended].max()) if ended.any() else None
+        longest = int(self.lengths.max())
+        return longest if np.any(self.lengths[ended] == longest) else None
 
     @property
     def episode(self) -> NDArray[np.int32]:

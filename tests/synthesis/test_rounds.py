@@ -365,6 +365,13 @@ def test_the_time_limit_is_that_of_an_episode_that_one_ended() -> None:
     assert episode_limit(ending, EnvReference("CartPole-v1")) == 500
     assert episode_limit(ending, EnvReference("CartPole-v1", kwargs={"max_episode_steps": 7})) == 7
     assert episode_limit(ending, EnvReference("Unknown-v0")) == TARGET_HORIZON
+    # An episode that was cut short without a word is no time limit where others are longer.
+    last = np.flatnonzero(target_data().truncated)[0]
+    shorter = dataclasses.replace(ending, truncated=np.arange(len(ending)) == last - 3)
+    shorter = dataclasses.replace(shorter, start=np.insert(shorter.start, 1, last - 2))
+    shorter = dataclasses.replace(shorter, cut=np.insert(shorter.cut, 1, False))
+    assert shorter.time_limit is None
+    assert target_data().time_limit == TARGET_HORIZON
     elsewhere = EnvReference("CartPole-v1", module="somewhere")  # which may be imported or not
     assert episode_limit(ending, elsewhere) == TARGET_HORIZON
     cut = dataclasses.replace(target_data(), cut=np.ones(target_data().episodes, bool))

@@ -136,6 +136,7 @@ def fit_model(
     _print(sink, out, result, data)
 
 
+_OF_THE_CHECK = ("length_error", "length_spread", "episode_steps", "time_limit", "replayed")
 _NEAR_TIE = "a near tie goes to angles, and to mixed networks"
 
 
@@ -180,11 +181,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
             name: [getattr(horizon, name) for horizon in horizons]
             for name in (*_SHOWN, "state_error")
         }
-        | {
-            "length_error": None if check is None else check.length_error,
-            "length_spread": None if check is None else check.length_spread,
-            "replayed": None if check is None else check.replayed,
-        },
+        | {name: None if check is None else getattr(check, name) for name in _OF_THE_CHECK},
         "fit_for": uses,
         "already_complete": result.already_complete,
     }

@@ -163,6 +163,7 @@ def test_a_dataset_without_policies_has_its_actions_replayed(here, made):
     ran = pbvf(*command, warns=True).ok()
     assert (ran.json["loss"], ran.json["data_steps"]) == (known["loss"], known["data_steps"])
     assert (ran.json["check"]["replayed"], known["check"]["replayed"]) == (True, False)
+    assert (ran.json["check"]["episode_steps"], ran.json["check"]["time_limit"]) == (20, None)
     assert pbvf("info", "m.safetensors", "--json").ok().json["check"]["replayed"] is True
     assert pbvf(*command, warns=True).ok().json["already_complete"]
     assert pbvf(*command, "--updates", 40, warns=True).ok().json["updates"] == 40

@@ -202,9 +202,7 @@ sys.exit(code)
 def test_returns_for_people():
     assert return_range(None) == "no whole episode"
     assert return_range({"mean": 1.5, "min": -1.0, "max": 4.0}) == "mean 1.5, -1 to 4"
-    assert (
-        return_range({"mean": 1e3, "min": 1000, "max": 1e3}) == "mean 1000, 1000 to 1000"
-    )  # as in tables
+    assert return_range({"mean": 1e3, "min": 1000, "max": 1e3}) == "mean 1000, 1000 to 1000"
 
 
 @pytest.mark.parametrize(
