@@ -68,7 +68,7 @@ ENVIRONMENTS: dict[str, EnvPreset] = {
     "LQR": EnvPreset(squash="none", normalize=False, steps=5_000),
 }
 
-SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32, candidates=8)
+SYNTHESIS = SynthesisPreset(steps=200, radius=1.0, states=1_000, restarts=32, candidates=32)
 
 
 # Values of ENVIRONMENTS that the paper gives, and for which environments.

@@ -110,7 +110,7 @@ class SynthesisSettings(Record):
             ge=1,
             le=_MOST_STARTS,
             metavar="N",
-            default="8 with --model; else 1",
+            default="32 with --model; else 1",
             since=2,
         ),
     ] = 1
