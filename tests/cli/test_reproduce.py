@@ -23,6 +23,12 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, name: str) -> No
     assert content(tmp_path) == {"config.json": b"a run"}
 
 
+def test_a_folder_that_does_not_exist_has_nothing_to_show(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    pbvf("reproduce", "table", "--no-run", "--out", missing).refused(2, f"{missing}: does not exist")
+    assert not missing.exists()
+
+
 @pytest.mark.parametrize("name", [None, "raw", "work", "table.md"])
 def test_a_folder_of_results_or_an_empty_one_is_shown(tmp_path: Path, name: str | None) -> None:
     if name == "table.md":

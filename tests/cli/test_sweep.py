@@ -147,6 +147,7 @@ def test_a_sweep_goes_on_past_a_failure_and_continues(here: Path) -> None:
         (("--grid", "sigma=0.1", *SEEDED), "is not a dataset id: '.' is none of letters"),
         (("--grid", "seed=0", "--", "evaluate", "{sed}"), "{sed} stands for nothing"),
         (("--grid", "lr=0", "--", "evaluate", "p"), "--lr"),
+        (("--grid", "help=true", "--", "evaluate", "p"), "would print help and run nothing"),
         (("--grid", "seed=0", "--", "evalute", "p"), "evalute"),
         (("--grid", "seed=0", "--", "sweep", "--out", "o", "collect"), "sweep"),
         (("--", "evaluate", "p"), "no settings"),

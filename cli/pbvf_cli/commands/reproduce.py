@@ -12,7 +12,7 @@ from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
 from pbvf_experiments.offline.settings import RECIPES
-from pbvf_offline.errors import ConflictError
+from pbvf_offline.errors import ConflictError, UsageError
 
 _OF_RESULTS = {"raw", "work", "table.md"}
 
@@ -127,10 +127,15 @@ def _check_results(out: Path) -> None:
     """Check that a folder which is only to be looked at is one of results.
 
     Raises:
+        UsageError: It does not exist.
         ConflictError: It holds other things and no results.
     """
     if not out.is_dir():
-        return
+        raise UsageError(
+            "does not exist",
+            where=out,
+            remedy="give the --out of an earlier 'pbvf reproduce', or leave --no-run out",
+        )
     names = {path.name for path in out.iterdir()}
     if names and not names & _OF_RESULTS:
         raise ConflictError(

@@ -179,6 +179,12 @@ def _check_outputs(
     written: dict[str, SweepCell] = {}
     for cell in cells:
         rest = cell.argv[len(name.split()) :]
+        if "--help" in rest:
+            raise UsageError(
+                "would print help and run nothing",
+                where=f"run {cell.name}",
+                remedy=f"see 'pbvf {name} --help'",
+            )
         parsed = found.make_context(name, rest, context.find_root())
         for place in (f"run {cell.name}", *_outputs(name, parsed)):
             other = written.setdefault(place, cell)

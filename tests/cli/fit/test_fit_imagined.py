@@ -144,12 +144,12 @@ def test_the_better_of_two_critics_stands_and_is_named(here, drift):
 
 def test_the_model_chooses_among_candidates(here, drift):
     fit(drift, "--seed", 0).ok()
-    grow = ("synthesize", "c.safetensors", "--from-scratch", 2, "--steps", 4, "--restarts", 8)
+    grow = ("synthesize", "c.safetensors", "--from-scratch", 2, "--steps", 4)
     alone = pbvf(*grow, "--seed", 0, "--out", "alone.safetensors", "--json").ok()
     best = pbvf(*grow, "--seed", 0, "--model", drift / "good", "--out", "best.safetensors").ok()
     assert "candidates 32 default" in " ".join(best.err.split())
     settings = load_policies(here / "best.safetensors").origin["settings"]
-    assert settings["candidates"] == 32
+    assert (settings["restarts"], settings["candidates"]) == (32, 32)
     # What is there was chosen by the critic, and is held against the data as it is.
     seen = pbvf(*grow, "--model", drift / "good", "--out", "alone.safetensors", "-q", "--json").ok()
     assert seen.json["chosen_step"] == alone.json["chosen_step"]
@@ -160,7 +160,7 @@ def test_the_model_chooses_among_candidates(here, drift):
     pbvf(*grow, *other).refused(7, "candidates is 32 there and 2 here")
     pbvf(*grow, "--candidates", 2, "--out", "p.safetensors").refused(2, "--candidates: a learned")
     few = ("--restarts", 6, "--model", drift / "good", "--out", "few.safetensors", "--json")
-    pbvf(*grow[:-2], *few, "--seed", 0, "-q").ok()
+    pbvf(*grow, *few, "--seed", 0, "-q").ok()
     assert load_policies(here / "few.safetensors").origin["settings"]["candidates"] == 2
 
 
