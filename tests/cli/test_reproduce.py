@@ -25,7 +25,8 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, name: str) -> No
 
 def test_a_folder_that_does_not_exist_has_nothing_to_show(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    pbvf("reproduce", "table", "--no-run", "--out", missing).refused(2, f"{missing}: does not exist")
+    shown = pbvf("reproduce", "table", "--no-run", "--out", missing)
+    shown.refused(2, f"{missing}: does not exist")
     assert not missing.exists()
 
 
