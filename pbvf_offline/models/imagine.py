@@ -48,9 +48,9 @@ class Imagined:
     Attributes:
         marks: The numbers of steps after which was noted; the time limit last.
         returns: (marks, K, S, M) float64, undiscounted reward so far.
-        inside: (K, S, M) float64, what is trusted of the whole returns: from the step on whose
+        inside: (K, S, M) float64, what is trusted of the whole returns: after the first step whose
             observation the box of the data held back, at most the mean reward of the data's steps
-            for each step.
+            for each step. That step itself still began inside the box.
         states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
             where an episode has ended.
         lengths: (K, S, M) int64, steps until the end.
@@ -186,7 +186,8 @@ class _Play:
         self._alive = torch.ones(count, members, each, dtype=torch.bool, device=device)
         self._total = zeros(count, members, each, dtype=torch.float64)
         self._length = zeros(count, members, each, dtype=torch.int64)
-        # Steps since the box first held an observation back, and what they earned.
+        # Whether the box held an observation back, steps since then, and what they earned.
+        self._held = zeros(count, members, each, dtype=torch.bool)
         self._beyond = zeros(count, members, each, dtype=torch.int64)
         self._rest = zeros(count, members, each, dtype=torch.float64)
         self.returns = zeros(len(marks), count, each, members, dtype=torch.float64)
@@ -248,9 +249,9 @@ class _Play:
         paid = reward.reshape(members, count, each).transpose(0, 1)
         paid_alive = torch.where(alive, paid, 0.0)
         self._total += paid_alive
-        beyond = held.reshape(members, count, each).transpose(0, 1) | (self._beyond > 0)
-        self._beyond += beyond & alive
-        self._rest += torch.where(beyond, paid_alive, 0.0)
+        self._beyond += self._held & alive
+        self._rest += torch.where(self._held, paid_alive, 0.0)
+        self._held |= held.reshape(members, count, each).transpose(0, 1)
         self._length += alive
         ahead = ahead.reshape(members, count, each, -1).transpose(0, 1)
         if self._ensemble.scales.ends:
@@ -278,7 +279,10 @@ class _Play:
         if bool(playing.all()):
             return
         self._note(range(sum(mark <= step for mark in self._marks), len(self._marks)))
-        for name in ("_rows", "_theta", "_obs", "_alive", "_total", "_length", "_beyond", "_rest"):
+        for name in (
+            *("_rows", "_theta", "_obs", "_alive", "_total", "_length"),
+            *("_held", "_beyond", "_rest"),
+        ):
             setattr(self, name, getattr(self, name)[playing])
 
 
