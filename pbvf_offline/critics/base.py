@@ -101,7 +101,22 @@ class Critic(torch.nn.Module, ABC):
 
     def theta_part(self, theta: Tensor) -> Tensor:
         """Return what thetas (…, D) add to the first layer: (…, hidden[0])."""
-        seen = self.view(self.config.spec, theta)
+        return self._seen_part(self.view(self.config.spec, theta))
+
+    def entries_part(self, batch: TrainingSet, index: Tensor, theta: Tensor) -> Tensor:
+        """Return :meth:`theta_part` of the policies of entries.
+
+        Args:
+            batch: The training set. Where it holds what the critic sees of each policy, that is
+                not computed again.
+            index: (…) int64, the entries.
+            theta: (…, D) their policies.
+        """
+        if batch.seen is None:
+            return self.theta_part(theta)
+        return self._seen_part(batch.seen[batch.policy[index]])
+
+    def _seen_part(self, seen: Tensor) -> Tensor:
         if self.config.standardise:
             seen = (seen - self.theta_center) / self.theta_scale
         return self.network.part("theta", seen)
@@ -306,6 +321,8 @@ class TrainingSet:
         augmentation: Draws other parameters in the place of those that acted, when wanted.
         bounds: Smallest and largest bootstrapped value that the data allow, when wanted:
             numbers, or of several critics with bounds of their own tensors (M, 1).
+        seen: (P, width) float32, what one critic sees of each policy, where that is worth keeping:
+            the fingerprints of networks take most of an update's time.
     """
 
     entry: Column
@@ -320,6 +337,7 @@ class TrainingSet:
     sample: Column | None = None
     augmentation: ThetaDraw | None = None
     bounds: tuple[Any, Any] | None = None
+    seen: Tensor | None = None
 
     def thetas(self, index: Tensor, noise: Tensor | None) -> Tensor:
         """Return the parameters (…, D) of the entries ``index`` (…), drawn anew where wanted."""
@@ -402,7 +420,7 @@ def joined(sets: Sequence[TrainingSet]) -> TrainingSet:
     entries = np.cumsum([0, *(len(part.value) for part in sets)]).tolist()
     shifts = {"entry": entries, "policy": policies, **dict.fromkeys(_OF_OBSERVATIONS, observations)}
     arrays: dict[str, Any] = {}
-    for name in ("entry", "theta", "obs", *_OF_STEPS, *_OF_OBSERVATIONS):
+    for name in ("entry", "theta", "seen", "obs", *_OF_STEPS, *_OF_OBSERVATIONS):
         parts = [getattr(part, name) for part in sets]
         if parts[0] is not None:
             shift = shifts.get(name, [0] * len(parts))

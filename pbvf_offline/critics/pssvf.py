@@ -40,7 +40,7 @@ class PSSVF(Critic):
     def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the mean of ``[r - V(theta)]^2`` (Algorithm 1)."""
         network = self.network
-        value = network.head(self.theta_part(batch.thetas(index, noise)))
+        value = network.head(self.entries_part(batch, index, batch.thetas(index, noise)))
         return (batch.value[index] - value).square().mean(dim=-1)
 
     def state_part(self, states: Tensor) -> Tensor:

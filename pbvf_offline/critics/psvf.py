@@ -95,7 +95,7 @@ class PSVF(Critic):
             noise: For :meth:`paired_from`.
         """
         network = self.network
-        part = self.theta_part(theta)  # it serves both states of the transition
+        part = self.entries_part(batch, index, theta)  # it serves both states of the transition
         first = part + network.part("obs", batch.states(index))
         if "action" in self.kind.inputs:
             if batch.action is None:

@@ -119,10 +119,11 @@ def training_set(
     settings = fit.settings
     held_out = held_out_policies(data, settings)
     if like is not None and not held_out.any():
-        return like
+        return dataclasses.replace(like, seen=_seen(fit, data, like))
     prepared = fit.critic.training_set(data, fit.normaliser, held_out, device)
     if like is not None:
         prepared = dataclasses.replace(like, entry=prepared.entry)
+    prepared = dataclasses.replace(prepared, seen=_seen(fit, data, prepared))
     if len(prepared) == 0:
         raise IncompatibleError("there is nothing to learn from", remedy="hold out fewer policies")
     rewards = chosen_rewards(data, fit.critic.config.reward)
@@ -148,6 +149,15 @@ def training_set(
                 remedy="use --relabel 0",
             )
     return prepared
+
+
+def _seen(fit: Fit, data: Trajectories, prepared: TrainingSet) -> Tensor | None:
+    """Return what the critic sees of each policy (P, width), if it never changes in the fit."""
+    view = fit.critic.view
+    if fit.settings.relabel > 0 or not view.any_architecture:
+        return None
+    theta = prepared.theta
+    return torch.from_numpy(view.rows(data.policies.spec, theta.cpu().numpy())).to(theta.device)
 
 
 def _warn_of_scale(data: Trajectories, rewards: NDArray[np.float64], gamma: float) -> None:
@@ -366,6 +376,8 @@ def _one_or_stacked(tensors: Sequence[Tensor]) -> Tensor:
 def _shared(prepared: Sequence[TrainingSet]) -> TrainingSet:
     """Return the one set that losses of several fits are taken of."""
     first = prepared[0]
+    if len(prepared) > 1:  # each critic has probing states of its own
+        first = dataclasses.replace(first, seen=None)
     bounds = [part.bounds for part in prepared if part.bounds is not None]
     if len(set(bounds)) < 2:
         return first

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pbvf_offline.critics import Critic, TrainingSet
+from pbvf_offline.critics import TrainingSet
 from pbvf_offline.critics.base import joined
 from pbvf_offline.critics.kinds import CRITICS
 from pbvf_offline.fit.loop import training_set
@@ -47,7 +47,7 @@ class Scale:
     """Critics learn values of about unit spread: ``(V - shift) / unit``.
 
     Attributes:
-        shift: Mean of the values that the critic was told.
+        shift: Mean of the values that are told first.
         unit: Their standard deviation.
     """
 
@@ -55,34 +55,18 @@ class Scale:
     unit: float
 
     @classmethod
-    def of(cls, worth: NDArray[np.float64], lengths: NDArray[np.float64], gamma: float) -> Scale:
-        """Return the scale of the values of K policies.
+    def of(cls, played: ImaginedReturns, gamma: float) -> Scale:
+        """Return the scale of the values of policies, of all that was imagined of them.
 
         Discounted, a policy is worth what an episode would be worth that earned as much at every
         step: ``C (1 - gamma^L) / ((1 - gamma) L)``. What a truncated episode is still worth beyond
         its time limit is left out.
-
-        Args:
-            worth: (K,) what the critic was told that they are worth.
-            lengths: (K,) mean number of steps of their episodes.
-            gamma: Discount factor.
         """
+        worth = played.limited()
         if gamma < 1:
-            worth = worth * (1 - gamma**lengths) / ((1 - gamma) * lengths)
+            worth = worth * (1 - gamma**played.lengths) / ((1 - gamma) * played.lengths)
         largest = float(np.abs(worth).max()) or 1.0
         return cls(float(worth.mean()), max(float(worth.std()), 1e-6 * min(largest, 1.0)))
-
-
-def rescale(critic: Critic, old: Scale, new: Scale) -> None:
-    """Make a critic that says values in one scale say the same values in another.
-
-    The last layer takes the change, as in PopArt (van Hasselt et al., 2016, "Learning values
-    across many orders of magnitude").
-    """
-    weights, biases = critic.network.weights[-1], critic.network.biases[-1]
-    with torch.no_grad():
-        weights.mul_(old.unit / new.unit)
-        biases.mul_(old.unit).add_(old.shift - new.shift).div_(new.unit)
 
 
 class Examples(ABC):

@@ -35,8 +35,8 @@ from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.seeding import Stream, generator, reset_seed
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.examples import Scale, examples_for, rescale
-from pbvf_offline.synthesis.model_evaluation import ImaginedReturns, ModelEvaluator
+from pbvf_offline.synthesis.examples import Scale, examples_for
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns, ModelEvaluator, together
 from pbvf_offline.synthesis.neighbours import neighbours
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
@@ -146,17 +146,15 @@ class _Try:
         self._file.critic_of(self._grown)  # refuses what it does not read
         self.number = 0
         self.best = self._highest = -math.inf
-        self._kept: tuple[Critic, Scale, Round] | None = None
+        self._kept: tuple[Critic, Round] | None = None
         choice = self._generator(Stream.IMAGINED_STEP)
         self._examples = {
             spec: examples_for(self._fit, evaluator.ensemble, choice)
             for spec in dict.fromkeys((own, self._grown))
         }
-        self._worth: list[NDArray[np.float64]] = []
-        self._lengths: list[NDArray[np.float64]] = []
-        self._first(data)
+        first = self._first(data)
         # The critic learns values of unit spread; a frozen one gets their unit back.
-        self._scale = self._scale_now()
+        self._scale = Scale.of(first, settings.gamma)
         self._learn()
 
     def next_round(self) -> Round:
@@ -195,11 +193,7 @@ class _Try:
         )
         if done.cautious > self.best:
             self.best = done.cautious
-            self._kept = copy.deepcopy(self._fit.critic), scale, done
-        # Policies that a search finds may be worth many times what the first ones were.
-        self._scale = self._scale_now()
-        for critic in {id(c): c for c in (self._fit.online, self._fit.critic)}.values():
-            rescale(critic, scale, self._scale)
+            self._kept = copy.deepcopy(self._fit.critic), done
         self._learn()
         return done
 
@@ -207,12 +201,14 @@ class _Try:
         """Return the critic of the best round, in the unit of returns, and that round."""
         if self._kept is None:
             raise RuntimeError("no round has been played")
-        critic, scale, kept = self._kept
-        rescale(critic, scale, Scale(0.0, 1.0))
+        critic, kept = self._kept
+        with torch.no_grad():
+            critic.network.weights[-1].mul_(self._scale.unit)
+            critic.network.biases[-1].mul_(self._scale.unit).add_(self._scale.shift)
         fit = Fit(self._fit.settings, critic, critic, self._fit.normaliser, self._fit.optimiser)
         return CriticFile(fit, self._file.context), kept
 
-    def _first(self, data: Trajectories) -> None:
+    def _first(self, data: Trajectories) -> ImaginedReturns:
         """Play dataset policies and fresh ones."""
         settings, normaliser = self._settings, self._fit.normaliser
         rng = self._generator(Stream.ROUND_NEIGHBOUR)
@@ -221,15 +217,8 @@ class _Try:
         fresh = np.stack([init_theta(self._grown, rng) for _ in range(settings.fresh)])
         own = data.policies.spec
         if own == self._grown:
-            self._play(np.concatenate([known, fresh]), own)
-        else:
-            self._play(known, own)
-            self._play(fresh, self._grown)
-
-    def _scale_now(self) -> Scale:
-        """Return the scale of all that the critic was told so far."""
-        worth, lengths = (np.concatenate(parts) for parts in (self._worth, self._lengths))
-        return Scale.of(worth, lengths, self._settings.gamma)
+            return self._play(np.concatenate([known, fresh]), own)
+        return together([self._play(known, own), self._play(fresh, self._grown)])
 
     def _learn(self) -> None:
         """Fit the critic to all that it was told so far, of policies of every architecture."""
@@ -276,10 +265,7 @@ class _Try:
             self._highest = max(self._highest, float(played.cautious.max()))
             # The first policies were not searched for.
             level = self._highest if self.number else math.inf
-            worth = played.limited(level)
-            self._worth.append(worth)
-            self._lengths.append(played.lengths)
-            examples.add(some, imagined, played, worth)
+            examples.add(some, imagined, played, played.limited(level))
 
         return self._evaluator.play(
             self._file.policies(theta, spec),

@@ -329,7 +329,7 @@ def test_it_is_told_of_imagined_policies(name: str, spec: str) -> None:
         record=examples.records,
         after_block=lambda *heard: examples.add(*heard, heard[2].limited()),
     )
-    told = examples.training_set(Scale.of(said.limited(), said.lengths, fit.settings.gamma))
+    told = examples.training_set(Scale.of(said, fit.settings.gamma))
     assert set(told.policy[:].tolist()) == set(range(len(data.policies)))
     shape = fit.online.noise_shape(told)
     noise = None if shape is None else torch.zeros(len(told), *shape)

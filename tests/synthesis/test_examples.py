@@ -19,7 +19,7 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.trajectories import imagined_trajectories
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis.examples import Scale, StepExamples, examples_for, lowered, rescale
+from pbvf_offline.synthesis.examples import Scale, StepExamples, examples_for, lowered
 from pbvf_offline.synthesis.model_evaluation import ImaginedReturns, ModelEvaluator
 
 CPU = torch.device("cpu")
@@ -93,25 +93,13 @@ def test_discounted_targets_of_lowered_rewards_by_hand() -> None:
     np.testing.assert_allclose(whole.discount[:3], [0.25, 0, 0])
 
 
-@pytest.mark.parametrize("kind", ["pssvf", "psvf", "pavf"])
-def test_a_critic_says_the_same_values_in_another_scale(kind: str) -> None:
-    data = make_data(box_spec(2))
-    critic = start_fit(data, fit_settings(kind, hidden=(4,)), CPU).critic
-    theta, states = torch.from_numpy(data.policies.theta), torch.rand(3, 2)
-    old, new = Scale(2.0, 5.0), Scale(-30.0, 40.0)
-    said = old.shift + old.unit * critic.objective(theta, states)
-    rescale(critic, old, new)
-    again = new.shift + new.unit * critic.objective(theta, states)
-    torch.testing.assert_close(again, said, rtol=1e-4, atol=1e-4)
-
-
 def test_the_scale_of_discounted_values_by_hand() -> None:
     """3 steps that earn 2 each are worth 2 + 1 + 1/2 at gamma 1/2; one that earns 1.5 is 1.5."""
-    worth, lengths = np.array([6.0, 1.5]), np.array([3.0, 1.0])
-    assert Scale.of(worth, lengths, 0.5) == Scale(pytest.approx(2.5), pytest.approx(1.0))
-    assert Scale.of(worth, lengths, 1.0) == Scale(3.75, 2.25)
-    assert Scale.of(np.ones(1), np.ones(1), 1.0).unit == 1e-6
-    tiny = Scale.of(np.array([1e-12, 3e-12]), np.ones(2), 1.0)
+    played_out = told([6.0, 1.5], [9.0, 1.5], [3.0, 1.0])
+    assert Scale.of(played_out, 0.5) == Scale(pytest.approx(2.5), pytest.approx(1.0))
+    assert Scale.of(played_out, 1.0) == Scale(3.75, 2.25)
+    assert Scale.of(told([1.0], [1.0], [1.0]), 1.0).unit == 1e-6
+    tiny = Scale.of(told([1e-12, 3e-12], [1.0, 1.0], [1.0, 1.0]), 1.0)
     assert tiny.unit == pytest.approx(1e-12)
 
 

@@ -31,9 +31,9 @@ from pbvf_offline.models.scales import Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
-from pbvf_offline.synthesis import model_evaluation, rounds
+from pbvf_offline.synthesis import model_evaluation
 from pbvf_offline.synthesis.ascent import synthesize
-from pbvf_offline.synthesis.examples import ReturnExamples, Scale, rescale
+from pbvf_offline.synthesis.examples import ReturnExamples
 from pbvf_offline.synthesis.model_evaluation import refuse_unfit
 from pbvf_offline.synthesis.rounds import imagined_rounds
 from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
@@ -333,35 +333,6 @@ def test_a_search_is_told_at_most_the_best_that_stays_inside_the_box(
         assert done.highest == level
         beyond += int((played_out.limited() > level).sum())
     assert beyond > 0
-
-
-def test_values_keep_unit_spread_as_better_policies_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told, changes = [], []
-    add = ReturnExamples.add
-
-    def noting(self, policies, imagined, played, worth):  # type: ignore[no-untyped-def]
-        told.append(worth)
-        add(self, policies, imagined, played, worth)
-
-    def changing(critic, old, new):  # type: ignore[no-untyped-def]
-        worth = np.concatenate(told)
-        assert new in (Scale(0.0, 1.0), Scale(worth.mean(), worth.std()))
-        changes.append((old, new))
-        rescale(critic, old, new)
-
-    monkeypatch.setattr(ReturnExamples, "add", noting)
-    monkeypatch.setattr(rounds, "rescale", changing)
-    found = story(search())
-    *after_rounds, (old, new) = changes
-    # Two networks each time: the one that learns, and its average.
-    assert [before for before, _ in after_rounds[2::2]] == [
-        after for _, after in after_rounds[:-2:2]
-    ]
-    # What is frozen is in the unit of returns, from the scale in which its round learned.
-    assert new == Scale(0.0, 1.0)
-    assert old == after_rounds[2 * (found.kept.number - 1)][0]
 
 
 @pytest.mark.parametrize("name", ["rounds", "fresh", "starts", "tries", "caution"])
