@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from libtools import box_spec, discrete_spec, fit_settings, make_data, make_episode, make_policies
+from pbvf_offline.critics.views import FingerprintView
 from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.loop import (
     RewardScaleWarning,
@@ -108,6 +109,38 @@ def test_one_update_is_one_step_of_adam() -> None:
         assert torch.allclose(step, -1e-3 * gradient[clear].sign(), rtol=1e-2, atol=1e-6)
         assert torch.all((new.detach() - old)[gradient == 0] == 0)
     assert fit.pending == pytest.approx([loss.item()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fingerprints_are_taken_once_and_the_loss_is_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_data(box_spec(hidden=(5,)), policies=10)
+    fit = start_fit(data, fit_settings(kind, fingerprint=4), CPU)
+    prepared = training_set(fit, data, CPU)
+    index = prepared.entry[torch.tensor([3, 0, 5])]
+    again = dataclasses.replace(prepared, seen=None)  # as policies that change have it
+    torch.testing.assert_close(fit.critic.loss(prepared, index), fit.critic.loss(again, index))
+    monkeypatch.setattr(FingerprintView, "forward", None)
+    advance(fit, prepared, 3)
+    with pytest.raises(TypeError):
+        fit.critic.loss(again, index)
+
+
+def test_thetas_that_are_drawn_anew_are_seen_anew() -> None:
+    data = make_data(policies=10)
+    settings = fit_settings("psvf", fingerprint=4, relabel=0.3)
+    assert training_set(start_fit(data, settings, CPU), data, CPU).seen is None
+
+
+def test_each_of_several_fits_has_fingerprints_of_its_own() -> None:
+    data = make_data(policies=10)
+    fits = [start_fit(data, fit_settings("psvf", fingerprint=4, seed=seed), CPU) for seed in (0, 1)]
+    first = training_set(fits[0], data, CPU)
+    second = training_set(fits[1], data, CPU, first)
+    alone = training_set(fits[1], data, CPU)
+    assert torch.equal(second.seen, alone.seen)
+    assert not torch.equal(second.seen, first.seen)
 
 
 @pytest.mark.parametrize("kind", KINDS)
