@@ -15,7 +15,7 @@ from pbvf_offline.io import columns
 from pbvf_offline.io.columns import Column, StoredColumn
 from pbvf_offline.io.mapped import taken
 from pbvf_offline.models.network import BatchedMLP
-from pbvf_offline.models.scales import Scales, action_inputs, action_width
+from pbvf_offline.models.scales import Scales, action_inputs, action_width, has_sparse_rewards
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
@@ -136,6 +136,8 @@ class Steps:
         reward: (N,) float32, standardised.
         ended: (N,) float32, 1 where the step terminated.
         last: (N,) int64, up to which of the N the steps follow each other in one episode.
+        sparse: Whether few of them have most of the rewards' variance, see
+            :func:`~pbvf_offline.models.scales.has_sparse_rewards`.
     """
 
     obs: Column
@@ -144,6 +146,7 @@ class Steps:
     reward: Column
     ended: Column
     last: Column
+    sparse: bool
 
     @classmethod
     def of(
@@ -160,6 +163,7 @@ class Steps:
         into tensors, and so are all that go to a GPU.
         """
         normaliser, ends = scales.normaliser, _ends(data, step)
+        sparse = has_sparse_rewards(data, step)
 
         def observations(rows: NDArray[np.int64], ahead: int = 0) -> NDArray[np.float64]:
             found = taken(data.observations, data.obs_row_of(step[rows]) + ahead)
@@ -189,8 +193,8 @@ class Steps:
         size = sum(column[:1].nbytes for column in stored.values())
         # A device of its own would wait for the rows of each step.
         if device.type != "cpu" or size * len(step) <= columns.AT_ONCE:
-            return cls(**{name: column[:] for name, column in stored.items()})
-        return cls(**stored)
+            return cls(**{name: column[:] for name, column in stored.items()}, sparse=sparse)
+        return cls(**stored, sparse=sparse)
 
     def __len__(self) -> int:
         return len(self.reward)

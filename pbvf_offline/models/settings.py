@@ -93,9 +93,9 @@ class ModelSettings(ModelShape):
             see in training, in units of the spread of a step's change. 0: none.
         recovery: Share of the noise that the target takes back in one step: at 1 it ends at
             the true next observation, at 0 it is the true change.
-        huber: Errors of a step's change above it, in units of the spread of these changes, count
-            by their absolute values and not by their squares. 0: all by their squares, as
-            errors of rewards always do.
+        huber: Errors above it, in units of the spread of a step's change (of the reward, of its
+            own spread), count by their absolute values and not by their squares. 0: all by
+            their squares, as errors of sparse rewards always do.
         angles: Show sine and cosine of the raw observations too.
         unroll: Steps in a row that the networks predict in training, each from the
             observation that the one before led to; 1: single steps.

@@ -173,11 +173,11 @@ def model_loss(ensemble: Ensemble, steps: Steps, drawn: Sequence[Drawn]) -> Tens
     the true observations that an input may be of, which pulls imagined episodes to where data are
     dense: policies faster than all in the data seem slow.
 
-    Errors e of changes count as e^2 up to ``huber`` = h, and as 2 h |e| - h^2 above (Huber's loss,
-    twice). A joint that meets its limit changes by many times what it does otherwise. By squares
-    alone such steps take most of the loss, and all others are learned less exactly. Errors of
-    rewards count by their squares, since returns are sums of mean rewards: by absolute values a
-    large and rare reward, as of a goal, is not learned at all.
+    Errors e count as e^2 up to ``huber`` = h, and as 2 h |e| - h^2 above (Huber's loss, twice). A
+    joint that meets its limit changes by many times what it does otherwise. By squares alone such
+    steps take most of the loss, and all others are learned less exactly. Where rewards are sparse
+    their errors all count by squares: a large and rare reward, as of a goal, is not learned by
+    absolute values.
 
     Args:
         ensemble: The networks.
@@ -200,8 +200,12 @@ def _loss(ensemble: Ensemble, steps: Steps, drawn: Drawn) -> Tensor:
         change = steps.change[row]
         out = ensemble.outputs(steps.obs[row] + away, steps.action[row], network)
         wanted = (change - objective.recovery * away - ensemble.change_mean) / change_std
-        changed = _penalty(out[..., :size], wanted, objective.huber).sum(dim=-1)
-        error = (changed + (out[..., size] - steps.reward[row]).square()) / (size + 1)
+        wanted = torch.cat([wanted, steps.reward[row].unsqueeze(-1)], dim=-1)
+        error = _penalty(out[..., : size + 1], wanted, objective.huber)
+        if steps.sparse:
+            squares = (out[..., size : size + 1] - wanted[..., size:]).square()
+            error = torch.cat([error[..., :size], squares], dim=-1)
+        error = error.mean(dim=-1)
         if ensemble.scales.ends:
             error = error + torch.nn.functional.binary_cross_entropy_with_logits(
                 out[..., size + 1], steps.ended[row], reduction="none"

@@ -16,7 +16,7 @@ from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.objectives import Objective, objectives
-from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.scales import Scales, has_sparse_rewards
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import (
     Drawn,
@@ -258,6 +258,37 @@ def test_settings_out_of_range_are_refused(name: str, value: object, message: st
         dataclasses.replace(SMALL, **{name: value})
 
 
+def test_rewards_are_sparse_where_few_steps_have_most_of_their_variance() -> None:
+    data = some_data(box_spec(2))
+    count, rng = 2_000, np.random.default_rng(0)
+    many = dataclasses.replace(
+        data,
+        observations=np.zeros((count + 1, 2)),
+        actions=np.zeros((count, 1), np.float32),
+        rewards=np.zeros(count),
+        terminated=np.zeros(count, bool),
+        truncated=np.zeros(count, bool),
+        policy=np.zeros(count, np.int32),
+        start=np.array([0, count]),
+        cut=np.array([True]),
+        seeds=np.array([0]),
+    )
+
+    def sparse(rewards: np.ndarray, step: np.ndarray | None = None) -> bool:  # type: ignore[type-arg]
+        changed = dataclasses.replace(many, rewards=rewards)
+        return has_sparse_rewards(changed, np.arange(count) if step is None else step)
+
+    small = 0.1 * rng.standard_normal(count)
+    goal = np.where(np.arange(count) % 400 == 399, 100.0, 0.0)  # 5 of 2,000
+    often = np.where(np.arange(count) % 50 == 49, 100.0, 0.0)  # 40, and one in a hundred is 20
+    assert sparse(small + goal)
+    assert sparse(1e300 * goal)
+    assert not sparse(small + goal, np.arange(399))
+    assert not sparse(small)
+    assert not sparse(small + often)
+    assert not sparse(np.full(count, 3.0))
+
+
 def test_steps_end_at_the_true_next_observation_whatever_followed() -> None:
     spec = box_spec(2)
     data = some_data(spec, end="cut")
@@ -285,15 +316,20 @@ def test_steps_in_a_row_follow_each_other_in_one_episode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "recovery", "huber"), [("terminated", 1.0, 0.0), ("truncated", 0.2, 0.4)]
+    ("end", "recovery", "huber", "sparse"),
+    [
+        ("terminated", 1.0, 0.0, False),
+        ("truncated", 0.2, 0.4, False),
+        ("terminated", 0.2, 0.4, True),
+    ],
 )
 def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(
-    end: str, recovery: float, huber: float
+    end: str, recovery: float, huber: float, sparse: bool
 ) -> None:
     data = some_data(box_spec(2), end=end)
     settings = dataclasses.replace(SMALL, unroll=3, recovery=recovery, huber=huber)
     ensemble = untrained(data, settings)
-    steps = all_steps(data, ensemble)
+    steps = dataclasses.replace(all_steps(data, ensemble), sparse=sparse)
     index = torch.tensor([[0, 4, 9], [10, 20, 13]])  # 9, 10 and 20 reach the end of an episode
     noise = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
     expected = torch.zeros(())
@@ -309,8 +345,7 @@ def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(
                 target = true + (1 - recovery) * (obs - steps.obs[row])
                 change = (target - obs - ensemble.change_mean) / ensemble.change_std
                 away = torch.cat([out[:2] - change, out[2:3] - steps.reward[row]]).abs()
-                # Rewards count by their squares, so that their means are learned.
-                large = (away > huber) & (huber > 0) & torch.tensor([True, True, False])
+                large = (away > huber) & (huber > 0) & torch.tensor([True, True, not sparse])
                 error = torch.where(large, 2 * huber * away - huber**2, away**2).mean()
                 if end == "terminated":
                     sign = 2 * steps.ended[row] - 1

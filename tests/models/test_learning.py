@@ -65,6 +65,26 @@ def test_the_lqr_is_learned_to_a_known_error() -> None:
     assert np.corrcoef(predicted, truth)[0, 1] > 0.999
 
 
+def test_a_rare_and_large_reward_is_learned() -> None:
+    """Of one step in 200, as that which reaches a goal; large errors count by absolute values."""
+    spec = box_spec(1, low=-0.1, high=0.1)
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        ahead = obs + action
+        at_goal = bool(ahead[0] >= 1.0)
+        return ahead, 100.0 * at_goal - float(action[0] ** 2), at_goal
+
+    rng = np.random.default_rng(0)
+    data = played(make_policies(spec, 200, seed=1), step, rng.uniform(-1, 0.9, (200, 1)), 40)
+    assert 0.001 < data.terminated.mean() < 0.01
+    settings = dataclasses.replace(SETTINGS, huber=0.1)
+    ensemble = train(data, held_out(data), settings, 2_000)
+    result = imagine(ensemble, spec, np.array([[0.0, 9.0]], np.float32), np.array([[0.75]]), 5)
+    assert result.lengths.tolist() == [[[3] * settings.members]]  # 0.85, 0.95, 1.05
+    assert np.abs(result.member_values() - 100.0).max() < 50.0  # and not 0
+    assert result.inside == pytest.approx(result.returns[-1])
+
+
 def test_a_linear_system_with_an_end_is_learned_to_a_known_error() -> None:
     spec = box_spec(2)
     matrix = np.array([[0.95, 0.2], [-0.2, 0.95]])
