@@ -35,11 +35,8 @@ def has_sparse_rewards(data: Trajectories, step: NDArray[np.int64]) -> bool:
             is looked at.
     """
     rewards = taken(data.rewards, step[:: -(-len(step) // _SAMPLED)]).astype(np.float64)
-    away = np.abs(rewards - rewards.mean())
-    largest = float(away.max())
-    if largest == 0:
-        return False
-    away = np.square(away / largest)
+    rewards /= float(np.abs(rewards).max()) or 1.0  # squares of huge rewards have no number
+    away = np.square(rewards - rewards.mean())
     few = max(1, round(_FEW * len(away)))
     return bool(np.partition(away, -few)[-few:].sum() > _MOST * away.sum())
 
