@@ -15,7 +15,7 @@ from pbvf_offline.io import columns
 from pbvf_offline.io.columns import Column, StoredColumn
 from pbvf_offline.io.mapped import taken
 from pbvf_offline.models.network import BatchedMLP
-from pbvf_offline.models.scales import Scales, action_inputs, action_width, has_sparse_rewards
+from pbvf_offline.models.scales import RewardScale, Scales, action_inputs, action_width, has_sparse_rewards
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
@@ -53,7 +53,7 @@ class Ensemble(torch.nn.Module):
             settings.members,
             width,
             settings.hidden,
-            spec.obs_dim + 1 + int(scales.ends),
+            spec.obs_dim + 1 + int(scales.ends) + int(scales.end_reward is not None),
             generator(settings.seed, Stream.MODEL_INIT),
             bfloat16=settings.bfloat16,
         )
@@ -82,7 +82,10 @@ class Ensemble(torch.nn.Module):
     def outputs(
         self, obs: Tensor, action: Tensor, network: Callable[[Tensor], Tensor] | None = None
     ) -> Tensor:
-        """Return the raw outputs (m, B, obs_dim + 1 or 2), in units of their spreads.
+        """Return the raw outputs (m, B, outputs), in units of their spreads.
+
+        They are the change of the observation, the reward, and where the data hold ends the logit
+        of termination and the reward of a step that terminates.
 
         Args:
             obs: (m, B, obs_dim) normalised.
@@ -117,12 +120,17 @@ class Ensemble(torch.nn.Module):
         ahead = torch.clamp(free, self.low, self.high)
         held = ((free - ahead).abs_() > _HELD * self.change_std).any(dim=-1)
         scales = self.scales
-        reward = out[..., size].double() * scales.reward_std + scales.reward_mean
-        reward = reward.clamp(scales.reward_low, scales.reward_high)
-        ended = (
-            out[..., size + 1] > 0 if scales.ends else torch.zeros_like(reward, dtype=torch.bool)
-        )
+        reward = _in_range(out[..., size], scales.reward)
+        if not scales.ends:
+            return ahead, reward, torch.zeros_like(reward, dtype=torch.bool), held
+        ended = out[..., size + 1] > 0
+        if scales.end_reward is not None:
+            reward = torch.where(ended, _in_range(out[..., size + 2], scales.end_reward), reward)
         return ahead, reward, ended, held
+
+
+def _in_range(out: Tensor, scale: RewardScale) -> Tensor:
+    return (out.double() * scale.std + scale.mean).clamp(scale.low, scale.high)
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,7 @@ class Steps:
         obs: (N, obs_dim) float32, normalised.
         change: (N, obs_dim) float32, change of the normalised observation.
         action: (N, action inputs) float32.
-        reward: (N,) float32, standardised.
+        reward: (N,) float32, standardised; of steps that terminate by their own scale.
         ended: (N,) float32, 1 where the step terminated.
         last: (N,) int64, up to which of the N the steps follow each other in one episode.
         sparse: Whether few of them have most of the rewards' variance, see
@@ -175,7 +183,10 @@ class Steps:
 
         def reward(rows: NDArray[np.int64]) -> NDArray[np.float32]:
             found = taken(data.rewards, step[rows])
-            return _float((found - scales.reward_mean) / scales.reward_std)
+            going_on, at_end = scales.reward, scales.end_reward or scales.reward
+            ended = taken(data.terminated, step[rows])
+            mean = np.where(ended, at_end.mean, going_on.mean)
+            return _float((found - mean) / np.where(ended, at_end.std, going_on.std))
 
         def action(rows: NDArray[np.int64]) -> NDArray[np.float32]:
             return action_inputs(data.policies.spec, taken(data.actions, step[rows])).numpy()

@@ -270,7 +270,7 @@ class _Play:
             self.returns[mark, at] = self._total.transpose(1, 2)
             self.states[mark, at] = self._obs.transpose(1, 2)
         self.lengths[at] = self._length.transpose(1, 2)
-        too_much = self._rest - self._ensemble.scales.reward_mean * self._beyond
+        too_much = self._rest - self._ensemble.scales.reward.mean * self._beyond
         self.inside[at] = (self._total - too_much.clamp(min=0.0)).transpose(1, 2)
 
     def _compact(self, step: int) -> None:

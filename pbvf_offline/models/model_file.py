@@ -20,12 +20,12 @@ from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode, read_
 from pbvf_offline.models.check import ModelCheck
 from pbvf_offline.models.choice import Trial
 from pbvf_offline.models.ensemble import Ensemble
-from pbvf_offline.models.scales import Scales, action_width
+from pbvf_offline.models.scales import RewardScale, Scales, action_width
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import ModelFit, Snapshot, start_training
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
-from pbvf_offline.records import Record, setting
+from pbvf_offline.records import Record, setting, since
 
 KIND = "model"
 MAX_INITIAL = 1_000
@@ -46,6 +46,7 @@ class _Progress(Record):
     fall_pending: tuple[float, ...]
     reward: tuple[float, float, float, float]
     ends: bool
+    end_reward: Annotated[tuple[float, float, float, float] | None, since(2)] = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class ModelFile:
         """Return the file's bytes."""
         fit, ensemble = self.fit, self.fit.ensemble
         scales, fall = ensemble.scales, fit.before_fall
+        end = scales.end_reward
         progress = _Progress(
             spec=ensemble.spec,
             updates=fit.updates,
@@ -88,13 +90,9 @@ class ModelFile:
             record=tuple(fit.record),
             pending=tuple(fit.pending),
             fall_pending=() if fall is None else fall.pending,
-            reward=(
-                scales.reward_mean,
-                scales.reward_std,
-                scales.reward_low,
-                scales.reward_high,
-            ),
+            reward=(scales.reward.mean, scales.reward.std, scales.reward.low, scales.reward.high),
             ends=scales.ends,
+            end_reward=end and (end.mean, end.std, end.low, end.high),
         )
         content = {
             "settings": ensemble.settings,
@@ -204,22 +202,25 @@ def _scales(spec: PolicySpec, progress: _Progress, tensors: Tensors, where: str)
     }
     action_std = array_of(tensors, "action_std", (action_width(spec),), np.float64, where).copy()
     positive = (arrays["obs_std"], arrays["change_std"], action_std)
-    mean, std, low, high = progress.reward
-    bounded = low <= high and bool(np.all(arrays["low"] <= arrays["high"]))
-    if std <= 0 or any(np.any(values <= 0) for values in positive) or not bounded:
+    reward, end = RewardScale(*progress.reward), progress.end_reward
+    end_reward = None if end is None else RewardScale(*end)
+    rewards = [reward] if end_reward is None else [reward, end_reward]
+    bounded = bool(np.all(arrays["low"] <= arrays["high"]))
+    positive_rewards = all(scale.std > 0 and scale.low <= scale.high for scale in rewards)
+    ends = progress.ends or end_reward is None
+    scaled = all(bool(np.all(values > 0)) for values in positive)
+    if not (scaled and bounded and positive_rewards and ends):
         raise DamagedError("its scales contradict each other", where=where)
     return Scales(
         normaliser=Normaliser(arrays["obs_mean"], arrays["obs_std"]),
         change_mean=arrays["change_mean"],
         change_std=arrays["change_std"],
         action_std=action_std,
-        reward_mean=mean,
-        reward_std=std,
         low=arrays["low"],
         high=arrays["high"],
-        reward_low=low,
-        reward_high=high,
+        reward=reward,
         ends=progress.ends,
+        end_reward=end_reward,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -26,19 +26,50 @@ _SAMPLED: Final = 2**20  # rewards that are looked at
 def has_sparse_rewards(data: Trajectories, step: NDArray[np.int64]) -> bool:
     """Return whether few steps, as those that reach a goal, have most of the rewards' variance.
 
-    Few is one in a hundred, most more than half. On MountainCarContinuous and Acrobot few steps
-    have 99 % of it or more, in movements of MuJoCo's environments 3 to 32 %.
+    Few is one in a hundred, most more than half, of the steps that do not terminate: rewards of
+    those that do are predicted apart. In movements of MuJoCo's environments few steps have 3 to
+    32 % of it.
 
     Args:
         data: The dataset.
         step: (n,) the steps of it that are meant, at least one; of more than a million every k-th
             is looked at.
     """
-    rewards = taken(data.rewards, step[:: -(-len(step) // _SAMPLED)]).astype(np.float64)
+    some = step[:: -(-len(step) // _SAMPLED)]
+    rewards = taken(data.rewards, some).astype(np.float64)
+    rewards = _some(rewards[~taken(data.terminated, some)], rewards)
     rewards /= float(np.abs(rewards).max()) or 1.0  # squares of huge rewards have no number
     away = np.square(rewards - rewards.mean())
     few = max(1, round(_FEW * len(away)))
     return bool(np.partition(away, -few)[-few:].sum() > _MOST * away.sum())
+
+
+@dataclass(frozen=True)
+class RewardScale:
+    """Unit and range of the rewards of some steps.
+
+    Attributes:
+        mean: Mean reward of a step.
+        std: Its standard deviation, positive.
+        low: Smallest reward.
+        high: Largest.
+    """
+
+    mean: float
+    std: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, rewards: NDArray[np.floating]) -> RewardScale:
+        """Take the scale of rewards (n,), at least one."""
+        largest = float(np.abs(rewards).max()) or 1.0  # squares of huge rewards have no number
+        return cls(
+            mean=float(rewards.mean()),
+            std=largest * max(float((rewards / largest).std()), MIN_STD),
+            low=float(rewards.min()),
+            high=float(rewards.max()),
+        )
 
 
 @dataclass(frozen=True)
@@ -50,26 +81,23 @@ class Scales:
         change_mean: (obs_dim,) float64, mean of ``next_obs - obs``.
         change_std: (obs_dim,) float64, positive, its standard deviation.
         action_std: (action inputs,) float64, positive, of actions in the policy's unit.
-        reward_mean: Mean reward of a step.
-        reward_std: Its standard deviation, positive.
         low: (obs_dim,) float64, smallest observation of the data, final ones included.
         high: (obs_dim,) float64, largest.
-        reward_low: Smallest reward of a step.
-        reward_high: Largest.
+        reward: Of the steps that do not terminate; of all where every step does.
         ends: Whether a step of the data terminated.
+        end_reward: Of the steps that terminate; None where none does, and of a model that was made
+            before they were told apart, where ``reward`` is of all.
     """
 
     normaliser: Normaliser
     change_mean: NDArray[np.float64]
     change_std: NDArray[np.float64]
     action_std: NDArray[np.float64]
-    reward_mean: float
-    reward_std: float
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    reward_low: float
-    reward_high: float
+    reward: RewardScale
     ends: bool
+    end_reward: RewardScale | None = None
 
     @classmethod
     def of(cls, data: Trajectories, step: NDArray[np.int64]) -> Scales:
@@ -83,7 +111,6 @@ class Scales:
         seen, changes = RunningStatistics(spec.obs_dim), RunningStatistics(spec.obs_dim)
         acted = RunningStatistics(action_width(spec))
         low, high = np.full(spec.obs_dim, np.inf), np.full(spec.obs_dim, -np.inf)
-        ends = False
         for at in range(0, len(step), _ROWS):
             some = step[at : at + _ROWS]
             row = data.obs_row_of(some)
@@ -95,23 +122,24 @@ class Scales:
             acted.update_in_blocks(actions.double().numpy())
             low = np.minimum(low, np.minimum(obs.min(axis=0), after.min(axis=0)))
             high = np.maximum(high, np.maximum(obs.max(axis=0), after.max(axis=0)))
-            ends |= bool(taken(data.terminated, some).any())
         std = _spread(seen.variance)
-        rewards = taken(data.rewards, step)
-        largest = float(np.abs(rewards).max()) or 1.0  # squares of huge rewards have no number
+        rewards, ended = taken(data.rewards, step), taken(data.terminated, step)
+        ends = bool(ended.any())
         return cls(
             normaliser=Normaliser(seen.mean, std),
             change_mean=changes.mean,
             change_std=np.maximum(np.sqrt(changes.variance), MIN_STD * std),
             action_std=_spread(acted.variance),
-            reward_mean=float(rewards.mean()),
-            reward_std=largest * max(float((rewards / largest).std()), MIN_STD),
             low=low,
             high=high,
-            reward_low=float(rewards.min()),
-            reward_high=float(rewards.max()),
+            reward=RewardScale.of(_some(rewards[~ended], rewards)),
             ends=ends,
+            end_reward=RewardScale.of(rewards[ended]) if ends else None,
         )
+
+
+def _some(values: NDArray[Any], otherwise: NDArray[Any]) -> NDArray[Any]:
+    return values if len(values) else otherwise
 
 
 def _spread(variance: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -201,9 +201,13 @@ def _loss(ensemble: Ensemble, steps: Steps, drawn: Drawn) -> Tensor:
         out = ensemble.outputs(steps.obs[row] + away, steps.action[row], network)
         wanted = (change - objective.recovery * away - ensemble.change_mean) / change_std
         wanted = torch.cat([wanted, steps.reward[row].unsqueeze(-1)], dim=-1)
-        error = _penalty(out[..., : size + 1], wanted, objective.huber)
+        told = out[..., : size + 1]
+        if ensemble.scales.end_reward is not None:
+            reward = torch.where(steps.ended[row] > 0, out[..., size + 2], out[..., size])
+            told = torch.cat([out[..., :size], reward.unsqueeze(-1)], dim=-1)
+        error = _penalty(told, wanted, objective.huber)
         if steps.sparse:
-            squares = (out[..., size : size + 1] - wanted[..., size:]).square()
+            squares = (told[..., size:] - wanted[..., size:]).square()
             error = torch.cat([error[..., :size], squares], dim=-1)
         error = error.mean(dim=-1)
         if ensemble.scales.ends:
