@@ -15,7 +15,13 @@ from pbvf_offline.io import columns
 from pbvf_offline.io.columns import Column, StoredColumn
 from pbvf_offline.io.mapped import taken
 from pbvf_offline.models.network import BatchedMLP
-from pbvf_offline.models.scales import RewardScale, Scales, action_inputs, action_width, has_sparse_rewards
+from pbvf_offline.models.scales import (
+    RewardScale,
+    Scales,
+    action_inputs,
+    action_width,
+    has_sparse_rewards,
+)
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories

@@ -81,7 +81,6 @@ class ModelFile:
         """Return the file's bytes."""
         fit, ensemble = self.fit, self.fit.ensemble
         scales, fall = ensemble.scales, fit.before_fall
-        end = scales.end_reward
         progress = _Progress(
             spec=ensemble.spec,
             updates=fit.updates,
@@ -90,9 +89,9 @@ class ModelFile:
             record=tuple(fit.record),
             pending=tuple(fit.pending),
             fall_pending=() if fall is None else fall.pending,
-            reward=(scales.reward.mean, scales.reward.std, scales.reward.low, scales.reward.high),
+            reward=scales.reward,
             ends=scales.ends,
-            end_reward=end and (end.mean, end.std, end.low, end.high),
+            end_reward=scales.end_reward,
         )
         content = {
             "settings": ensemble.settings,
@@ -201,15 +200,15 @@ def _scales(spec: PolicySpec, progress: _Progress, tensors: Tensors, where: str)
         name: array_of(tensors, name, (spec.obs_dim,), np.float64, where).copy() for name in _ARRAYS
     }
     action_std = array_of(tensors, "action_std", (action_width(spec),), np.float64, where).copy()
-    positive = (arrays["obs_std"], arrays["change_std"], action_std)
     reward, end = RewardScale(*progress.reward), progress.end_reward
     end_reward = None if end is None else RewardScale(*end)
     rewards = [reward] if end_reward is None else [reward, end_reward]
-    bounded = bool(np.all(arrays["low"] <= arrays["high"]))
-    positive_rewards = all(scale.std > 0 and scale.low <= scale.high for scale in rewards)
+    spreads = [scale.std for scale in rewards]
+    positive = (arrays["obs_std"], arrays["change_std"], action_std, np.array(spreads))
+    bounded = all(scale.low <= scale.high for scale in rewards)
+    bounded &= bool(np.all(arrays["low"] <= arrays["high"]))
     ends = progress.ends or end_reward is None
-    scaled = all(bool(np.all(values > 0)) for values in positive)
-    if not (scaled and bounded and positive_rewards and ends):
+    if any(np.any(values <= 0) for values in positive) or not bounded or not ends:
         raise DamagedError("its scales contradict each other", where=where)
     return Scales(
         normaliser=Normaliser(arrays["obs_mean"], arrays["obs_std"]),

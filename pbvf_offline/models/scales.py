@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -44,8 +44,7 @@ def has_sparse_rewards(data: Trajectories, step: NDArray[np.int64]) -> bool:
     return bool(np.partition(away, -few)[-few:].sum() > _MOST * away.sum())
 
 
-@dataclass(frozen=True)
-class RewardScale:
+class RewardScale(NamedTuple):
     """Unit and range of the rewards of some steps.
 
     Attributes:

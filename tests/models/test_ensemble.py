@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from libtools import box_spec, discrete_spec, make_episode, make_policies
+from model_tools import played
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.models import training
 from pbvf_offline.models.ensemble import Ensemble, Steps
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.objectives import Objective, objectives
-from pbvf_offline.models.scales import Scales, has_sparse_rewards
+from pbvf_offline.models.scales import RewardScale, Scales, has_sparse_rewards
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import (
     Drawn,
@@ -122,7 +123,7 @@ def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> N
     data = some_data(spec)
     ensemble = untrained(data, dataclasses.replace(SMALL, angles=angles))
     with torch.no_grad():  # an end that some episodes reach and others do not
-        ensemble.network.biases[-1][..., -1] -= 0.3
+        ensemble.network.biases[-1][..., spec.obs_dim + 1] -= 0.3
     policies = make_policies(spec, 3, seed=5, mean=[-0.2] * 3, std=[0.7] * 3)
     normaliser = ensemble.scales.normaliser
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
@@ -154,10 +155,7 @@ def test_beyond_the_box_at_most_the_mean_reward_is_trusted(paid: float) -> None:
         normaliser=Normaliser(0 * one, one),
         change_mean=one,
         change_std=one,
-        reward_mean=0.2,
-        reward_std=1.0,
-        reward_low=-1.0,
-        reward_high=1.0,
+        reward=RewardScale(mean=0.2, std=1.0, low=-1.0, high=1.0),
         low=-9 * one,
         high=3 * one,
     )
@@ -183,7 +181,7 @@ def test_each_policy_may_have_noise_of_its_own(name: str) -> None:
     data = some_data(spec)
     ensemble = untrained(data)
     with torch.no_grad():
-        ensemble.network.biases[-1][..., -1] -= 0.3
+        ensemble.network.biases[-1][..., spec.obs_dim + 1] -= 0.7
     theta = make_policies(spec, 300).theta
     starts = data.initial_observations[:1].astype(float)
     noise = noise_of(spec, 300, 40, 2, 1)
@@ -226,6 +224,53 @@ def test_imagined_observations_and_rewards_stay_in_the_range_of_the_data() -> No
     highest = ensemble.scales.normaliser.apply(data.observations.max(axis=0))
     np.testing.assert_allclose(played.states[0, 0, 0, 0], highest, rtol=1e-5)
     assert played.lengths.tolist() == [[[7, 7]]]
+
+
+def goal_data() -> Trajectories:
+    """Steps of 0.2 and -0.1 on a line; at 1, which few reach, they end and pay 100."""
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        ahead = obs + rng.choice([0.2, -0.1], p=[0.3, 0.7])
+        ended = bool(ahead[0] >= 1)
+        return ahead, 100.0 if ended else -0.5 * ahead[0], ended
+
+    starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    return played(make_policies(box_spec(1), 60), step, starts, 12)
+
+
+def test_steps_that_terminate_have_a_reward_scale_of_their_own() -> None:
+    data = goal_data()
+    ended = data.terminated
+    assert 5 < ended.sum() < 30
+    scales = Scales.of(data, np.arange(len(data)))
+    assert scales.end_reward == RewardScale(mean=100.0, std=pytest.approx(1e-4), low=100, high=100)
+    going_on = data.rewards[~ended]
+    expected = (going_on.mean(), going_on.std(), going_on.min(), going_on.max())
+    assert tuple(scales.reward) == pytest.approx(expected)
+    steps = Steps.of(data, scales, np.arange(len(data)))
+    assert steps.reward[ended].abs().max() == 0
+    assert steps.reward[~ended].mean() == pytest.approx(0.0, abs=1e-5)
+    assert steps.reward[~ended].std(correction=0) == pytest.approx(1.0, rel=1e-5)
+    whole = some_data(box_spec(1), end="truncated")
+    assert Scales.of(whole, np.arange(len(whole))).end_reward is None
+    last = np.flatnonzero(ended)
+    assert Scales.of(data, last).reward == Scales.of(data, last).end_reward
+
+
+def test_the_reward_of_a_goal_is_paid_where_an_episode_ends_alone() -> None:
+    """Whatever the logit of termination, no step that goes on earns more than one of the data."""
+    data = goal_data()
+    ensemble = untrained(data)
+    generator = torch.Generator().manual_seed(0)
+    obs = 3 * torch.randn(2, 500, 1, generator=generator)
+    action = torch.randn(2, 500, 1, generator=generator)
+    with torch.no_grad():
+        ensemble.network.biases[-1][..., 1] += 1e4
+        _, reward, ended, _ = ensemble.step(obs, action)
+    assert 0 < ended.sum() < ended.numel()
+    torch.testing.assert_close(reward[ended], torch.full_like(reward[ended], 100.0))
+    highest = float(data.rewards[~data.terminated].max())
+    torch.testing.assert_close(reward[~ended], torch.full_like(reward[~ended], highest))
 
 
 def test_policies_of_another_environment_are_refused() -> None:
@@ -283,6 +328,8 @@ def test_rewards_are_sparse_where_few_steps_have_most_of_their_variance() -> Non
     often = np.where(np.arange(count) % 50 == 49, 100.0, 0.0)  # 40, and one in a hundred is 20
     assert sparse(small + goal)
     assert sparse(1e306 * goal)
+    ended = dataclasses.replace(many, rewards=small + goal, terminated=goal > 0)
+    assert not has_sparse_rewards(ended, np.arange(count))  # predicted apart
     assert not sparse(small + goal, np.arange(399))
     assert not sparse(small)
     assert not sparse(small + often)
@@ -344,7 +391,8 @@ def test_the_loss_of_steps_in_a_row_equals_a_loop_by_hand(
                 out = ensemble.outputs(x, steps.action[row].expand(2, 1, -1))[m, 0]
                 target = true + (1 - recovery) * (obs - steps.obs[row])
                 change = (target - obs - ensemble.change_mean) / ensemble.change_std
-                away = torch.cat([out[:2] - change, out[2:3] - steps.reward[row]]).abs()
+                reward = out[4:5] if steps.ended[row] else out[2:3]
+                away = torch.cat([out[:2] - change, reward - steps.reward[row]]).abs()
                 large = (away > huber) & (huber > 0) & torch.tensor([True, True, not sparse])
                 error = torch.where(large, 2 * huber * away - huber**2, away**2).mean()
                 if end == "terminated":

@@ -27,7 +27,7 @@ def learned(spec: PolicySpec) -> tuple[Ensemble, np.ndarray]:  # type: ignore[ty
     data = played(make_policies(spec, 30), step, starts, 12)
     ensemble = Ensemble(spec, Scales.of(data, np.arange(len(data))), SETTINGS)
     with torch.no_grad():
-        ensemble.network.biases[-1][..., -1] -= 0.3
+        ensemble.network.biases[-1][..., spec.obs_dim + 1] -= 0.3
     return ensemble, data.initial_observations.astype(float)
 
 
@@ -76,7 +76,7 @@ def test_spaces_are_those_of_the_data_and_observations_stay_inside() -> None:
 def test_an_ended_episode_is_reset_at_the_next_step() -> None:
     ensemble, initial = learned(box_spec(2))
     with torch.no_grad():
-        ensemble.network.biases[-1][..., -1] = -1e6  # never terminates
+        ensemble.network.biases[-1][..., 3] = -1e6  # never terminates
     envs = ImaginedVectorEnv(ensemble, initial, num_envs=2, horizon=3)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     envs.reset(seed=0)

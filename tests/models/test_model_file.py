@@ -95,6 +95,39 @@ def test_a_model_comes_back_as_it_was_and_imagines_the_same(tmp_path: Path) -> N
     assert both[0].returns.tobytes() == both[1].returns.tobytes()
 
 
+def test_a_model_made_before_ends_had_rewards_of_their_own_imagines_as_it_did(
+    tmp_path: Path,
+) -> None:
+    """Its networks have one output less, and what they say of rewards is of all steps."""
+    path = tmp_path / "m.safetensors"
+    make(path)
+    content, tensors = decode("model", path.read_bytes(), str(path))
+    content = json.loads(json.dumps(content))
+    del content["progress"]["end_reward"]
+    of_outputs = ("weights.2", "biases.2", "skip")
+    earlier = {
+        name: values[..., :4].copy() if name.endswith(of_outputs) else values
+        for name, values in tensors.items()
+    }
+    path.write_bytes(encode("model", content, earlier))
+    ensemble, spec = load_model(path).ensemble, box_spec(2)
+    assert ensemble.scales.end_reward is None
+    obs, action = torch.randn(2, 200, 2), torch.randn(2, 200, 1)
+    with torch.no_grad():
+        _, reward, ended, _ = ensemble.step(obs, action)
+        out = ensemble.outputs(obs, action)
+    assert 0 < ended.sum() < ended.numel()
+    scale = ensemble.scales.reward
+    told = (out[..., 2].double() * scale.std + scale.mean).clamp(scale.low, scale.high)
+    torch.testing.assert_close(reward, told)
+    more = make(path, updates=120)
+    assert more.updates_done_now > 0
+    played_again = imagine(
+        more.file.ensemble, spec, make_policies(spec, 3).theta, np.zeros((2, 2)), 20
+    )
+    assert np.isfinite(played_again.returns).all()
+
+
 def test_the_same_call_finds_it_complete_and_another_is_a_conflict(tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
     make(out)
@@ -343,6 +376,9 @@ DAMAGES = {
     "the fall": lambda c, t: t.pop("fall/weight/network.skip"),
     "a scale": lambda c, t: t["obs_std"].fill(0.0),
     "the box": lambda c, t: t["low"].fill(1e6),
+    "rewards": lambda c, t: c["progress"].update(reward=[0.0, 1.0, 2.0, 1.0]),
+    "rewards of ends": lambda c, t: c["progress"].update(end_reward=[0.0, 0.0, 1.0, 1.0]),
+    "no ends": lambda c, t: c["progress"].update(ends=False),
 }
 
 

@@ -13,7 +13,7 @@ from model_tools import played
 from pbvf_offline.models.check import HorizonCheck, check_model
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.noise import action_noise, stored_noise
-from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.scales import RewardScale, Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Trajectories
@@ -36,7 +36,7 @@ def perfect(data: Trajectories, members: int) -> Ensemble:
     """Members that pay for the action and stay where they are, as the environment does."""
     settings = ModelSettings(seed=0, members=members, hidden=(8,))
     scales = dataclasses.replace(
-        Scales.of(data, np.arange(len(data))), reward_mean=0.0, reward_std=1.0
+        Scales.of(data, np.arange(len(data))), reward=RewardScale(0.0, 1.0, -np.inf, np.inf)
     )
     ensemble = Ensemble(data.policies.spec, scales, settings)
     inputs = np.arange(scales.action_std.size)

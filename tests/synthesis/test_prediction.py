@@ -22,6 +22,7 @@ from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.noise import action_noise
+from pbvf_offline.models.scales import RewardScale
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.seeding import Stream, generator
@@ -372,7 +373,7 @@ def test_returns_that_are_no_numbers_are_refused() -> None:
     """Each step pays nearly as much as a number can be."""
     known = evaluator().ensemble
     scales = dataclasses.replace(
-        known.scales, reward_mean=1e308, reward_low=1e308, reward_high=1e308
+        known.scales, reward=RewardScale(mean=1e308, std=1.0, low=1e308, high=1e308)
     )
     huge = Ensemble(known.spec, scales, known.settings)
     with pytest.raises(DivergedError, match="returns are not finite; learn it again"):

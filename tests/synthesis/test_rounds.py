@@ -27,7 +27,7 @@ from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.members import cautious_values
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.noise import action_noise
-from pbvf_offline.models.scales import Scales
+from pbvf_offline.models.scales import RewardScale, Scales
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
@@ -289,10 +289,7 @@ def test_a_policy_that_exploits_a_hole_in_one_member_loses_to_one_good_in_all() 
     settings = ModelSettings(seed=0, members=2, hidden=(8,))
     scales = dataclasses.replace(
         Scales.of(few, np.arange(len(few))),
-        reward_mean=0.0,
-        reward_std=1.0,
-        reward_low=-10.0,
-        reward_high=10.0,
+        reward=RewardScale(mean=0.0, std=1.0, low=-10.0, high=10.0),
     )
     holed = Ensemble(spec, scales, settings)
     with torch.no_grad():
