@@ -49,8 +49,8 @@ class Imagined:
         marks: The numbers of steps after which was noted; the time limit last.
         returns: (marks, K, S, M) float64, undiscounted reward so far.
         inside: (K, S, M) float64, what is trusted of the whole returns: after the first step whose
-            observation the box of the data held back, at most the mean reward of the data's steps
-            for each step. That step itself still began inside the box.
+            observation the box of the data held back, at most ``scales.reward.mean`` for each step.
+            That step itself still began inside the box.
         states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
             where an episode has ended.
         lengths: (K, S, M) int64, steps until the end.
