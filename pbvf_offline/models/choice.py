@@ -37,6 +37,7 @@ TRIAL_VALIDATION = 0.3  # least share of the episodes that the short trainings a
 _MEMBERS = 2  # networks of a short training
 _NOT_MIXED = 1.25  # how much worse than by its score a model of networks of one objective counts
 _WITHOUT_ANGLES = 1.1  # how much worse than by its errors a model without angles counts
+_WITH_NOISE = 1.1  # how much worse than by its score a model of noisy inputs counts
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,11 @@ def choose_settings(
 
     One choice after the other: features at the first noise, by the error at all horizons; then
     the noise, then the objectives, by the score. The check sees only policies like those of the
-    data. On others a model without the features that an environment needs, and one whose networks
-    learn by one objective, err by far more. So sine and cosine win unless their error is worse by
-    more than a tenth, and two objectives unless their score is worse by more than a quarter, or
-    their training diverges. Where there is nothing to choose nothing is trained.
+    data. On others a model without the features that an environment needs, one whose networks
+    learn by one objective, and one that noise made stable where the environment is not, err by far
+    more. So sine and cosine win unless their error is worse by more than a tenth, no noise unless
+    its score is, and two objectives unless their score is worse by more than a quarter, or their
+    training diverges. Where there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -120,7 +122,7 @@ def choose_settings(
     chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], mixed=mixed[0])
     choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float]], ...] = (
         ("angles", angles, trials.error_at_all_horizons),
-        ("noise", noises, trials.score),
+        ("noise", noises, trials.noise_score),
         ("mixed", mixed, trials.mixed_score),
     )
     for name, values, error in choices:
@@ -148,6 +150,9 @@ class _Trials:
 
     def score(self, candidate: ModelSettings) -> float:
         return self._checked(candidate).score
+
+    def noise_score(self, candidate: ModelSettings) -> float:
+        return self.score(candidate) * (_WITH_NOISE if candidate.noise > 0 else 1.0)
 
     def mixed_score(self, candidate: ModelSettings) -> float:
         if not candidate.mixed:
