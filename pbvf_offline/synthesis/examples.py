@@ -39,6 +39,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 from pbvf_offline.synthesis.model_evaluation import ImaginedReturns
 
 _STEPS = 128  # of a policy that are told; n-step sums are over all of its steps
+_LEAST_UNIT = 0.01  # of the largest value
 _NUMBERS = 2**14  # of observations that they start from: fewer steps where those are wide
 
 
@@ -48,7 +49,8 @@ class Scale:
 
     Attributes:
         shift: Mean of the values that are told first.
-        unit: Their standard deviation.
+        unit: Their standard deviation, and at least a hundredth of the largest. The first policies
+            may all be worth the same, as where none reaches a goal, and later ones more.
     """
 
     shift: float
@@ -66,7 +68,7 @@ class Scale:
         if gamma < 1:
             worth = worth * (1 - gamma**played.lengths) / ((1 - gamma) * played.lengths)
         largest = float(np.abs(worth).max()) or 1.0
-        return cls(float(worth.mean()), max(float(worth.std()), 1e-6 * min(largest, 1.0)))
+        return cls(float(worth.mean()), max(float(worth.std()), _LEAST_UNIT * largest))
 
 
 class Examples(ABC):

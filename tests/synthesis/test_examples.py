@@ -98,7 +98,9 @@ def test_the_scale_of_discounted_values_by_hand() -> None:
     played_out = told([6.0, 1.5], [9.0, 1.5], [3.0, 1.0])
     assert Scale.of(played_out, 0.5) == Scale(pytest.approx(2.5), pytest.approx(1.0))
     assert Scale.of(played_out, 1.0) == Scale(3.75, 2.25)
-    assert Scale.of(told([1.0], [1.0], [1.0]), 1.0).unit == 1e-6
+    alike = told([-500.0, -500.0], [-500.0, -500.0], [3.0, 1.0])
+    assert Scale.of(alike, 1.0) == Scale(-500.0, 5.0)
+    assert Scale.of(told([0.0], [0.0], [1.0]), 1.0) == Scale(0.0, 0.01)
     tiny = Scale.of(told([1e-12, 3e-12], [1.0, 1.0], [1.0, 1.0]), 1.0)
     assert tiny.unit == pytest.approx(1e-12)
 

@@ -137,7 +137,7 @@ def fit_model(
 
 
 _OF_THE_CHECK = ("length_error", "length_spread", "episode_steps", "time_limit", "replayed")
-_NEAR_TIE = "a near tie goes to angles, and to mixed networks"
+_NEAR_TIE = "a near tie goes to angles, to no noise, and to mixed networks"
 
 
 def _in_a_row(settings: ModelSettings) -> str:
