@@ -65,7 +65,7 @@ def test_json_holds_what_the_interface_promises(here):
     assert [trial["mixed"] for trial in result["trials"]] == [False, False, False, False, True]
     *tried, mixed = result["trials"]
     alike = [trial for trial in tried if trial["angles"] == result["angles"]]
-    best = min(alike, key=lambda trial: trial["score"])
+    best = min(alike, key=lambda trial: trial["score"] * (1.1 if trial["noise"] else 1.0))
     assert result["noise"] == mixed["noise"] == best["noise"]
     assert result["mixed"] == (mixed["score"] <= 1.25 * best["score"])
     assert (result["recovery"], result["huber"], result["unroll"]) == (0.2, 0.1, 1)
@@ -116,7 +116,9 @@ def test_people_read_what_it_is_fit_for(here, monkeypatch):
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
     assert "steps in a row 1 by 2, 10 by 2 of 4 networks" in " ".join(ran.out.split())
-    assert "chosen by 4 short trainings: a near tie goes to angles, to no noise" in " ".join(ran.out.split())
+    assert "chosen by 4 short trainings: a near tie goes to angles, to no noise" in " ".join(
+        ran.out.split()
+    )
     assert "tried noise 0.03 with angles, mixed: error" in ran.err
     assert re.search(r"trying settings: 8/8 updates,.* trial 4 of 4\n", ran.err)
 
