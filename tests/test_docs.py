@@ -564,6 +564,24 @@ def test_search_page_shows_what_less_noise_gave_in_a_near_tie() -> None:
         assert f"{row}{one['best_policy']:.0f} |" in page
 
 
+def test_search_page_shows_what_rewards_of_ends_and_no_noise_in_near_ties_gave() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    for one in json.loads((folder / "raw" / "ends.json").read_text())["results"]:
+        ends = "apart" if one["ends"] == "apart" else f"{one['ends']}, squares"
+        check = one["check"]
+        row = f"| {one['env']} | {one['seed']} | {ends} | {check['error'] / check['spread']:.3f} | "
+        shown = [np.mean(one["true"]), np.mean(one["cautious"]), one["data_cautious"][0]]
+        means = " | ".join(f"{value:.0f}" for value in shown)
+        assert f"{row}{check['slope']:.2f} | {means} |" in page
+    for one in json.loads((folder / "raw" / "near-ties.json").read_text())["results"]:
+        scores = ", ".join(f"{one['scores'][noise]:.3f}" for noise in ("0.0", "0.03", "0.15"))
+        policies = "linear" if one["policies"] == "linear" else "[64,64]"
+        row = f"| {one['env']} | {policies} | {one['seed']} | "
+        row += f"{scores if one['rule'] == 'lowest score' else ''} | {one['noise']:g} | "
+        assert f"{row}{np.mean(one['true']):.0f} | {np.mean(one['cautious']):.0f} |" in page
+
+
 def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None:
     folder = RESULTS / "model-search"
     page = (folder / "README.md").read_text()
