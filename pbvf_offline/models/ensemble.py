@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,28 @@ from pbvf_offline.seeding import Stream, generator
 
 _ROWS: Final = 2**18  # looked at together
 _HELD: Final = 0.5  # of the spread of a change: what the box may take off a step unnoticed
+
+
+class ImaginedStep(NamedTuple):
+    """One step of B observations in each of M members, (M, B, …).
+
+    Attributes:
+        obs: (M, B, obs_dim) what it leads to, kept inside the box of the data.
+        reward: (M, B) float64, in the range of the data's; where it ends, that of an end.
+        ended: (M, B) bool, whether termination is more likely than not.
+        held: (M, B) bool, whether the box kept the observation back by more than half of the
+            spread of a step's change.
+        going_on: (M, B) float64, chance 1 - p that it does not terminate; 0 where ``ended``.
+        expected: (M, B) float64, reward by that chance: ``(1 - p) r + p r_end``; where ``ended``
+            as ``reward``.
+    """
+
+    obs: Tensor
+    reward: Tensor
+    ended: Tensor
+    held: Tensor
+    going_on: Tensor
+    expected: Tensor
 
 
 class Ensemble(torch.nn.Module):
@@ -106,18 +128,12 @@ class Ensemble(torch.nn.Module):
         out: Tensor = (network or self.network)(torch.cat(parts, dim=-1))
         return out
 
-    def step(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def step(self, obs: Tensor, action: Tensor) -> ImaginedStep:
         """Imagine one step of each member in its own observations.
 
         Args:
             obs: (M, B, obs_dim) normalised.
             action: (M, B, action inputs).
-
-        Returns:
-            ``(next_obs (M, B, obs_dim), reward (M, B) float64, ended (M, B), held (M, B))``: kept
-            inside the box and the range of the data; ended where termination is more likely than
-            not; held where the box kept an observation back by more than half of the spread of a
-            step's change.
         """
         out = self.outputs(obs, action)
         size = self.spec.obs_dim
@@ -128,11 +144,16 @@ class Ensemble(torch.nn.Module):
         scales = self.scales
         reward = _in_range(out[..., size], scales.reward)
         if not scales.ends:
-            return ahead, reward, torch.zeros_like(reward, dtype=torch.bool), held
+            never = torch.zeros_like(reward, dtype=torch.bool)
+            return ImaginedStep(ahead, reward, never, held, torch.ones_like(reward), reward)
         ended = out[..., size + 1] > 0
+        going_on = torch.sigmoid(-out[..., size + 1].double()).masked_fill_(ended, 0.0)
+        at_end = reward
         if scales.end_reward is not None:
-            reward = torch.where(ended, _in_range(out[..., size + 2], scales.end_reward), reward)
-        return ahead, reward, ended, held
+            at_end = _in_range(out[..., size + 2], scales.end_reward)
+        expected = torch.lerp(at_end, reward, going_on)
+        reward = torch.where(ended, at_end, reward)
+        return ImaginedStep(ahead, reward, ended, held, going_on, expected)
 
 
 def _in_range(out: Tensor, scale: RewardScale) -> Tensor:

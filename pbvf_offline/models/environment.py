@@ -112,14 +112,14 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
             return result
 
         with torch.inference_mode():
-            ahead, reward, ended, _ = self._ensemble.step(
+            step = self._ensemble.step(
                 shared_out(torch.from_numpy(self._obs.astype(np.float32))),
                 shared_out(action_inputs(self._ensemble.spec, actions)),
             )
         return (
-            gathered(ahead).astype(np.float64),
-            gathered(reward).astype(np.float64),
-            gathered(ended),
+            gathered(step.obs).astype(np.float64),
+            gathered(step.reward).astype(np.float64),
+            gathered(step.ended),
         )
 
     def _begin(self, which: NDArray[np.bool_]) -> None:

@@ -45,12 +45,23 @@ class Recording:
 class Imagined:
     """Imagined episodes of K policies from S starts in M members.
 
+    Episodes end where termination is more likely than not. So one in which it is likely at every
+    step, and never more likely than not, never ends, and a search finds such policies. Of that the
+    network is not sure, and what it expects is another return: with the chance p_t that step t
+    terminates, and rewards r_t and, of an end, r'_t,
+
+        E = sum over t of  s_t ((1 - p_t) r_t + p_t r'_t),   s_t = (1 - p_0) … (1 - p_{t-1})
+
+    over the steps of the imagined episode, at whose end p_t is 1. The lower of the two is trusted:
+    where an end is a failure the chance of it takes off, and a goal counts where it is reached.
+
     Attributes:
         marks: The numbers of steps after which was noted; the time limit last.
         returns: (marks, K, S, M) float64, undiscounted reward so far.
-        inside: (K, S, M) float64, what is trusted of the whole returns: after the first step whose
-            observation the box of the data held back, at most ``scales.reward.mean`` for each step.
-            That step itself still began inside the box.
+        trusted: (K, S, M) float64, what is trusted of the whole returns: the lower of two sums,
+            below, of which after the first step whose observation the box of the data held back
+            at most ``scales.reward.mean`` counts for each step. That step itself still began inside
+            the box.
         states: (marks, K, S, M, obs_dim) float32 normalised observation; that of the end
             where an episode has ended.
         lengths: (K, S, M) int64, steps until the end.
@@ -59,7 +70,7 @@ class Imagined:
 
     marks: tuple[int, ...]
     returns: NDArray[np.float64]
-    inside: NDArray[np.float64]
+    trusted: NDArray[np.float64]
     states: NDArray[np.float32]
     lengths: NDArray[np.int64]
     recording: Recording | None = None
@@ -125,7 +136,7 @@ def imagine(
     return Imagined(
         (*marks, steps),
         torch.cat([play.returns for play in plays], dim=1).numpy(),
-        torch.cat([play.inside for play in plays]).numpy(),
+        torch.cat([play.trusted for play in plays]).numpy(),
         torch.cat([play.states for play in plays], dim=1).numpy(),
         torch.cat([play.lengths for play in plays]).numpy(),
         _recording(plays) if record else None,
@@ -184,16 +195,17 @@ class _Play:
         self._obs = first.unsqueeze(1).repeat(1, members, 1, 1)
         zeros = functools.partial(torch.zeros, device=device)
         self._alive = torch.ones(count, members, each, dtype=torch.bool, device=device)
-        self._total = zeros(count, members, each, dtype=torch.float64)
         self._length = zeros(count, members, each, dtype=torch.int64)
-        # Whether the box held an observation back, steps since then, and what they earned.
-        self._held = zeros(count, members, each, dtype=torch.bool)
-        self._beyond = zeros(count, members, each, dtype=torch.int64)
-        self._rest = zeros(count, members, each, dtype=torch.float64)
+        self._held = zeros(count, members, each, dtype=torch.bool)  # by the box, so far
+        self._paid = _Sums.zeros(self._length)
+        self._ends = ensemble.scales.ends
+        # The chance s_t that the episode has not ended, and what is expected by it.
+        self._lasts = torch.ones_like(self._length, dtype=torch.float64)
+        self._expected = _Sums.zeros(self._length)
         self.returns = zeros(len(marks), count, each, members, dtype=torch.float64)
         self.states = zeros(len(marks), count, each, members, size)
         self.lengths = zeros(count, each, members, dtype=torch.int64)
-        self.inside = zeros(count, each, members, dtype=torch.float64)
+        self.trusted = zeros(count, each, members, dtype=torch.float64)
         self.ended = torch.ones(count, each, members, dtype=torch.bool, device=device)
         self.steps: dict[str, Tensor] = {}  # time first, which is how they are written
         if record:
@@ -218,7 +230,7 @@ class _Play:
                 self._step(t, actions[self._rows, t, None, None].expand(-1, *self._shape, -1))
             if t + 1 in self._marks:
                 self._note(range(self._marks.index(t + 1), len(self._marks)))
-            if self._ensemble.scales.ends and (t + 1) % _COMPACT_EVERY == 0:
+            if self._ends and (t + 1) % _COMPACT_EVERY == 0:
                 self._compact(t + 1)
                 if len(self._rows) == 0:
                     break
@@ -226,7 +238,7 @@ class _Play:
 
     def to_cpu(self) -> None:
         """Bring what is public back, and leave a GPU the memory for the next block."""
-        for name in ("returns", "inside", "states", "lengths", "ended"):
+        for name in ("returns", "trusted", "states", "lengths", "ended"):
             setattr(self, name, getattr(self, name).cpu())
         self.steps = {name: values.cpu() for name, values in self.steps.items()}
 
@@ -241,37 +253,42 @@ class _Play:
     def _step(self, t: int, action: Tensor) -> None:
         count, (members, each) = len(self._rows), self._shape
         # The networks see (M, K * S, …).
-        ahead, reward, ended, held = self._ensemble.step(
+        step = self._ensemble.step(
             self._obs.transpose(0, 1).reshape(members, count * each, -1),
             action.transpose(0, 1).reshape(members, count * each, -1),
         )
+
+        def by_policy(values: Tensor) -> Tensor:
+            return values.reshape(members, count, each, *values.shape[2:]).transpose(0, 1)
+
         alive = self._alive
-        paid = reward.reshape(members, count, each).transpose(0, 1)
-        paid_alive = torch.where(alive, paid, 0.0)
-        self._total += paid_alive
-        self._beyond += self._held & alive
-        self._rest += torch.where(self._held, paid_alive, 0.0)
-        self._held |= held.reshape(members, count, each).transpose(0, 1)
+        paid, ahead = by_policy(step.reward), by_policy(step.obs)
+        self._paid.add(torch.where(alive, paid, 0.0), alive.double(), self._held)
         self._length += alive
-        ahead = ahead.reshape(members, count, each, -1).transpose(0, 1)
-        if self._ensemble.scales.ends:
+        if self._ends:
+            lasts = torch.where(alive, self._lasts, 0.0)
+            self._expected.add(lasts * by_policy(step.expected), lasts, self._held)
+            self._lasts *= by_policy(step.going_on)
             self._obs = torch.where(alive.unsqueeze(-1), ahead, self._obs)
-            alive &= ~ended.reshape(members, count, each).transpose(0, 1)
+            alive &= ~by_policy(step.ended)
         else:
             self._obs = ahead
+        self._held |= by_policy(step.held)
         if self.steps:
             self.steps["states"][t + 1, self._rows] = self._obs
             self.steps["rewards"][t, self._rows] = paid
 
     def _note(self, marks: range) -> None:
         """Write what stands into the given marks; later ones are overwritten as play goes on."""
-        at = self._rows
+        at, mean = self._rows, self._ensemble.scales.reward.mean
         for mark in marks:
-            self.returns[mark, at] = self._total.transpose(1, 2)
+            self.returns[mark, at] = self._paid.total.transpose(1, 2)
             self.states[mark, at] = self._obs.transpose(1, 2)
         self.lengths[at] = self._length.transpose(1, 2)
-        too_much = self._rest - self._ensemble.scales.reward.mean * self._beyond
-        self.inside[at] = (self._total - too_much.clamp(min=0.0)).transpose(1, 2)
+        trusted = self._paid.trusted(mean)
+        if self._ends:
+            trusted = torch.minimum(trusted, self._expected.trusted(mean))
+        self.trusted[at] = trusted.transpose(1, 2)
 
     def _compact(self, step: int) -> None:
         """Stop playing policies whose episodes have all ended."""
@@ -279,11 +296,40 @@ class _Play:
         if bool(playing.all()):
             return
         self._note(range(sum(mark <= step for mark in self._marks), len(self._marks)))
-        for name in (
-            *("_rows", "_theta", "_obs", "_alive", "_total", "_length"),
-            *("_held", "_beyond", "_rest"),
-        ):
+        for name in ("_rows", "_theta", "_obs", "_alive", "_length", "_held", "_lasts"):
             setattr(self, name, getattr(self, name)[playing])
+        self._paid, self._expected = self._paid.of(playing), self._expected.of(playing)
+
+
+@dataclass
+class _Sums:
+    """Sums (K, M, S) over the steps of imagined episodes, float64.
+
+    Attributes:
+        total: Rewards.
+        rest: Those of steps after the box held an observation back.
+        beyond: Number of these steps, or their chances to be taken.
+    """
+
+    total: Tensor
+    rest: Tensor
+    beyond: Tensor
+
+    @classmethod
+    def zeros(cls, like: Tensor) -> _Sums:
+        return cls(*(torch.zeros_like(like, dtype=torch.float64) for _ in range(3)))
+
+    def add(self, reward: Tensor, steps: Tensor, held: Tensor) -> None:
+        self.total += reward
+        self.rest += torch.where(held, reward, 0.0)
+        self.beyond += torch.where(held, steps, 0.0)
+
+    def trusted(self, mean: float) -> Tensor:
+        """Return the total, in which each step beyond the box counts as at most the mean."""
+        return self.total - (self.rest - mean * self.beyond.float()).clamp(min=0.0)
+
+    def of(self, rows: Tensor) -> _Sums:
+        return _Sums(self.total[rows], self.rest[rows], self.beyond[rows])
 
 
 def _with_noise(spec: PolicySpec, theta: Tensor, out: Tensor, noise: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class ImaginedReturns:
 
     Attributes:
         members: (K, M) float64, mean return over the initial states in each member, as far as it
-            is trusted: see :attr:`~pbvf_offline.models.imagine.Imagined.inside`.
+            is trusted: see :attr:`~pbvf_offline.models.imagine.Imagined.trusted`.
         lengths: (K,) float64, mean number of steps of an episode.
         starts: (S, obs_dim) raw initial states, from which all were played.
         caution: How many population standard deviations of the members' returns a cautious
@@ -266,7 +266,7 @@ class ModelEvaluator:
                 remedy="learn it again, from rewards of a smaller scale",
             )
         return ImaginedReturns(
-            imagined.inside.mean(axis=1),
+            imagined.trusted.mean(axis=1),
             imagined.lengths.mean(axis=(1, 2)),
             starts,
             self.caution,

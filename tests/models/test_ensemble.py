@@ -98,10 +98,10 @@ def by_hand(ensemble, policies, row, start, steps, member, noise=None):  # type:
         action = torch.zeros(ensemble.members, 1, len(unit))
         action[member, 0] = torch.from_numpy(unit)
         with torch.no_grad():
-            ahead, reward, ended, _ = ensemble.step(seen, action)
-        obs = ahead[member, 0].numpy() * normaliser.std + normaliser.mean
-        total += float(reward[member, 0])
-        if bool(ended[member, 0]):
+            step = ensemble.step(seen, action)
+        obs = step.obs[member, 0].numpy() * normaliser.std + normaliser.mean
+        total += float(step.reward[member, 0])
+        if bool(step.ended[member, 0]):
             return total, t + 1
     return total, steps
 
@@ -171,7 +171,58 @@ def test_beyond_the_box_at_most_the_mean_reward_is_trusted(paid: float) -> None:
     assert played.returns[0, 0, :, 0] == pytest.approx([10 * paid] * 3, rel=1e-5)
     known = np.array([4, 2, 1])
     inside = known * paid + (10 - known) * min(paid, 0.2)
-    assert played.inside[0, :, 0] == pytest.approx(inside, rel=1e-5)
+    assert played.trusted[0, :, 0] == pytest.approx(inside, rel=1e-5)
+
+
+@pytest.mark.parametrize(("chance", "taken"), [(0.01, 10), (0.4, 10), (0.6, 1)])
+@pytest.mark.parametrize(("paid", "at_end"), [(1.0, 0.0), (-0.1, 9.0)])
+@pytest.mark.parametrize("start", [-9.0, 0.0])
+def test_of_the_imagined_and_the_expected_return_the_lower_is_trusted(
+    chance: float, taken: int, paid: float, at_end: float, start: float
+) -> None:
+    """Every step goes up by 1, from 0 to the end of the box in three, and may be the last one."""
+    spec = box_spec(1)
+    data = some_data(spec)
+    one = np.ones(1)
+    scales = dataclasses.replace(
+        Scales.of(data, np.arange(len(data))),
+        normaliser=Normaliser(0 * one, one),
+        change_mean=one,
+        change_std=one,
+        reward=RewardScale(mean=0.2, std=1.0, low=-1.0, high=1.0),
+        end_reward=RewardScale(mean=0.0, std=1.0, low=0.0, high=10.0),
+        low=-9 * one,
+        high=3 * one,
+    )
+    ensemble = Ensemble(spec, scales, dataclasses.replace(SMALL, hidden=(8,)))
+    with torch.no_grad():
+        for parameter in ensemble.parameters():
+            parameter.zero_()
+        for row, value in ((1, paid - 0.2), (2, np.log(chance / (1 - chance))), (3, at_end)):
+            ensemble.network.biases[-1][..., row] = value
+    theta = np.zeros((1, 2), np.float32)
+    played = imagine(ensemble, spec, theta, np.array([[start]]), 10)
+    assert played.lengths.tolist() == [[[taken] * 2]]
+    ends = chance < 0.5
+    sums = []
+    for p, total in ((0.0, 10 * paid), (chance, None)):  # what is imagined, what is expected
+        lasts, known, beyond, steps = 1.0, 0.0, 0.0, 0.0
+        for t in range(taken):
+            q = p if ends else 1.0
+            reward = lasts * ((1 - q) * paid + q * at_end)
+            if start + t > 3:
+                beyond, steps = beyond + reward, steps + lasts
+            else:
+                known += reward
+            lasts *= 1 - q
+        sums.append(known + min(beyond, 0.2 * steps))
+        if total is not None and ends:
+            np.testing.assert_allclose(played.returns[0, 0, 0], total, rtol=1e-5)
+    np.testing.assert_allclose(played.trusted[0, 0], min(sums), rtol=1e-5)
+    if (paid, chance) == (1.0, 0.4):
+        assert sums[1] < 0.5 * sums[0]
+    if (paid, chance) == (-0.1, 0.4):
+        assert sums[0] < 0 < sums[1]
 
 
 @pytest.mark.parametrize("name", ["stochastic", "categorical"])
@@ -266,11 +317,16 @@ def test_the_reward_of_a_goal_is_paid_where_an_episode_ends_alone() -> None:
     action = torch.randn(2, 500, 1, generator=generator)
     with torch.no_grad():
         ensemble.network.biases[-1][..., 1] += 1e4
-        _, reward, ended, _ = ensemble.step(obs, action)
+        step = ensemble.step(obs, action)
+        logit = ensemble.outputs(obs, action)[..., 2].double()
+    ended, reward = step.ended, step.reward
     assert 0 < ended.sum() < ended.numel()
     torch.testing.assert_close(reward[ended], torch.full_like(reward[ended], 100.0))
     highest = float(data.rewards[~data.terminated].max())
     torch.testing.assert_close(reward[~ended], torch.full_like(reward[~ended], highest))
+    chance = torch.where(ended, 1.0, torch.sigmoid(logit))
+    torch.testing.assert_close(step.going_on, 1 - chance)
+    torch.testing.assert_close(step.expected, (1 - chance) * highest + chance * 100.0)
 
 
 def test_policies_of_another_environment_are_refused() -> None:

@@ -114,12 +114,12 @@ def test_a_model_made_before_ends_had_rewards_of_their_own_imagines_as_it_did(
     assert ensemble.scales.end_reward is None
     obs, action = torch.randn(2, 200, 2), torch.randn(2, 200, 1)
     with torch.no_grad():
-        _, reward, ended, _ = ensemble.step(obs, action)
+        step = ensemble.step(obs, action)
         out = ensemble.outputs(obs, action)
-    assert 0 < ended.sum() < ended.numel()
+    assert 0 < step.ended.sum() < step.ended.numel()
     scale = ensemble.scales.reward
     told = (out[..., 2].double() * scale.std + scale.mean).clamp(scale.low, scale.high)
-    torch.testing.assert_close(reward, told)
+    torch.testing.assert_close(step.reward, told)
     more = make(path, updates=120)
     assert more.updates_done_now > 0
     played_again = imagine(

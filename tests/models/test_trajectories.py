@@ -75,13 +75,11 @@ def test_steps_are_those_of_policy_and_model(spec: PolicySpec) -> None:
     for member in range(members):
         rows = data.episode % members == member  # the last axis of the episodes
         obs = torch.from_numpy(own.apply(steps.obs[rows]).astype(np.float32))
-        ahead, reward, over, _ = ensemble.step(
-            obs.expand(members, *obs.shape), unit[rows].expand(members, -1, -1)
-        )
-        reached = ahead[member].detach().numpy() * own.std + own.mean
+        told = ensemble.step(obs.expand(members, *obs.shape), unit[rows].expand(members, -1, -1))
+        reached = told.obs[member].detach().numpy() * own.std + own.mean
         np.testing.assert_allclose(reached, steps.next_obs[rows], atol=2e-3)
-        np.testing.assert_allclose(reward[member].detach(), steps.reward[rows], atol=2e-3)
-        assert (over[member].numpy() == steps.terminated[rows]).mean() > 0.98
+        np.testing.assert_allclose(told.reward[member].detach(), steps.reward[rows], atol=2e-3)
+        assert (told.ended[member].numpy() == steps.terminated[rows]).mean() > 0.98
     if not spec.stochastic:
         for k in range(count):
             mine = np.flatnonzero(data.policy == k)[:20]
