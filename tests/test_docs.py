@@ -582,6 +582,27 @@ def test_search_page_shows_what_rewards_of_ends_and_no_noise_in_near_ties_gave()
         assert f"{row}{np.mean(one['true']):.0f} | {np.mean(one['cautious']):.0f} |" in page
 
 
+def test_search_page_shows_what_ends_by_their_chance_gave() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    for one in json.loads((folder / "raw" / "chances.json").read_text())["results"]:
+        true = np.array(one["true"])
+        row = f"| {one['env']} | {one['seed']} | {true.mean():.0f} |"
+        for name in ("imagined", "lower"):
+            said = np.array(one[name])
+            top = np.argsort(-said, kind="stable")[:10]
+            error = np.abs(said - true).mean()
+            row += f" {said.mean():.0f} | {error:.0f} | {said[top].mean():.0f} "
+            row += f"({true[top].mean():.0f}) |"
+        assert row in page
+    for one in json.loads((folder / "raw" / "chances-grown.json").read_text())["results"]:
+        true, cautious = (
+            ", ".join(f"{value:.0f}" for value in one[name]) for name in ("true", "cautious")
+        )
+        row = f"| {one['env']} | [64,64] | {one['seed']} | {one['ends']} | {true} | {cautious} |"
+        assert row in page
+
+
 def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None:
     folder = RESULTS / "model-search"
     page = (folder / "README.md").read_text()
