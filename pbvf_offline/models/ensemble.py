@@ -39,7 +39,7 @@ class ImaginedStep(NamedTuple):
         reward: (M, B) float64, in the range of the data's; where it ends, that of an end.
         ended: (M, B) bool, whether termination is more likely than not.
         held: (M, B) bool, whether the box kept the observation back by more than half of the
-            spread of a step's change.
+            spread of a step's change, and not where the environment itself does.
         going_on: (M, B) float64, chance 1 - p that it does not terminate; 0 where ``ended``.
         expected: (M, B) float64, reward by that chance: ``(1 - p) r + p r_end``; where ``ended``
             as ``reward``.
@@ -72,6 +72,8 @@ class Ensemble(torch.nn.Module):
     change_mean: Tensor
     change_std: Tensor
     action_std: Tensor
+    slack_low: Tensor
+    slack_high: Tensor
 
     def __init__(self, spec: PolicySpec, scales: Scales, settings: ModelSettings) -> None:
         super().__init__()
@@ -96,6 +98,12 @@ class Ensemble(torch.nn.Module):
             ("action_std", scales.action_std),
         ):
             self.register_buffer(name, torch.from_numpy(np.asarray(value, np.float32)))
+        slack = _HELD * self.change_std
+        for name, is_limit in (
+            ("slack_low", scales.low_is_limit),
+            ("slack_high", scales.high_is_limit),
+        ):
+            self.register_buffer(name, slack.masked_fill(torch.from_numpy(is_limit), torch.inf))
 
     @property
     def device(self) -> torch.device:
@@ -140,7 +148,8 @@ class Ensemble(torch.nn.Module):
         change = torch.addcmul(self.change_mean, out[..., :size], self.change_std)
         free = obs + change
         ahead = torch.clamp(free, self.low, self.high)
-        held = ((free - ahead).abs_() > _HELD * self.change_std).any(dim=-1)
+        away = free - ahead
+        held = ((away > self.slack_high) | (-away > self.slack_low)).any(dim=-1)
         scales = self.scales
         reward = _in_range(out[..., size], scales.reward)
         if not scales.ends:

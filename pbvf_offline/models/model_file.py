@@ -47,6 +47,7 @@ class _Progress(Record):
     reward: tuple[float, float, float, float]
     ends: bool
     end_reward: Annotated[tuple[float, float, float, float] | None, since(2)] = None
+    limits: Annotated[tuple[tuple[bool, ...], tuple[bool, ...]] | None, since(2)] = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class ModelFile:
             reward=scales.reward,
             ends=scales.ends,
             end_reward=scales.end_reward,
+            limits=(tuple(scales.low_is_limit.tolist()), tuple(scales.high_is_limit.tolist())),
         )
         content = {
             "settings": ensemble.settings,
@@ -207,8 +209,11 @@ def _scales(spec: PolicySpec, progress: _Progress, tensors: Tensors, where: str)
     positive = (arrays["obs_std"], arrays["change_std"], action_std, np.array(spreads))
     bounded = all(scale.low <= scale.high for scale in rewards)
     bounded &= bool(np.all(arrays["low"] <= arrays["high"]))
-    ends = progress.ends or end_reward is None
-    if any(np.any(values <= 0) for values in positive) or not bounded or not ends:
+    whole = progress.ends or end_reward is None
+    no_limits = (False,) * spec.obs_dim
+    low_is_limit, high_is_limit = progress.limits or (no_limits, no_limits)
+    whole &= len(low_is_limit) == len(high_is_limit) == spec.obs_dim
+    if any(np.any(values <= 0) for values in positive) or not bounded or not whole:
         raise DamagedError("its scales contradict each other", where=where)
     return Scales(
         normaliser=Normaliser(arrays["obs_mean"], arrays["obs_std"]),
@@ -217,6 +222,8 @@ def _scales(spec: PolicySpec, progress: _Progress, tensors: Tensors, where: str)
         action_std=action_std,
         low=arrays["low"],
         high=arrays["high"],
+        low_is_limit=np.array(low_is_limit, bool),
+        high_is_limit=np.array(high_is_limit, bool),
         reward=reward,
         ends=progress.ends,
         end_reward=end_reward,

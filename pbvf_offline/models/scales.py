@@ -20,6 +20,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 _ROWS: Final = 2**18  # in memory at once; a multiple of the rows that statistics take in
 _FEW: Final = 0.01  # share of the steps
 _MOST: Final = 0.5  # of the variance of rewards
+_AT_LIMIT: Final = 5  # steps of the data that lead exactly to a limit, at least
 _SAMPLED: Final = 2**20  # rewards that are looked at
 
 
@@ -82,6 +83,10 @@ class Scales:
         action_std: (action inputs,) float64, positive, of actions in the policy's unit.
         low: (obs_dim,) float64, smallest observation of the data, final ones included.
         high: (obs_dim,) float64, largest.
+        low_is_limit: (obs_dim,) bool, whether the environment itself keeps an observation from
+            being smaller, as a wall or a speed limit does: steps of the data lead exactly there,
+            5 at least. So it is known what happens there.
+        high_is_limit: (obs_dim,) bool, the same of larger ones.
         reward: Of the steps that do not terminate; of all where every step does.
         ends: Whether a step of the data terminated.
         end_reward: Of the steps that terminate; None where none does, and of a model that was made
@@ -94,6 +99,8 @@ class Scales:
     action_std: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+    low_is_limit: NDArray[np.bool_]
+    high_is_limit: NDArray[np.bool_]
     reward: RewardScale
     ends: bool
     end_reward: RewardScale | None = None
@@ -109,7 +116,7 @@ class Scales:
         spec = data.policies.spec
         seen, changes = RunningStatistics(spec.obs_dim), RunningStatistics(spec.obs_dim)
         acted = RunningStatistics(action_width(spec))
-        low, high = np.full(spec.obs_dim, np.inf), np.full(spec.obs_dim, -np.inf)
+        low, high = _Bound(spec.obs_dim), _Bound(spec.obs_dim)
         for at in range(0, len(step), _ROWS):
             some = step[at : at + _ROWS]
             row = data.obs_row_of(some)
@@ -119,8 +126,8 @@ class Scales:
             changes.update_in_blocks(after - obs)
             actions = action_inputs(spec, taken(data.actions, some))
             acted.update_in_blocks(actions.double().numpy())
-            low = np.minimum(low, np.minimum(obs.min(axis=0), after.min(axis=0)))
-            high = np.maximum(high, np.maximum(obs.max(axis=0), after.max(axis=0)))
+            low.update(obs, after)
+            high.update(-obs, -after)
         std = _spread(seen.variance)
         rewards, ended = taken(data.rewards, step), taken(data.terminated, step)
         ends = bool(ended.any())
@@ -129,12 +136,37 @@ class Scales:
             change_mean=changes.mean,
             change_std=np.maximum(np.sqrt(changes.variance), MIN_STD * std),
             action_std=_spread(acted.variance),
-            low=low,
-            high=high,
+            low=low.least,
+            high=-high.least,
+            low_is_limit=low.is_limit,
+            high_is_limit=high.is_limit,
             reward=RewardScale.of(_some(rewards[~ended], rewards)),
             ends=ends,
             end_reward=RewardScale.of(rewards[ended]) if ends else None,
         )
+
+
+class _Bound:
+    """The smallest observation (obs_dim,) so far, and how many steps lead to it."""
+
+    def __init__(self, obs_dim: int) -> None:
+        self.least = np.full(obs_dim, np.inf)
+        self._steps, self._arrivals = np.zeros(obs_dim, np.int64), np.zeros(obs_dim, np.int64)
+
+    def update(self, obs: NDArray[np.float64], after: NDArray[np.float64]) -> None:
+        """Take in observations before and after n steps, (n, obs_dim) each."""
+        least = np.minimum(self.least, np.minimum(obs.min(axis=0), after.min(axis=0)))
+        lower = least < self.least
+        self.least = least
+        there = after == least
+        self._steps = there.sum(axis=0) + np.where(lower, 0, self._steps)
+        arrivals = (there & (obs != least)).sum(axis=0)
+        self._arrivals = arrivals + np.where(lower, 0, self._arrivals)
+
+    @property
+    def is_limit(self) -> NDArray[np.bool_]:
+        """Whether many steps lead to it, not counting what never changes in an episode."""
+        return (self._steps >= _AT_LIMIT) & (self._arrivals > 0)
 
 
 def _some(values: NDArray[Any], otherwise: NDArray[Any]) -> NDArray[Any]:

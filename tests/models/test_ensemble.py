@@ -172,6 +172,11 @@ def test_beyond_the_box_at_most_the_mean_reward_is_trusted(paid: float) -> None:
     known = np.array([4, 2, 1])
     inside = known * paid + (10 - known) * min(paid, 0.2)
     assert played.trusted[0, :, 0] == pytest.approx(inside, rel=1e-5)
+    walled = dataclasses.replace(scales, high_is_limit=np.array([True]))
+    known_there = Ensemble(spec, walled, rising.settings)
+    known_there.load_state_dict(dict(rising.named_parameters()), strict=False)
+    again = imagine(known_there, spec, np.zeros((1, 2), np.float32), starts, 10)
+    np.testing.assert_array_equal(again.trusted, played.returns[0])
 
 
 @pytest.mark.parametrize(("chance", "taken"), [(0.01, 10), (0.4, 10), (0.6, 1)])
@@ -287,6 +292,30 @@ def goal_data() -> Trajectories:
 
     starts = np.random.default_rng(0).uniform(-1, 1, (60, 1))
     return played(make_policies(box_spec(1), 60), step, starts, 12)
+
+
+def test_the_box_ends_at_a_limit_of_the_environment_where_steps_lead_exactly_there() -> None:
+    """A wall at -1, a velocity that is clipped at 0.5, a target that is another in each episode."""
+
+    def step(obs, action, rng):  # type: ignore[no-untyped-def]
+        speed = min(0.5, obs[1] + 0.1 * float(action[0]))
+        return np.array([max(-1.0, obs[0] + speed), speed, obs[2]]), 0.0, False
+
+    starts = np.random.default_rng(0).uniform(-0.5, 0.4, (40, 3))
+    data = played(make_policies(box_spec(3), 40, std=[3.0, 3.0, 3.0]), step, starts, 12)
+    scales = Scales.of(data, np.arange(len(data)))
+    assert scales.low[0] == -1.0
+    assert scales.high[1] == 0.5
+    assert scales.low_is_limit.tolist() == [True, False, False]
+    assert scales.high_is_limit.tolist() == [False, True, False]
+    there = np.flatnonzero(data.transitions.next_obs[:, 0] == -1.0)
+    elsewhere = np.setdiff1d(np.arange(len(data)), there)
+    for count in (4, 5):
+        few = Scales.of(data, np.sort(np.append(elsewhere, there[:count])))
+        assert few.low_is_limit.tolist() == [count == 5, False, False]
+    ensemble = untrained(data)
+    assert torch.isinf(ensemble.slack_low).tolist() == [True, False, False]
+    assert torch.isinf(ensemble.slack_high).tolist() == [False, True, False]
 
 
 def test_steps_that_terminate_have_a_reward_scale_of_their_own() -> None:

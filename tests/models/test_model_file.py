@@ -103,7 +103,7 @@ def test_a_model_made_before_ends_had_rewards_of_their_own_imagines_as_it_did(
     make(path)
     content, tensors = decode("model", path.read_bytes(), str(path))
     content = json.loads(json.dumps(content))
-    del content["progress"]["end_reward"]
+    del content["progress"]["end_reward"], content["progress"]["limits"]
     of_outputs = ("weights.2", "biases.2", "skip")
     earlier = {
         name: values[..., :4].copy() if name.endswith(of_outputs) else values
@@ -112,6 +112,7 @@ def test_a_model_made_before_ends_had_rewards_of_their_own_imagines_as_it_did(
     path.write_bytes(encode("model", content, earlier))
     ensemble, spec = load_model(path).ensemble, box_spec(2)
     assert ensemble.scales.end_reward is None
+    assert not ensemble.scales.low_is_limit.any()
     obs, action = torch.randn(2, 200, 2), torch.randn(2, 200, 1)
     with torch.no_grad():
         step = ensemble.step(obs, action)
@@ -379,6 +380,7 @@ DAMAGES = {
     "rewards": lambda c, t: c["progress"].update(reward=[0.0, 1.0, 2.0, 1.0]),
     "rewards of ends": lambda c, t: c["progress"].update(end_reward=[0.0, 0.0, 1.0, 1.0]),
     "no ends": lambda c, t: c["progress"].update(ends=False),
+    "limits": lambda c, t: c["progress"].update(limits=[[True], [False]]),
 }
 
 
