@@ -260,7 +260,7 @@ class ModelEvaluator:
         )
 
     def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:
-        if not np.isfinite(imagined.returns[-1]).all():
+        if not (np.isfinite(imagined.returns[-1]) & np.isfinite(imagined.trusted)).all():
             raise DivergedError(
                 "the learned environment's returns are not finite",
                 remedy="learn it again, from rewards of a smaller scale",
