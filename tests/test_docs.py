@@ -582,7 +582,7 @@ def test_search_page_shows_what_rewards_of_ends_and_no_noise_in_near_ties_gave()
         assert f"{row}{np.mean(one['true']):.0f} | {np.mean(one['cautious']):.0f} |" in page
 
 
-def test_search_page_shows_what_ends_by_their_chance_gave() -> None:
+def test_search_page_shows_what_ends_by_their_chance_and_limits_gave() -> None:
     folder = RESULTS / "model-search"
     page = (folder / "README.md").read_text()
     for one in json.loads((folder / "raw" / "chances.json").read_text())["results"]:
@@ -601,6 +601,10 @@ def test_search_page_shows_what_ends_by_their_chance_gave() -> None:
         )
         row = f"| {one['env']} | [64,64] | {one['seed']} | {one['ends']} | {true} | {cautious} |"
         assert row in page
+    for one in json.loads((folder / "raw" / "limits.json").read_text())["results"]:
+        shown = [np.mean(one["true"]), np.mean(one["cautious"]), one["data_cautious"][0]]
+        means = " | ".join(f"{value:.0f}" for value in [*shown, one["comparison"]["recipe"]])
+        assert f"| {one['env']} | {one['seed']} | {one['limits']} | {means} |" in page
 
 
 def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None:
