@@ -144,11 +144,8 @@ def test_an_imagined_rollout_equals_a_loop_by_hand(name: str, angles: bool) -> N
     assert played.marks == (4, 30)
 
 
-@pytest.mark.parametrize("paid", [0.5, 0.1])
-def test_beyond_the_box_at_most_the_mean_reward_is_trusted(paid: float) -> None:
-    """Every step goes up by 1 in a box that ends at 3, and the mean reward is 0.2."""
-    spec = box_spec(1)
-    data = some_data(spec, end="truncated")
+def going_up(data: Trajectories, **changes: Any) -> Ensemble:
+    """Networks of zeros: each step goes up by 1 in a box that ends at 3, and pays 0.2."""
     one = np.ones(1)
     scales = dataclasses.replace(
         Scales.of(data, np.arange(len(data))),
@@ -158,11 +155,22 @@ def test_beyond_the_box_at_most_the_mean_reward_is_trusted(paid: float) -> None:
         reward=RewardScale(mean=0.2, std=1.0, low=-1.0, high=1.0),
         low=-9 * one,
         high=3 * one,
+        **changes,
     )
-    rising = Ensemble(spec, scales, dataclasses.replace(SMALL, hidden=(8,)))
+    ensemble = Ensemble(data.policies.spec, scales, dataclasses.replace(SMALL, hidden=(8,)))
     with torch.no_grad():
-        for parameter in rising.parameters():
+        for parameter in ensemble.parameters():
             parameter.zero_()
+    return ensemble
+
+
+@pytest.mark.parametrize("paid", [0.5, 0.1])
+def test_beyond_the_box_at_most_the_mean_reward_is_trusted(paid: float) -> None:
+    """Every step goes up by 1 in a box that ends at 3, and the mean reward is 0.2."""
+    spec = box_spec(1)
+    rising = going_up(some_data(spec, end="truncated"))
+    scales = rising.scales
+    with torch.no_grad():
         rising.network.biases[-1][..., 1] = paid - 0.2
     # The first goes up to 3 and is held there. The second is half a step over it at first, which
     # counts as rounding; the third is by more.
@@ -187,22 +195,9 @@ def test_of_the_imagined_and_the_expected_return_the_lower_is_trusted(
 ) -> None:
     """Every step goes up by 1, from 0 to the end of the box in three, and may be the last one."""
     spec = box_spec(1)
-    data = some_data(spec)
-    one = np.ones(1)
-    scales = dataclasses.replace(
-        Scales.of(data, np.arange(len(data))),
-        normaliser=Normaliser(0 * one, one),
-        change_mean=one,
-        change_std=one,
-        reward=RewardScale(mean=0.2, std=1.0, low=-1.0, high=1.0),
-        end_reward=RewardScale(mean=0.0, std=1.0, low=0.0, high=10.0),
-        low=-9 * one,
-        high=3 * one,
-    )
-    ensemble = Ensemble(spec, scales, dataclasses.replace(SMALL, hidden=(8,)))
+    pays = RewardScale(mean=0.0, std=1.0, low=0.0, high=10.0)
+    ensemble = going_up(some_data(spec), end_reward=pays)
     with torch.no_grad():
-        for parameter in ensemble.parameters():
-            parameter.zero_()
         for row, value in ((1, paid - 0.2), (2, np.log(chance / (1 - chance))), (3, at_end)):
             ensemble.network.biases[-1][..., row] = value
     theta = np.zeros((1, 2), np.float32)
