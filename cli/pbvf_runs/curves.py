@@ -114,7 +114,7 @@ class CurveLog:
         Raises:
             ResourceError: The disk or a permission refuses.
         """
-        with resource_errors(self._folder, lambda: "make room and run the command again"):
+        with resource_errors(self._folder):
             if self._log is None:
                 self._log = self._opened()
             self._log.add(kind, step, {name: _finite(value) for name, value in values.items()})

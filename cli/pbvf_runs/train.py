@@ -122,7 +122,7 @@ def train_run(
         raise UsageError(f"snapshots {list(wanted)} are not in 1 … {steps}", where="--snapshots")
     with (
         locked(folder, look=True) as refusal,
-        resource_errors(folder, lambda: "make room and run the command again"),
+        resource_errors(folder),
     ):
         claimed = False
         # Making the runner refuses settings, before anything is cleared or claimed for them.

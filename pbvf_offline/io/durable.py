@@ -25,6 +25,7 @@ _HINTS: Final = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 
+_AGAIN: Final = "close other programs, and run the same command again"
 ALLOW_WRITING: Final = "allow writing there, and run the same command again"
 
 
@@ -223,8 +224,12 @@ def resource_error(error: OSError, path: Path) -> PbvfError:
 
 
 @contextlib.contextmanager
-def resource_errors(where: Path, remedy: Callable[[], str]) -> Iterator[None]:
-    """Turn the system's refusals into errors that say what is safe and what to do.
+def resource_errors(where: Path, note: Callable[[], str] = str) -> Iterator[None]:
+    """Turn the system's refusals to write into errors that say what to do.
+
+    Args:
+        where: What the error names where the system names no file.
+        note: Called for an error: what to say after its remedy, such as what is safe.
 
     Raises:
         ResourceError: The block raised OSError or MemoryError.
@@ -232,11 +237,15 @@ def resource_errors(where: Path, remedy: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise ResourceError("not enough memory", where=where, remedy=remedy()) from error
+        remedy = "; ".join(filter(None, (_AGAIN, note())))
+        raise ResourceError("not enough memory", where=where, remedy=remedy) from error
     except OSError as error:
         what = error.strerror or str(error)
         named = error.filename if isinstance(error.filename, str | Path) else where
-        raise ResourceError(f"cannot write: {what}", where=named, remedy=remedy()) from error
+        denied = error.errno in (errno.EACCES, errno.EPERM)
+        hint = ALLOW_WRITING if denied else _HINTS.get(error.errno or 0, "check the disk")
+        remedy = "; ".join(filter(None, (hint, note())))
+        raise ResourceError(f"cannot write: {what}", where=named, remedy=remedy) from error
 
 
 def megabytes(count: float) -> str:

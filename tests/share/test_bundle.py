@@ -159,7 +159,7 @@ def test_a_full_temporary_folder_is_named_and_not_what_is_copied(
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ResourceError, match="set TMPDIR") as error:
+    with pytest.raises(ResourceError, match="TMPDIR") as error:
         bundles.pack(files[:1], tmp_path / "x.tar")
     assert str(error.value.where).startswith(f"{tmp_path}/pbvf-temporary-")
 

@@ -675,7 +675,7 @@ def test_what_is_safe_is_said(root):
         assert "run the same command again" in str(error.value)
         w.flush()
         assert w.episodes_safe == 3
-        assert "without --overwrite" not in w.where_safe
+        assert "--overwrite" not in w.where_safe
     with writer(root, overwrite=True) as w:
         w.add(EPISODES[0])
         w.flush()

@@ -72,7 +72,7 @@ def outgoing(
     with temporary_folder() as room:
         folder, made = room / "bundle", False
         try:
-            with resource_errors(folder, lambda: "free space, or set TMPDIR to another disk"):
+            with resource_errors(folder, lambda: "TMPDIR can name another disk"):
                 _gather(folder, parts, license, authors, cited)
             made = True
             yield folder

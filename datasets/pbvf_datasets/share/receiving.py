@@ -38,6 +38,7 @@ from pbvf_offline.errors import (
 from pbvf_offline.io.durable import (
     make_folders,
     path_exists,
+    read_error,
     remove_tree,
     resource_errors,
     sync_folder,
@@ -79,9 +80,11 @@ def is_there(form: Form, path: Path, digest: str, *, overwrite: bool = False) ->
     layout = form.layout(path)
     if path.is_symlink() or not path.is_dir():
         refuse_foreign(path, layout)
-    with resource_errors(path, lambda: "check its permissions"):
+    try:
         if not any(path.iterdir()):
             return False
+    except OSError as error:
+        raise read_error(error, path) from error
     try:
         found = form.digest(path)
     except (*_REFUSED, UsageError) as error:
@@ -134,8 +137,7 @@ class IncomingFolder(WorkFolder):
             ConflictError: Another process writes that dataset.
             ResourceError: The system refuses something, inside the block too.
         """
-        again = "free space or choose another place; the same command continues"
-        with resource_errors(self.folder, lambda: again):
+        with resource_errors(self.folder, lambda: "what has arrived is kept"):
             self.hold()
             try:
                 yield self
@@ -296,7 +298,7 @@ def update_file(path: Path, name: str, data: bytes | None, *, replace: bool) -> 
         ResourceError: The folder cannot be written.
     """
     file = path / name
-    with resource_errors(file, lambda: "check its permissions"):
+    with resource_errors(file):
         there = file.read_bytes() if path_exists(file) else None
         if data is None or there == data or (there is not None and not replace):
             return 0

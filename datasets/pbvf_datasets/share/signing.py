@@ -170,7 +170,7 @@ def sign_dataset(
         raise ConflictError(
             "another signature is there", where=file, remedy="replace it with --overwrite"
         )
-    with resource_errors(file, lambda: "free space or ask for permission, and sign again"):
+    with resource_errors(file):
         write_durably(file, signature)
     return signed
 

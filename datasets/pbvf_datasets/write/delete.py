@@ -14,7 +14,7 @@ from pbvf_datasets.format.names import dataset_path, resolve_dataset
 from pbvf_datasets.format.schema import DATASET_FILES
 from pbvf_datasets.read.untrusted import is_dataset
 from pbvf_offline.errors import UnsafeError, UsageError
-from pbvf_offline.io.durable import ALLOW_WRITING, path_exists, resource_errors, sync_folder
+from pbvf_offline.io.durable import path_exists, resource_errors, sync_folder
 from pbvf_offline.io.lock import OutputLock
 from pbvf_offline.io.work_folder import refuse_fixed, refuse_foreign
 
@@ -74,7 +74,7 @@ def plan_deletion(
             raise UsageError(what, where=path, remedy=remedy)
         refuse_foreign(path, DATASET_FILES)
         folders = (path,)
-    with resource_errors(path, lambda: f"nothing was deleted; {ALLOW_WRITING}"):
+    with resource_errors(path, lambda: "nothing was deleted"):
         size = sum(map(_size, folders))
         OutputLock(path).release()
     if not unfinished:
@@ -89,7 +89,7 @@ def delete(deletion: Deletion) -> None:
         ConflictError: Another process writes it, or its folder holds other files by now.
         ResourceError: The disk or a permission refuses.
     """
-    with resource_errors(deletion.path, lambda: "check its permissions"):
+    with resource_errors(deletion.path):
         if deletion.unfinished:
             for suffix in _BEGUN:
                 work = dataset_work(deletion.path, suffix)

@@ -39,7 +39,7 @@ from pbvf_datasets.format.statistics import Tally
 from pbvf_datasets.read.folder_episodes import folder_episodes
 from pbvf_datasets.read.untrusted import CheckedFolder, open_folder
 from pbvf_offline.errors import UsageError
-from pbvf_offline.io.durable import ALLOW_WRITING, path_exists, resource_errors, write_durably
+from pbvf_offline.io.durable import path_exists, resource_errors, write_durably
 from pbvf_offline.io.strict_json import canonical_json
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -105,7 +105,7 @@ def set_rights(
     path = Path(os.path.abspath(resolve_dataset(dataset, root)))  # noqa: PTH100, keeps links
     work = dataset_work(path, "relicense")
     try:
-        with resource_errors(path, lambda: f"the dataset is as it was; {ALLOW_WRITING}"):
+        with resource_errors(path, lambda: "the dataset is as it was"):
             work.hold()
             work.clear()  # what a kill left
         with open_folder(path, warn=False) as folder:

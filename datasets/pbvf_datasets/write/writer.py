@@ -249,13 +249,11 @@ class DatasetWriter:
 
     @property
     def where_safe(self) -> str:
-        """One sentence for a user who interrupts: what is safe, and how to go on."""
-        again = "run the same command again"
-        if self._plan.get("overwrite"):
-            again += " without --overwrite"
+        """What to say where writing fails: what is safe and how to go on, or ""."""
         if not self.episodes_safe:
-            return again
-        return f"{self.episodes_safe} finished episodes are safe in {self._work.folder}; {again}"
+            return ""
+        safe = f"{self.episodes_safe} finished episodes are safe in {self._work.folder}"
+        return f"{safe}; without --overwrite they are kept" if self._plan.get("overwrite") else safe
 
     # ------------------------------------------------------------------------ writing
 
@@ -476,7 +474,7 @@ class DatasetWriter:
 
     def _begin(self, plan: dict[str, Any], expected_bytes: int | None) -> None:
         def choose() -> str:
-            return "choose a folder that can be written, with MINARI_DATASETS_PATH"
+            return "MINARI_DATASETS_PATH can name another folder"
 
         with resource_errors(self._work.folder, choose):
             self._work.hold()
@@ -607,7 +605,7 @@ class DatasetWriter:
         self._plan = plan
 
     def _resources(self) -> contextlib.AbstractContextManager[None]:
-        return resource_errors(self._work.folder, lambda: f"free space; {self.where_safe}")
+        return resource_errors(self._work.folder, lambda: self.where_safe)
 
 
 def _reference(spec: EnvSpec, dataset_id: str, root: Path | None) -> dict[str, Any]:
