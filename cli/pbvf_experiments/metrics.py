@@ -73,9 +73,13 @@ def estimate_metrics(true: NDArray[np.float64], estimated: NDArray[np.float64]) 
 
 def coverage(
     true: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> float:
-    """Return the share of true returns (K,) from ``low`` to ``high`` (K,)."""
-    return float(((low <= true) & (true <= high)).mean())
+) -> float | None:
+    """Return the share of true returns (K,) from ``low`` to ``high`` (K,), where these are known.
+
+    None where they are all NaN.
+    """
+    known = ~(np.isnan(low) | np.isnan(high))
+    return float(((low <= true) & (true <= high))[known].mean()) if known.any() else None
 
 
 def _spearman(one: NDArray[np.float64], other: NDArray[np.float64]) -> float | None:

@@ -52,6 +52,8 @@ class ImaginedReturns:
             value is below their mean.
         calibration: How wide intervals are; None where the model's check did not measure it.
         free: (K, M) float64, ``members`` without that limit, where they differ.
+        unseen: Steps from which on the model's check says nothing of an episode, see
+            :attr:`~pbvf_offline.models.check.ModelCheck.looked_until`.
     """
 
     members: NDArray[np.float64]
@@ -60,6 +62,7 @@ class ImaginedReturns:
     caution: float = RoundSettings.caution
     calibration: Calibration | None = None
     free: NDArray[np.float64] | None = None
+    unseen: float = math.inf
 
     @property
     def free_members(self) -> NDArray[np.float64]:
@@ -94,13 +97,25 @@ class ImaginedReturns:
         As wide as the model's check found that errors ask for, see
         :class:`~pbvf_offline.models.calibration.Calibration`; over at most 200 steps and of the
         data's policies. Of policies that were optimised with the model fewer are inside. Without
-        such a measurement by the
-        members' deviation alone, see :func:`~pbvf_offline.models.members.interval_90`; None where
-        the model has one member.
+        such a measurement by the members' deviation alone, see
+        :func:`~pbvf_offline.models.members.interval_90`. NaN where episodes are imagined to last
+        for ``unseen`` steps on average, or more; None where the model has one member.
         """
         if self.calibration is not None:
-            return self.calibration.interval(self.members, self.lengths)
-        return interval_90(self.members)
+            found = self.calibration.interval(self.members, self.lengths)
+        elif (by_members := interval_90(self.members)) is not None:
+            found = by_members
+        else:
+            return None
+        low, high = (np.where(self.lengths < self.unseen, end, np.nan) for end in found)
+        return low, high
+
+    @property
+    def interval_lists(self) -> list[list[float | None]] | None:
+        """The same as lists for JSON, with None for NaN."""
+        if self.interval is None:
+            return None
+        return [[None if np.isnan(x) else float(x) for x in end] for end in self.interval]
 
 
 def together(parts: Sequence[ImaginedReturns]) -> ImaginedReturns:
@@ -112,6 +127,7 @@ def together(parts: Sequence[ImaginedReturns]) -> ImaginedReturns:
         parts[0].caution,
         parts[0].calibration,
         np.concatenate([part.free_members for part in parts]),
+        parts[0].unseen,
     )
 
 
@@ -272,6 +288,7 @@ class ModelEvaluator:
             self.caution,
             None if self.check is None else self.check.calibration,
             imagined.member_values(),
+            math.inf if self.check is None else self.check.looked_until,
         )
 
 

@@ -11,7 +11,8 @@ from pbvf_offline.errors import DamagedError
 from pbvf_offline.policies.files import PoliciesFile, load_policies
 
 _ALWAYS: Final = ("predicted", "chosen_step", "objective", "distance")
-_NUMBERS: Final = (*_ALWAYS, "returns", "closest", "cautious", "low", "high")
+_INTERVAL: Final = ("low", "high")
+_NUMBERS: Final = (*_ALWAYS, "returns", "closest", "cautious", *_INTERVAL)
 BEST_SHOWN: Final = 5
 """Dataset policies that others are held against, at most."""
 
@@ -33,7 +34,11 @@ def is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]
         numbers = value.get(name)
         if numbers is None:
             continue
-        _refuse_unless(_are_numbers(numbers), out, name)
+        if not isinstance(numbers, list):
+            raise _damaged(out, f"has values of {name} that cannot be")
+        # Of a policy that acts for longer than the model's check looked there is no interval.
+        present = [x for x in numbers if x is not None] if name in _INTERVAL else numbers
+        _refuse_unless(_are_numbers(present), out, name)
         if len(numbers) != count:
             raise _damaged(out, f"has {len(numbers)} values of {name} for {count} policies")
     steps = value["chosen_step"]
@@ -86,12 +91,18 @@ def _check_verdict(result: Mapping[str, Any], out: Path) -> None:
         verdicts = [[value > best[0] for value in cautious], [False] * len(cautious)]
         _refuse_unless(said in verdicts, out, "above_data")
         return
-    _refuse_unless(all(a <= b for a, b in zip(low, high, strict=True)), out, "high")
-    # It need not be said of all: policies may act for longer than the model's check looked.
+    ends = list(zip(low, high, strict=True))
+    whole = all(b is None if a is None else b is not None and a <= b for a, b in ends)
+    _refuse_unless(whole, out, "high")
+    # It need not be said of all: files of earlier versions have intervals of policies that act for
+    # longer than the model's check looked, and do not say it of them.
     if not isinstance(said, list) or len(said) != len(low):
         raise _damaged(out, "has values of above_data that cannot be")
     pairs = zip(said, low, strict=True)
-    possible = all(one is False or (one is True and value > best[0]) for one, value in pairs)
+    possible = all(
+        one is False or (one is True and value is not None and value > best[0])
+        for one, value in pairs
+    )
     _refuse_unless(possible, out, "above_data")
 
 

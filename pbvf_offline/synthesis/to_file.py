@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,13 +67,12 @@ class SynthesisResult:
         cautious: Cautious undiscounted return of whole episodes; None without a model. See
             :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.cautious`.
         low: Lower end of the 90 % interval of the imagined return, see
-            :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.interval`; None where
-            the model has one network, or the file was made before there were intervals.
+            :attr:`pbvf_offline.synthesis.model_evaluation.ImaginedReturns.interval`, and None of a
+            policy that is imagined to act for longer than the model's check could look; None
+            where the model has one network, or the file was made before there were intervals.
         high: Its upper end.
-        above_data: Whether ``low`` is above the highest of ``data_cautious``, and the policy is not
-            imagined to act for longer than the model's check could look (see
-            :attr:`pbvf_offline.models.check.ModelCheck.unseen`); in a file that was made before
-            there were intervals, whether ``cautious`` is.
+        above_data: Whether ``low`` is above the highest of ``data_cautious``; in a file that was
+            made before there were intervals, whether ``cautious`` is.
         data_cautious: The same estimate for the dataset's best policies, highest first.
         already_complete: Whether nothing had to be done.
     """
@@ -88,8 +86,8 @@ class SynthesisResult:
     closest: list[float] | None
     curve: list[dict[str, Any]] | None
     cautious: list[float] | None
-    low: list[float] | None
-    high: list[float] | None
+    low: list[float | None] | None
+    high: list[float | None] | None
     above_data: list[bool] | None
     data_cautious: list[float] | None
     already_complete: bool
@@ -308,21 +306,18 @@ def _imagine(
     imagined = evaluator.evaluate(grown.policies)
     # What they were chosen by among candidates is kept as it was.
     cautious = imagined.cautious if grown.liked is None else grown.liked
-    low, high = imagined.interval or (None, None)
+    low, high = imagined.interval_lists or (None, None)
     best = best_of_the_data(
         critic,
         evaluator,
         progress=None if progress is None else lambda done, total: progress("imagine", done, total),
     )
-    above = np.zeros(len(cautious), dtype=bool)
-    if low is not None:
-        until = math.inf if evaluator.check is None else evaluator.check.looked_until
-        above = (low > best[0]) & (imagined.lengths < until)
+    lowest = low or [None] * len(cautious)
     return {
         "cautious": cautious.tolist(),
-        "low": None if low is None else low.tolist(),
-        "high": None if high is None else high.tolist(),
-        "above_data": above.tolist(),
+        "low": low,
+        "high": high,
+        "above_data": [value is not None and value > float(best[0]) for value in lowest],
         "data_cautious": best.tolist(),
     }
 

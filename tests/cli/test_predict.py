@@ -254,8 +254,14 @@ def test_of_longer_episodes_than_the_check_saw_nothing_is_sure(
         replace(model, check=replace(model.check, horizons=(last,))).save(Path("early"))
         ran = pbvf(*argv, "--model", "early", "--out", f"p{steps}").ok()
         assert ran.json["above_data"] == [said] * 3
-        assert ran.json["low"] == sure["low"]
+        assert ran.json["low"] == (sure["low"] if said else [None] * 3)
+        assert ran.json["high"] == (sure["high"] if said else [None] * 3)
         pbvf("info", f"p{steps}").ok()
+        assert pbvf(*argv, "--model", "early", "--out", f"p{steps}").json["already_complete"]
+        shown = pbvf(*argv[:-1], "--model", "early", "--out", f"p{steps}").ok().out
+        assert ("not known" in shown) != said
+        held = pbvf("predict", drift / "theta", f"p{steps}", "--model", "early", "--json").json
+        assert {one["low"] is not None for one in held["policies"]} == {said}
         told = pbvf("predict", drift / "theta", f"p{steps}", "--model", "early").ok().err
         assert f"early: its check says nothing of policies that act for {steps} steps" in told
 
@@ -267,6 +273,8 @@ def test_of_longer_episodes_than_the_check_saw_nothing_is_sure(
         ("low", "abc", "values of low that"),
         ("low", None, "values of low that"),
         ("low", [1e9, 1e9], "values of high that"),
+        ("low", [None, 0.5], "values of high that"),
+        ("high", [None, 1e9], "values of high that"),
         ("above_data", ["yes", "no"], "values of above_data that"),
         ("above_data", [True, True], "values of above_data that"),
         ("above_data", None, "values of above_data that"),

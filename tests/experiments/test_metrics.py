@@ -66,3 +66,10 @@ def test_coverage_counts_the_ends_in() -> None:
     true = np.array([0.0, 1.0, 2.0, 3.0])
     low, high = np.array([0.0, 2.0, 1.0, 0.0]), np.array([1.0, 3.0, 2.0, 2.9])
     assert coverage(true, low, high) == 0.5
+
+
+def test_coverage_is_of_what_has_an_interval() -> None:
+    true, none = np.array([0.0, 5.0, 2.0]), np.full(3, np.nan)
+    low, high = np.array([0.0, 2.0, np.nan]), np.array([1.0, 3.0, np.nan])
+    assert coverage(true, low, high) == 0.5
+    assert coverage(true, none, none) is None

@@ -33,6 +33,7 @@ from pbvf_offline.synthesis.model_evaluation import (
     best_of_the_data,
     known_horizon,
     refuse_unfit,
+    together,
 )
 from pbvf_offline.synthesis.prediction import held_out_errors, predict
 from pbvf_offline.synthesis.settings import SynthesisSettings
@@ -258,6 +259,23 @@ def test_intervals_are_as_wide_as_the_check_found() -> None:
     assert (low[0], high[0]) == (pytest.approx(2.0), pytest.approx(18.0))
     half = 2 * np.sqrt(18 + 16)
     assert (low[1], high[1]) == (pytest.approx(10 - half), pytest.approx(10 + half))
+
+
+@pytest.mark.parametrize("calibration", [None, Calibration(factor=2.0, floor=0.4, pieces=50)])
+def test_of_longer_episodes_than_the_check_saw_there_is_no_interval(
+    calibration: Calibration | None,
+) -> None:
+    imagined = returns([[10.0, 10.0], [7.0, 13.0]], calibration=calibration)
+    imagined = dataclasses.replace(imagined, lengths=np.array([9.5, 10.0]))
+    both = dataclasses.replace(imagined, unseen=10)
+    assert both.interval is not None
+    assert imagined.interval is not None
+    for end, known in zip(both.interval, imagined.interval, strict=True):
+        assert end[0] == known[0]
+        assert np.isnan(end[1])
+    lists = [[float(end[0]), None] for end in imagined.interval]
+    assert both.interval_lists == lists
+    assert together([both, both]).unseen == 10
 
 
 def test_the_interval_of_a_prediction_is_that_of_the_models_check() -> None:

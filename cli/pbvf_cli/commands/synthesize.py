@@ -319,12 +319,16 @@ def _print(
         if result.low is not None and result.high is not None:
             header.append("90 % interval")
             ends = zip(result.low, result.high, strict=True)
-            columns.append([f"{number(low)} to {number(high)}" for low, high in ends])
+            columns.append([_interval(*pair) for pair in ends])
         header.append("held against the data")
         columns.append(_held_against_data(result))
         best = ", ".join(number(v) for v in result.data_cautious or [])
         rows.append(("best of the data by the same estimate", best))
     sink.result(payload, rows, table=(header, list(zip(*columns, strict=True))), place=out)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "not known" if low is None else f"{number(low)} to {number(high)}"
 
 
 def _held_against_data(result: SynthesisResult) -> list[str]:

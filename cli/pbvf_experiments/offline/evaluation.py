@@ -185,7 +185,7 @@ def compare_estimates(
     return {
         "true": true.tolist(),
         **{name: values.tolist() for name, values in said.items()},
-        "interval": None if interval is None else [end.tolist() for end in interval],
+        "interval": imagined.interval_lists,
         "coverage": None if interval is None else coverage(true, *interval),
         "metrics": {
             name: estimate_metrics(true, values).to_dict() for name, values in said.items()

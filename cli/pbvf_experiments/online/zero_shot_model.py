@@ -176,8 +176,7 @@ def _grow(
         model_digest=model_digest,
     )
     returns = evaluator.evaluate(load_policies(grown_policies(path, synthesis)).policies)
-    interval = returns.interval
     return grown | {
         "imagined": returns.mean.tolist(),
-        "interval": None if interval is None else [end.tolist() for end in interval],
+        "interval": returns.interval_lists,
     }
