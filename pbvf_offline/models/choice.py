@@ -100,7 +100,8 @@ def choose_settings(
     learn by one objective, and one that noise made stable where the environment is not, err by far
     more. So sine and cosine win unless their error is worse by more than a tenth, no noise unless
     its score is, and two objectives unless their score is worse by more than a quarter, or their
-    training diverges. Where there is nothing to choose nothing is trained.
+    training diverges. They also win where the check has too few pieces to measure any error. Where
+    there is nothing to choose nothing is trained.
 
     Args:
         data: The dataset.
@@ -120,15 +121,21 @@ def choose_settings(
     count = 1 + sum(len(values) - 1 for values in (angles, noises, mixed))
     trials = _Trials(data, held, updates, hooks or ChoiceHooks(), device, count)
     chosen = dataclasses.replace(settings, noise=noises[0], angles=angles[0], mixed=mixed[0])
-    choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float]], ...] = (
-        ("angles", angles, trials.error_at_all_horizons),
-        ("noise", noises, trials.noise_score),
-        ("mixed", mixed, trials.mixed_score),
+    choices: tuple[tuple[str, Sequence[Any], Callable[[ModelSettings], float], bool], ...] = (
+        ("angles", angles, trials.error_at_all_horizons, True),
+        ("noise", noises, trials.noise_score, False),
+        ("mixed", mixed, trials.mixed_score, True),
     )
-    for name, values, error in choices:
+    for name, values, error_of, usual in choices:
         if len(values) > 1:
             among = [dataclasses.replace(chosen, **{name: value}) for value in values]
-            chosen = min(among, key=error)
+            errors = [error_of(candidate) for candidate in among]
+            # Errors are infinite where the check has no pieces long enough to measure any.
+            ranks = [
+                (candidate in trials.diverging, error, bool(value) != usual)
+                for candidate, error, value in zip(among, errors, values, strict=True)
+            ]
+            chosen = among[ranks.index(min(ranks))]
     return chosen, tuple(trials.tried.values())
 
 
@@ -143,6 +150,7 @@ class _Trials:
     device: torch.device | None
     count: int
     tried: dict[ModelSettings, Trial] = field(default_factory=dict)
+    diverging: set[ModelSettings] = field(default_factory=set)
 
     def error_at_all_horizons(self, candidate: ModelSettings) -> float:
         error = self._checked(candidate).error_at_all_horizons
@@ -161,6 +169,7 @@ class _Trials:
             return self.score(candidate)
         except DivergedError as error:
             self.hooks.diverged(error)
+            self.diverging.add(candidate)
             return math.inf
 
     def _checked(self, candidate: ModelSettings) -> ModelCheck:

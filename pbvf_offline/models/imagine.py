@@ -326,7 +326,7 @@ class _Sums:
 
     def trusted(self, mean: float) -> Tensor:
         """Return the total, in which each step beyond the box counts as at most the mean."""
-        return self.total - (self.rest - mean * self.beyond.float()).clamp(min=0.0)
+        return self.total - (self.rest - mean * self.beyond).clamp(min=0.0)
 
     def of(self, rows: Tensor) -> _Sums:
         return _Sums(self.total[rows], self.rest[rows], self.beyond[rows])

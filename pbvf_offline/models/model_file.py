@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from pbvf_offline.envs.reference import EnvReference
@@ -48,6 +50,8 @@ class _Progress(Record):
     ends: bool
     end_reward: Annotated[tuple[float, float, float, float] | None, since(2)] = None
     limits: Annotated[tuple[tuple[bool, ...], tuple[bool, ...]] | None, since(2)] = None
+    exploded: Annotated[int, Meta(ge=0), since(2)] = 0
+    fall_exploded: Annotated[int, Meta(ge=0), since(2)] = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class ModelFile:
             reward=scales.reward,
             ends=scales.ends,
             end_reward=scales.end_reward,
+            exploded=fit.exploded,
+            fall_exploded=0 if fall is None else fall.exploded,
             limits=(tuple(scales.low_is_limit.tolist()), tuple(scales.high_is_limit.tolist())),
         )
         content = {
@@ -166,12 +172,14 @@ def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
     _check_size(spec, settings, tensors, where)
     scales = _scales(spec, progress, tensors, where)
     fit = start_training(Ensemble(spec, scales, settings).to(device), progress.total)
-    fit.restore(_snapshot(fit.ensemble, tensors, "", progress.updates, progress.pending, where))
+    now = _snapshot(fit.ensemble, tensors, "", progress.updates, progress.pending, where)
+    fit.restore(dataclasses.replace(now, exploded=progress.exploded))
     fit.record = list(progress.record)
     if progress.fall is not None:
-        fit.before_fall = _snapshot(
+        fall = _snapshot(
             fit.ensemble, tensors, "fall/", progress.fall, progress.fall_pending, where
         )
+        fit.before_fall = dataclasses.replace(fall, exploded=progress.fall_exploded)
     environment, check = content["environment"], content["check"]
     return ModelFile(
         fit=fit,

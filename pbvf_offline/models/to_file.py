@@ -71,7 +71,9 @@ class Hooks:
         update: Called with updates done, updates wanted and the last loss.
         on_event: Called with each event of the curve from the first on, also of a training that
             goes on or is complete: ``trial`` by its number, ``fit`` at every 100th update, the
-            mean loss of a network since the one before, and ``check`` at the last one.
+            mean loss of a network since the one before, and ``check`` at the last one. Where
+            networks that learn ten steps in a row diverge and training starts again, ``fit`` events
+            begin again too.
         note: Told in a line where an interrupted training is not gone on with.
     """
 

@@ -41,6 +41,7 @@ class Snapshot:
         first: Adam's running means of the gradients, in the same order.
         second: Adam's running means of their squares.
         pending: Losses since the last entry of the record.
+        exploded: Exploded updates in a row, up to this one.
     """
 
     updates: int
@@ -48,6 +49,7 @@ class Snapshot:
     first: tuple[Tensor, ...]
     second: tuple[Tensor, ...]
     pending: tuple[float, ...]
+    exploded: int = 0
 
 
 @dataclass
@@ -61,6 +63,7 @@ class ModelFit:
         updates: Updates done.
         record: ``(update, mean loss of a member since the one before)``.
         pending: Losses of a member since the last entry of the record, but for exploded updates.
+        exploded: Exploded updates in a row, up to the last one.
         before_fall: The training where the learning rate began to fall, from there on.
         whole: False while an update is under way, when nothing may be saved.
     """
@@ -71,8 +74,16 @@ class ModelFit:
     updates: int = 0
     record: list[tuple[int, float]] = field(default_factory=list)
     pending: list[float] = field(default_factory=list)
+    exploded: int = 0
     before_fall: Snapshot | None = None
     whole: bool = True
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of a member over the last stretch that was recorded; None before update 1."""
+        if self.record:
+            return self.record[-1][1]
+        return float(np.mean(self.pending)) if self.pending else None
 
     def snapshot(self) -> Snapshot:
         """Return a copy of the present state."""
@@ -84,13 +95,14 @@ class ModelFit:
             tuple(state["exp_avg"].clone() for state in states),
             tuple(state["exp_avg_sq"].clone() for state in states),
             tuple(self.pending),
+            self.exploded,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot's state."""
         self.updates = snapshot.updates
         self.record = [(u, loss) for u, loss in self.record if u <= snapshot.updates]
-        self.pending = list(snapshot.pending)
+        self.pending, self.exploded = list(snapshot.pending), snapshot.exploded
         self.optimiser = _adam(self.ensemble)
         step = torch.tensor(float(snapshot.updates), device=self.ensemble.device)
         for k, parameter in enumerate(self.ensemble.parameters()):
@@ -283,7 +295,6 @@ def advance(
     """
     ensemble = fit.ensemble
     settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
-    in_a_row = 0
     for drawn in batches(settings, len(steps), obs_dim, fit.updates, until):
         if fit.updates == fall_from(fit.total):
             fit.before_fall = fit.snapshot()
@@ -293,12 +304,13 @@ def advance(
         fit.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         value = loss.item()  # a GPU is waited for here, after all that changes no weight
-        in_a_row = 0 if value <= _EXPLODED else in_a_row + 1
+        in_a_row = 0 if value <= _EXPLODED else fit.exploded + 1
         if in_a_row:
             _leave_out(ensemble, fit.updates + 1, value, in_a_row, min(_HOPELESS, until))
         fit.whole = False
         fit.optimiser.step()
         fit.updates += 1
+        fit.exploded = in_a_row
         if not in_a_row:
             fit.pending.append(value / settings.members)
         if fit.updates % RECORD_EVERY == 0 and fit.pending:

@@ -2,9 +2,10 @@
 
 Both are climbed by fresh policies, and the learned environment plays where they arrive, from
 starts spread over the data's and with action noise that no round has seen. It keeps the best
-candidate of each policy, as ``pbvf synthesize --model`` does. The critic whose policies have the
-higher mean cautious return stands. The estimate favours imagined episodes, which were sought in
-that very environment: where it prefers the default recipe all the same, nothing speaks for them.
+candidate of each policy, as ``pbvf synthesize --model`` does, of fewer candidates and by ascents
+over fewer states. The critic whose policies have the higher mean cautious return stands. The
+estimate favours imagined episodes, which were sought in that very environment: where it prefers the
+default recipe all the same, nothing speaks for them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def better_critic(
     """Return a critic of imagined episodes, or the default recipe's where that is better.
 
     Either way the file says how the rounds went and what the two came to. Where the default recipe
-    diverges, the critic of imagined episodes stands without a comparison.
+    diverges, or no ascent can begin in its trust region, the critic of imagined episodes stands
+    without a comparison.
 
     Args:
         imagined: The critic of imagined episodes.
@@ -102,7 +104,7 @@ def better_critic(
         advance(fit, training_set(fit, data, device), settings.compare, after_update=updated)
         recipe = CriticFile(fit, context)
         said = Comparison(value, worth(recipe), recipe.fit.settings.kind)
-    except DivergedError:
+    except (DivergedError, IncompatibleError):
         return imagined
     story = dataclasses.replace(imagined.imagined, comparison=said)
     return dataclasses.replace(imagined if said.imagined_stands else recipe, imagined=story)

@@ -146,7 +146,7 @@ class ReturnExamples(Examples):
             cut=~ended,
             seeds=np.full(count, -1),
         )
-        return training_set(self._fit, episodes, self._fit.online.device)
+        return training_set(self._fit, episodes, self._fit.online.device, scaled_later=True)
 
 
 class StepExamples(Examples):

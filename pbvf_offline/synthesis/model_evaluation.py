@@ -163,7 +163,10 @@ class ModelEvaluator:
         starts: int = STARTS,
         progress: Callable[[int, int], None] | None = None,
     ) -> ImaginedReturns:
-        """Play policies in every member; what each comes to does not depend on the others.
+        """Play policies in every member.
+
+        What each comes to does not depend on the others, but for the last digits, since networks
+        multiply blocks of any size.
 
         With stochastic policies each member and start has action noise of its own, the same for
         all policies. No round of imagination has seen that noise; a choice among candidates has.

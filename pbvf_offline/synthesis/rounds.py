@@ -254,7 +254,11 @@ class _Try:
             descend(self._fit, loss)
 
     def _play(self, theta: NDArray[np.float32], spec: PolicySpec) -> ImaginedReturns:
-        """Play thetas from the starts and with the noise of this round, and tell the critic."""
+        """Play thetas from the starts and with the noise of this round, and tell the critic.
+
+        Trusted values so far limit what it is told. Where steps are recorded, and too many for one
+        block, those are the values of this block and the ones before it.
+        """
         initial = self._evaluator.initial
         drawn = self._generator(Stream.IMAGINED_START).integers(
             len(initial), size=self._settings.starts

@@ -171,6 +171,26 @@ def test_the_legend_of_estimates_hides_no_point(
         assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
 
 
+def test_a_figure_of_estimates_shows_policies_without_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        "pbvf_experiments.offline.plots.save_figure", lambda figure, _: drawn.append(figure)
+    )
+    found = {
+        "true": [1.0, 2.0, 3.0, 4.0],
+        "imagined": [1.0, 2.5, 2.5, 2.5],
+        "interval": [[0.0, 2.1, None, None], [2.0, 3.0, None, None]],
+        "metrics": {"imagined": {"rank_correlation": None}},
+    }
+    draw_estimates({0: {"evaluation": {"around": found, "ascents": found}}}, tmp_path / "f.png")
+    for axes in drawn[0].axes:
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert [label.rpartition(": ")[2] for label in labels] == ["1", "1", "2"]
+        assert "no rank correlation" in axes.get_title()
+
+
 def test_stored_results_are_read_back(tmp_path: Path) -> None:
     """The published files are those of today's settings, so that nothing is run again."""
     raw = Path(__file__).parents[2] / "docs" / "results" / "fig-offline" / "raw"
@@ -212,7 +232,8 @@ def test_offline_with_a_learned_environment(tmp_path: Path) -> None:
         assert found["kept"] in found["rounds"]
         grown = found["trust_region"]
         best = grown["data_cautious"][0]
-        assert grown["above_data"] == [value > best for value in grown["low"]]
+        low = grown["low"]
+        assert grown["above_data"] == [value is not None and value > best for value in low]
     deep = results[3]["deep-64x64"]
     assert deep["dataset"]["digest"] != results[3]["digest"]
     searched = results[3]["cem"]

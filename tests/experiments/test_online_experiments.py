@@ -306,6 +306,10 @@ def test_zero_shot_through_a_model_of_what_the_run_has_seen(
         run_zero_shot(cell, 1, tmp_path, SMALL, more)
     draw_zero_shot_model({1: result, 2: result}, tmp_path / "figure.png", "title")
     assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
+    unknown = json.loads(json.dumps(result))
+    unknown["imagined"]["grown"]["interval"] = [[None, low[1]], [None, high[1]]]
+    draw_zero_shot_model({1: unknown}, tmp_path / "unknown.png", "title")
+    assert (tmp_path / "unknown.png").read_bytes().startswith(PNG)
 
     rows = zero_shot_rows({1: result, 2: result})
     assert rows[0]["model"] == pytest.approx(sum(grown["returns"]) / 2)

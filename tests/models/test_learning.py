@@ -181,6 +181,24 @@ def test_angles_two_objectives_and_no_noise_win_a_near_tie(
     assert bool(getattr(chosen, name)) == wins
 
 
+@pytest.mark.parametrize("diverges", [False, True])
+def test_where_nothing_can_be_checked_the_usual_settings_are_chosen(
+    diverges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All errors are infinite then, and the first candidates are not the usual ones."""
+
+    def trained(data: Any, held: Any, settings: ModelSettings, *_: Any) -> ModelSettings:
+        if diverges and settings.mixed:
+            raise DivergedError("the model's loss is nan at update 7")
+        return settings
+
+    monkeypatch.setattr(choice, "train", trained)
+    monkeypatch.setattr(choice, "check_model", lambda *_: ModelCheck((), None, None, 5))
+    data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
+    chosen, _ = choose_settings(data, held_out(data), SETTINGS, updates=1)
+    assert (chosen.angles, chosen.noise, chosen.mixed) == (True, 0.0, not diverges)
+
+
 def test_two_objectives_whose_training_diverges_are_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

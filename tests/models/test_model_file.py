@@ -438,3 +438,24 @@ def test_a_file_holds_no_check_before_the_end(tmp_path: Path) -> None:
 def test_a_precision_that_is_no_truth_value_is_shown_as_it_is() -> None:
     with pytest.raises(UsageError, match="--precision: 'float32' is not true or false"):
         ModelRequest(seed=0, bfloat16="float32")  # type: ignore[arg-type]
+
+
+def test_exploded_updates_in_a_row_are_counted_across_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten in a row, updates 36 to 45, the fifth is the last one before an interruption."""
+    known, calls = training.model_loss, 0
+
+    def exploding(*args: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return known(*args) * (1e13 if 36 <= calls <= 46 else 1.0)
+
+    monkeypatch.setattr(training, "model_loss", exploding)
+    with pytest.raises(DivergedError, match="at update 45, and was as large for 10 updates"):
+        make(tmp_path / "whole")
+    calls = 0
+    interrupt(tmp_path / "parts", at=40)
+    assert load_model(partial_path(tmp_path / "parts")).fit.exploded == 5
+    with pytest.raises(DivergedError, match="at update 45, and was as large for 10 updates"):
+        make(tmp_path / "parts")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import pbvf_offline.synthesis.comparison as comparison_module
 from libtools import make_file
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, target_data
-from pbvf_offline.errors import DivergedError
+from pbvf_offline.errors import DivergedError, IncompatibleError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.rounds import Comparison, ImaginedFit, Round, RoundSettings, round_defaults
 from pbvf_offline.fit.to_file import fit_to_file
@@ -22,7 +22,7 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_offline.synthesis.ascent import synthesize
+from pbvf_offline.synthesis.ascent import Synthesis, synthesize
 from pbvf_offline.synthesis.comparison import better_critic, default_recipe
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 from pbvf_offline.synthesis.rounds_to_file import rounds_to_file
@@ -167,4 +167,22 @@ def test_where_the_default_recipe_diverges_the_imagined_critic_stands(
     found = fitted(tmp_path / "c", dataclasses.replace(POOR, compare=60))
     assert story(found).comparison is None
     assert story(found).stands
+    assert load_critic(tmp_path / "c").encode() == found.encode()
+
+
+def test_so_it_does_where_no_ascent_of_the_default_recipe_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    climbed: list[CriticFile] = []
+
+    def climb(critic: CriticFile, *args: object, **kwargs: object) -> Synthesis:
+        climbed.append(critic)
+        if len(climbed) == 2:
+            raise IncompatibleError("its starts cannot be drawn into the trust region")
+        return synthesize(critic, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(comparison_module, "synthesize", climb)
+    found = fitted(tmp_path / "c", dataclasses.replace(POOR, compare=60))
+    assert len(climbed) == 2
+    assert story(found).comparison is None
     assert load_critic(tmp_path / "c").encode() == found.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -277,3 +278,16 @@ def test_what_a_policy_came_to_is_what_the_model_says(evaluator: ModelEvaluator)
     cautious = dataclasses.replace(evaluator, caution=0.0)
     free = cautious.play(policies, evaluator.initial, np.random.default_rng(0))
     np.testing.assert_array_equal(free.cautious, free.mean)
+
+
+def test_returns_that_are_nearly_alike_are_told_without_a_warning() -> None:
+    """In their scale they are below 0.01, which is no matter of the data's rewards."""
+    fit = start_fit(make_data(box_spec(1)), fit_settings("pssvf", gamma=1.0), CPU)
+    policies, values = make_policies(box_spec(1), 6), np.linspace(-500.0, -499.98, 6)
+    said = told(values.tolist(), values.tolist(), [500.0] * 6)
+    examples = examples_for(fit, None, np.random.default_rng(0))  # type: ignore[arg-type]
+    examples.add(policies, None, said, values)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        entries = examples.training_set(Scale.of(said, 1.0))
+    assert float(entries.value.abs().max()) < 0.01

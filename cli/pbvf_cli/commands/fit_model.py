@@ -161,7 +161,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
     payload: dict[str, Any] = {
         "model": out,
         "updates": file.fit.updates,
-        "loss": file.fit.record[-1][1] if file.fit.record else None,
+        "loss": file.fit.loss,
         "seconds": seconds,
         "updates_per_second": rate,
         "noise": settings.noise,

@@ -158,7 +158,7 @@ def _print(
         *((f"{name} is the", unit) for name, unit in units.items() if unit is not None),
         ("90 % interval of", said.interval_of)
         if said.interval_of is not None
-        else ("90 % interval", "needs --model, or a pssvf fitted with --validation-policies"),
+        else ("90 % interval", _missing_interval(said)),
     ]
     if check is not None and check.held_words is not None:
         rows.append(("such intervals held, in the model's check", check.held_words))
@@ -179,3 +179,9 @@ def _print(
         for entry in entries[:shown]
     ]
     sink.result(payload, rows, table=(header, lines), place=out)
+
+
+def _missing_interval(said: Predictions) -> str:
+    if said.imagined is not None:
+        return "none: the model has one network"
+    return "needs --model, or a pssvf fitted with --validation-policies (19 or more)"

@@ -137,8 +137,9 @@ def evaluate_unseen(
 
     Returns:
         For each of :data:`SETS`: ``true``, each of :data:`ESTIMATES` and ``interval`` (low and
-        high, None of a model with one member), lists with a number a policy; ``coverage``, the
-        share of true returns in their interval; ``metrics``, an
+        high, None of a model with one member), lists with a number a policy, or None where a
+        policy has no interval; ``coverage``, the share of true returns in their interval, of
+        policies that have one; ``metrics``, an
         :class:`~pbvf_experiments.metrics.EstimateMetrics` of each estimate; ``inside``, the share
         of the policies in the critic's trust region; ``range``, the lowest and the highest true
         return. And ``unit``, that of the critic's prediction: where it is no undiscounted return,

@@ -73,14 +73,16 @@ def draw_estimates(results: Mapping[int, Mapping[str, Any]], path: Path) -> None
     for axes, (name, title) in zip(figure.subplots(1, 2), _SETS.items(), strict=True):
         sets = [evaluation[name] for evaluation in found]
         true, imagined = (_together(sets, key) for key in ("true", "imagined"))
-        inside = np.ones(len(true), dtype=bool)
-        if all(one["interval"] is not None for one in sets):
-            low, high = (np.concatenate([one["interval"][k] for one in sets]) for k in (0, 1))
-            inside = (low <= true) & (true <= high)
+        ends = [np.concatenate([_interval(one)[k] for one in sets]) for k in (0, 1)]
+        known = ~np.isnan(ends[0])
+        inside = (ends[0] <= true) & (true <= ends[1])
         for which, color, label in (
             (inside, BLUE, "true return inside the 90 % interval"),
-            (~inside, RED, "outside"),
+            (known & ~inside, RED, "outside"),
+            (~known, "grey", "without an interval"),
         ):
+            if not which.any():
+                continue
             axes.scatter(
                 imagined[which],
                 true[which],
@@ -90,16 +92,23 @@ def draw_estimates(results: Mapping[int, Mapping[str, Any]], path: Path) -> None
                 linewidth=0,
                 label=f"{label}: {which.sum():,}",
             )
-        ends = [float(min(true.min(), imagined.min())), float(max(true.max(), imagined.max()))]
-        axes.plot(ends, ends, color="black", linewidth=0.8)
-        rank = np.mean([one["metrics"]["imagined"]["rank_correlation"] for one in sets])
-        axes.set_title(
-            f"{title}: {len(found)} datasets,\nrank correlation {rank:.2f} (mean)", size=10
-        )
+        line = [float(min(true.min(), imagined.min())), float(max(true.max(), imagined.max()))]
+        axes.plot(line, line, color="black", linewidth=0.8)
+        ranks = [one["metrics"]["imagined"]["rank_correlation"] for one in sets]
+        ranks = [rank for rank in ranks if rank is not None]
+        said = f"rank correlation {np.mean(ranks):.2f} (mean)" if ranks else "no rank correlation"
+        axes.set_title(f"{title}: {len(found)} datasets,\n{said}", size=10)
         axes.set_xlabel("imagined return")
         axes.set_ylabel("true return")
         legend_below(axes, fontsize=8, markerscale=2)
     save_figure(figure, path)
+
+
+def _interval(one: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the ends (2, K) of a set's intervals; NaN where there is none."""
+    if one["interval"] is None:
+        return np.full((2, len(one["true"])), np.nan)
+    return np.array(one["interval"], np.float64)
 
 
 def _together(sets: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:

@@ -205,8 +205,8 @@ def draw_zero_shot_model(results: Mapping[int, Mapping[str, Any]], path: Path, t
     imagined = np.concatenate([g["imagined"] for g in grown])
     errors = None
     if all(g["interval"] is not None for g in grown):
-        low, high = np.concatenate([g["interval"] for g in grown], axis=1)
-        errors = np.stack([imagined - low, high - imagined])
+        low, high = np.concatenate([np.array(g["interval"], float) for g in grown], axis=1)
+        errors = np.stack([imagined - low, high - imagined])  # NaN: no line
     label = "a grown policy" + ("" if errors is None else ", with the networks' 90 % interval")
     right.errorbar(
         imagined, true, xerr=errors, fmt="o", color=BLUE, alpha=0.6, linewidth=0.6, label=label
