@@ -16,7 +16,9 @@ from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.rollout.workers import is_done_here, ordered_map
 
-_MAX_CELL = 16 * 2**20
+MAX_CELL_BYTES = 64 * 2**20
+MAX_CELL_MEMORY = 384 * 2**20
+"""What the values of a cell may take in memory; see :func:`parse_json`."""
 
 
 class Named(Protocol):
@@ -97,7 +99,12 @@ def cell(path: Path, settings: dict[str, Any], run: Callable[[], dict[str, Any]]
     """
     wanted = json.loads(json.dumps(settings))
     if path.exists():
-        stored = parse_json(read_file(path, _MAX_CELL), str(path))
+        stored = parse_json(
+            read_file(path, MAX_CELL_BYTES),
+            str(path),
+            max_bytes=MAX_CELL_BYTES,
+            max_memory=MAX_CELL_MEMORY,
+        )
         if not isinstance(stored, dict) or set(stored) != {"settings", "result"}:
             raise DamagedError("is not a result of this experiment", where=path)
         if stored["settings"] != wanted:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pbvf_experiments.cells import cell, run_all
-from pbvf_offline.errors import DamagedError, UsageError
+from pbvf_experiments.cells import MAX_CELL_BYTES, MAX_CELL_MEMORY, cell, run_all
+from pbvf_offline.errors import DamagedError, PbvfError, UsageError
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.strict_json import parse_json
@@ -30,6 +30,7 @@ Settings = Mapping[str, str]
 SEED: Final = "seed"
 DIED: Final = 9
 _MOST_CELLS = 100_000
+_MOST_PRINTED, _MOST_MEMORY = MAX_CELL_BYTES // 4, MAX_CELL_MEMORY // 2  # a file is indented
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _RANGE = re.compile(r"(0|[1-9][0-9]{0,9})-(0|[1-9][0-9]{0,9})")
 _PLAIN = re.compile(r"[A-Za-z0-9._=,+-]{1,120}")
@@ -78,6 +79,8 @@ def parse_grid(text: str) -> tuple[str, list[str]]:
 def read_list(path: Path) -> list[dict[str, str]]:
     """Read settings of cells: a JSON list of objects, each a setting's name to its value.
 
+    Each has them in the order in which the file first names them.
+
     Raises:
         DamagedError: The file is something else.
     """
@@ -103,7 +106,9 @@ def read_list(path: Path) -> list[dict[str, str]]:
             where=path,
             remedy='write [{"lr": 0.01, "seed": 0}, …]',
         )
-    return [{name: text(value) for name, value in one.items()} for one in stored]
+    # In one order, so that equal settings are equal runs.
+    names = dict.fromkeys(name for one in stored for name in one)
+    return [{name: text(one[name]) for name in names if name in one} for one in stored]
 
 
 def combine(
@@ -240,7 +245,13 @@ def _run(chosen: SweepCell) -> dict[str, Any]:
         env={"OMP_NUM_THREADS": "1", "PBVF_WORKERS": "1", **os.environ},
     )
     if ran.returncode == 0:
-        printed = parse_json(ran.stdout, chosen.name)
+        try:
+            printed = parse_json(
+                ran.stdout, "what it printed", max_bytes=_MOST_PRINTED, max_memory=_MOST_MEMORY
+            )
+        except PbvfError as error:
+            said = f"it finished, but what it printed is not kept: {error}"
+            raise _FailedError(error.exit_code, said) from error
         if isinstance(printed, dict):
             return printed
     lines = ran.stderr.split("\n")

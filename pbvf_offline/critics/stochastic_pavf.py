@@ -80,7 +80,9 @@ class StochasticPAVF(PAVF):
         objective = (weight * network.head(self.theta_part(seen) + part)).mean()
         (gradient,) = torch.autograd.grad(objective, leaf)
         with torch.no_grad():
-            kish = weight.sum().square() / weight.square().sum().clamp_min(1e-30) / len(index)
+            # In units of the largest, whose square is a number however small all weights are.
+            relative = torch.exp((target - behaviour) - (target - behaviour).max())
+            kish = relative.sum().square() / relative.square().sum() / len(index)
         return ActorStep(objective.detach().cpu().double().reshape(1), gradient, float(kish))
 
     def of_outputs(

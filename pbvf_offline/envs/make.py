@@ -356,16 +356,20 @@ def _import_for_user(module: str, name: str) -> None:
         ) from error
 
 
+_OF_THE_PAPER = frozenset(("Swimmer-v3", "Hopper-v3", "Reacher-v2", "InvertedPendulum-v2"))
+
+
 def _successor(env_id: str) -> str:
-    """Name today's version of an environment of the paper, or ask to check the name."""
+    """Name the newest version of an environment, or ask to check the name."""
     family = re.sub(r"-v\d+$", "", env_id)
     versions = sorted(
         spec.version for spec in registry.values() if spec.name == family and spec.version
     )
     current = f"{family}-v{versions[-1]}" if versions else None
     if current is not None and current != env_id:
-        old = env_id.rsplit("-", 1)[-1]
-        return f"the paper's {family} {old} is v{versions[-1]} now: use {current}"
+        if env_id in _OF_THE_PAPER:
+            return f"the paper's {family} {env_id[-2:]} is v{versions[-1]} now: use {current}"
+        return f"the newest version of {family} is v{versions[-1]}: use {current}"
     named = _of_package(env_id) or "module:Name-v0"
     return f"check the id (`gymnasium.pprint_registry()` lists all), or give {named}"
 

@@ -180,7 +180,8 @@ def _warn_of_scale(data: Trajectories, rewards: NDArray[np.float64], gamma: floa
         return
     warnings.warn(
         f"the data's values {what}; collect with rewards that are scaled to values between 0.1 and "
-        "1,000 (gymnasium.wrappers.TransformReward in a module of yours)",
+        "1,000 (gymnasium.wrappers.TransformReward in a module of yours; where the environment "
+        "reports info['reward_survive'], the same factor is due there)",
         RewardScaleWarning,
         stacklevel=2,
     )

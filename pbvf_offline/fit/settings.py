@@ -237,6 +237,7 @@ def paper_fit_settings(settings: FitSettings) -> FitSettings:
     return dataclasses.replace(
         settings,
         n_step=1,
+        augment=RELABEL,
         relabel=0.0,
         bound_values=False,
         standardise=False,

@@ -9,7 +9,10 @@ program's is refused, and the message says to upgrade.
 1  0.1.0
 2  policies of a family other than the MLP with tanh; environments with wrappers; critics fitted
    to imagined returns or with another augmentation than relabelling; critics that read
-   fingerprints; datasets from environments that are not repeatable; runs that start from a
+   fingerprints; models with networks of two objectives, a share of the noise taken back,
+   absolute errors, rewards of ends of their own, limits, or a check of intervals and
+   lengths; runs and policies made with another precision; datasets from environments that
+   are not repeatable, or whose licence or authors were set anew; runs that start from a
    given policy; bundles
 == ==========================================================================================
 """

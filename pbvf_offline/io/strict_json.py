@@ -59,6 +59,7 @@ def parse_json(
     *,
     allow_infinity: bool = False,
     max_bytes: int = MAX_JSON_BYTES,
+    max_memory: int = MAX_JSON_MEMORY,
 ) -> Any:
     """Read untrusted JSON: no duplicate keys, NaN or lone surrogates; bounded size, depth, memory.
 
@@ -67,6 +68,7 @@ def parse_json(
         where: The file (and object) it is from, for messages.
         allow_infinity: Accept ``Infinity`` and ``-Infinity``, as Minari writes in spaces.
         max_bytes: Longest text accepted.
+        max_memory: Bytes of memory that its values may take.
 
     Raises:
         DamagedError: The text is anything else.
@@ -76,10 +78,10 @@ def parse_json(
         raise DamagedError(f"JSON of {len(data):,} bytes is over {max_bytes:,}", where=where)
     # A short text cannot cost much, and counting costs time.
     memory = _memory(data) if len(data) > _SMALL else 0
-    if memory > MAX_JSON_MEMORY:
+    if memory > max_memory:
         raise UnsafeError(
             f"JSON of {len(data):,} bytes whose values would take about {memory:,} in memory, "
-            f"over the limit of {MAX_JSON_MEMORY:,}",
+            f"over the limit of {max_memory:,}",
             where=where,
         )
 

@@ -37,7 +37,7 @@ from pbvf_offline.errors import (
     shorten,
 )
 from pbvf_offline.io.durable import make_folders, write_file
-from pbvf_offline.rollout.workers import ItemT, Job, OutT, Pool, answer, using
+from pbvf_offline.rollout.workers import ItemT, Job, OutT, Pool, answer, usable_cores, using
 
 OPTION: Final = "--ray"
 _POLL_SECONDS = 0.5
@@ -235,8 +235,8 @@ class _RayPool(Pool[ItemT, OutT]):
         return len(self._flying)
 
     def hand_out(self) -> None:
-        """Make tasks of as many items as may be in hand."""
-        while len(self._flying) < self._most * self._queued and self._has_work:
+        """Make tasks of as many items as may be under way; Ray starts each at once where it can."""
+        while len(self._flying) < self._most and self._has_work:
             drawn = self._next()
             if drawn is None:
                 return
@@ -378,7 +378,7 @@ def _connect(ray: Any, address: str, workers: int | None, stack: contextlib.Exit
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         where: dict[str, Any] = {
             "address": "local",
-            "num_cpus": workers or len(os.sched_getaffinity(0)),
+            "num_cpus": workers or usable_cores(),
             "include_dashboard": False,
             "_temp_dir": f"{folder}/r",  # which Ray opens to all users; the one above stays ours
         }

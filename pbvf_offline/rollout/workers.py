@@ -220,8 +220,8 @@ class Pool(abc.ABC, Generic[ItemT, OutT]):
         if self._tries[position] >= MAX_TRIES:
             raise WorkerError(
                 f"a worker {how} {MAX_TRIES} times on item {position}",
-                remedy="what was finished is safe; check memory, or use --workers 1 to see the "
-                "cause",
+                remedy="what was finished is safe; check memory, or use --workers 1, which shows "
+                "the cause and waits for any time",
             )
 
 
@@ -277,7 +277,8 @@ class _Processes(Pool[ItemT, OutT]):
                 _refuse_unguarded(worker)
                 if worker.owed:  # what it was busy with
                     code = worker.process.exitcode
-                    how = "hung" if hung else f"died (exit code {code})"
+                    gave_up = f"hung (no answer for {self._hang_seconds:g} seconds)"
+                    how = gave_up if hung else f"died (exit code {code})"
                     self._count_loss(worker.owed[0][0], how)
                 self._lost.extendleft(reversed(worker.owed))
 

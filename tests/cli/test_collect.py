@@ -331,6 +331,7 @@ def test_a_schedule_decides_how_the_noise_is_drawn(root):
         ([*TOY, "--base", "p", "--stochastic"], "--stochastic"),
         ([*TOY, "--base", "p", "--warmup-episodes", "3"], "--warmup-episodes"),
         ([*TOY, "--base", "missing.safetensors"], "missing.safetensors"),
+        ([*TOY, "--no-normalize", "--warmup-episodes", "7"], "--warmup-episodes"),
     ],
 )
 def test_wrong_usage_exits_2_before_anything_is_written(root, argv, words):

@@ -6,13 +6,22 @@ import csv
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli_tools import SOURCES, content, pbvf, start, wait_for_group
-from pbvf_experiments.sweep import SweepCell, combine, mean_rows, parse_grid
+from pbvf_experiments.sweep import (
+    SweepCell,
+    combine,
+    mean_rows,
+    parse_grid,
+    read_list,
+    run_cell,
+)
 from pbvf_offline.errors import UsageError
 
 COLLECT = ("--", "collect", "LQR-v0", "--dataset", "lab/s{seed}-{sigma}-v0", "--episodes", 1)
@@ -94,6 +103,32 @@ def test_means_are_over_the_seeds_that_finished() -> None:
     assert mean_rows([{"settings": {"lr": "1"}, "exit": 0, "results": {}}]) is None
 
 
+def test_listed_settings_are_the_same_in_any_order(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text('[{"lr": 1, "seed": 0}, {"seed": 1, "lr": 1}, {"x": [8, 8], "seed": 2}]')
+    found = read_list(path)
+    assert [list(one) for one in found] == [["lr", "seed"], ["lr", "seed"], ["seed", "x"]]
+    rows = [{"settings": one, "exit": 0, "results": {"loss": 3.0}} for one in found[:2]]
+    assert [mean["seeds"] for mean in mean_rows(rows) or ()] == [2]
+
+
+def test_a_result_that_is_too_large_fails_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"0": json.dumps({"values": [0.5] * 300_000}), "1": json.dumps({"x": "a" * 2**25})}
+
+    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(words, 0, texts[words[-1]], "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    cells = [SweepCell({"seed": k}, ("--", "{seed}"), tmp_path) for k in texts]
+    kept, failed = [run_cell(one) for one in cells]
+    assert run_cell(cells[0]).result == kept.result == json.loads(texts["0"])
+    assert (failed.result, failed.exit_code) == (None, 3)
+    assert failed.error is not None
+    assert failed.error.startswith("it finished, but what it printed is not kept: ")
+
+
 @pytest.mark.usefixtures("forking")
 def test_a_sweep_goes_on_past_a_failure_and_continues(here: Path) -> None:
     sweep = ("sweep", "--out", "out", "--workers", 2, "-q", "--grid", "seed=0-1", "--grid")
@@ -140,6 +175,9 @@ def test_a_sweep_goes_on_past_a_failure_and_continues(here: Path) -> None:
         (("--grid", "seed=0-1", "--", "fit-critic", "d", "--critic", "psvf", "--out", "c"), "/c: "),
         (("--grid", "seed=0-1", "--", "collect", "LQR-v0", "--dataset", "aa/b-v0"), "dataset aa/b"),
         (("--list", "twice.json", "--", "evaluate", "p"), "run seed=0: is of two runs"),
+        (("--grid", "license=MIT,CC0-1.0", "--", "pack", "c", "o.tar"), "/o.tar: is of two runs"),
+        (("--grid", "allow=a,b", "--", "push", "c", "/mnt/there"), "/mnt/there: is of two runs"),
+        (("--grid", "public-key=a,b", "--", "pull", "/mnt/c", "lab/x-v0"), "lab/x-v0: is of two"),
         (("--grid", "seed=\udcff", "--", "evaluate", "p"), "holds half a surrogate pair"),
         (("--grid", "seed=0", "--", "evaluate", "p\udcff"), "holds half a surrogate pair"),
         (("--grid", "sigma=1,abc", *SEEDED), "--sigma: 'abc' is not"),

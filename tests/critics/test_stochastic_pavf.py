@@ -313,6 +313,11 @@ def test_effective_samples_by_hand() -> None:
     # 2, 2 and 2/3: (14/3)^2 / (8 + 4/9) / 3 = 49/57.
     three = torch.tensor([0, 0, 1])
     assert critic.actor_step(target, batch, three).effective_samples == pytest.approx(49 / 57)
+    # Both 1e-20 / 0.25, whose squares are 1.6e-39.
+    rare = torch.tensor([[0.0, 0.0, math.log(1e-20), 0.0]], dtype=torch.float64)
+    alike = torch.tensor([0, 0])
+    assert weight_of(spec, rare, batch, both[:1]) == pytest.approx(4e-20)
+    assert critic.actor_step(rare, batch, alike).effective_samples == pytest.approx(1.0)
 
 
 # --- the loss -------------------------------------------------------------------------------

@@ -136,6 +136,13 @@ def test_the_papers_names_point_to_v5(name: str) -> None:
     assert f"the paper's {family} {old} is v5 now: use {family}-v5" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["Ant-v3", "Swimmer-v9"])
+def test_other_versions_are_not_said_to_be_the_papers(name: str) -> None:
+    family, _ = name.split("-")
+    with pytest.raises(UsageError, match=f"the newest version of {family} is v5: use {family}-v5"):
+        make_env(EnvConfig(name))
+
+
 @pytest.mark.parametrize("name", ["NoSuchThing-v0", "Family-v9"])
 def test_unknown_ids(name: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -31,7 +31,7 @@ from pbvf_offline.envs.reference import EnvConfig
 from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
 from pbvf_offline.exchange.exporter import ExportFormat, export_policies, to_module
 from pbvf_offline.exchange.importer import import_weights
-from pbvf_offline.exchange.interpret import ImportSettings
+from pbvf_offline.exchange.interpret import ImportSettings, _check_bounds, _Tensors
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 
@@ -133,6 +133,18 @@ def test_float32_for_runtimes_without_float64(tmp_path: Path, name: str) -> None
     (made,) = export_policies(policies, tmp_path / "p", dtype="float32")
     tensors = safetensors.numpy.load_file(made.path)
     assert {str(t.dtype) for t in tensors.values()} <= {"float32", "int64"}
+
+
+def test_float32_bounds_of_a_float64_space_are_those_of_the_space(tmp_path: Path) -> None:
+    """0.1 in single precision is another number."""
+    spec = box_spec(3, (8,), low=-0.1, high=0.1, dtype="float64")
+    (made,) = export_policies(make_policies(spec, 1), tmp_path / "w", dtype="float32")
+    tensors = safetensors.numpy.load_file(made.path)
+    _check_bounds(_Tensors(tensors, "w"), spec)
+    with pytest.raises(IncompatibleError, match="the environment's"):
+        _check_bounds(
+            _Tensors(tensors, "w"), box_spec(3, (8,), low=-0.11, high=0.1, dtype="float64")
+        )
 
 
 @pytest.mark.parametrize("file_format", ["torch", "onnx"])

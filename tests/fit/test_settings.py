@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from libtools import box_spec, fit_settings
 from pbvf_offline.errors import UsageError
+from pbvf_offline.fit.augment import RELABEL
 from pbvf_offline.fit.settings import default_fit_settings, fit_defaults, paper_fit_settings
 
 
@@ -86,9 +88,11 @@ def test_relabelling_is_left_out_where_it_cannot_be_done() -> None:
 
 
 def test_the_papers_critic_adds_nothing() -> None:
-    paper = paper_fit_settings(default_fit_settings("psvf", None, box_spec(), seed=0))
-    assert (paper.n_step, paper.relabel, paper.average) == (1, 0.0, 0.0)
-    assert (paper.bound_values, paper.standardise) == (False, False)
+    usual = default_fit_settings("psvf", None, box_spec(), seed=0)
+    for settings in (usual, dataclasses.replace(usual, augment="blur")):
+        paper = paper_fit_settings(settings)
+        assert (paper.n_step, paper.augment, paper.relabel) == (1, RELABEL, 0.0)
+        assert (paper.average, paper.bound_values, paper.standardise) == (0.0, False, False)
 
 
 def test_reading_the_settings_imports_no_array_library() -> None:

@@ -151,7 +151,8 @@ class TestForked:
         def hang(item: int) -> None:
             time.sleep(60)
 
-        with pytest.raises(WorkerError, match="hung 3 times on item 0"):
+        said = r"hung \(no answer for 0\.1 seconds\) 3 times on item 0"
+        with pytest.raises(WorkerError, match=said):
             list(ordered_map(FunctionJob(hang), range(2), 1, hang_seconds=0.1))
         assert no_children_left()
 

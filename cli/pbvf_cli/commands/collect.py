@@ -140,11 +140,17 @@ def _check_combination(
     base: Path | None,
     policies: Path | None,
 ) -> None:
-    """Refuse options that decide nothing because a policies file decides it.
+    """Refuse options that decide nothing because a policies file, or another option, decides it.
 
     Raises:
         UsageError: One was given.
     """
+    if given.get("normalize") is False and given.options("warmup_episodes"):
+        raise UsageError(
+            "does not go with --no-normalize: those episodes are for the normaliser",
+            where="--warmup-episodes",
+            remedy="leave it out",
+        )
     if base is not None and policies is not None:
         raise UsageError(
             "give either --base (perturbed) or --policies (as they are)", where="--policies"

@@ -57,6 +57,7 @@ def compare(
     from pbvf_runs.compare.policies import compare_policies
 
     environments.silence_gymnasium()
+    values.replaces(overwrite, out, "a figure")
     if out is not None:
         check_figure(values.output_file(out, first, second))
     devices.runs_on_cpu(device, sink)

@@ -98,6 +98,7 @@ def evaluate(
     from pbvf_offline.rollout.evaluation import evaluate_policies
 
     environments.silence_gymnasium()
+    values.replaces(overwrite, video, "a video")
     if video is not None:
         from pbvf_cli.shared.outputs.video import check_video
 

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from pbvf_experiments.sweep import Ended, SweepCell
 
 _OUTPUTS = {"--out", "--run", "--log-dir", "--export-dataset", "--video", "--dataset"}
+_OUTPUT_ARGUMENTS = {
+    "pack": "file",
+    "dataset pack": "file",
+    "dataset keygen": "file",
+    "push": "remote",
+    "dataset push": "remote",
+    "pull": "name",
+    "dataset pull": "dataset",
+    "dataset unpack": "dataset",
+}
 _READ = ("synthesize", "push", "pack", "unpack")  # where --dataset names what is read
 _COLUMNS = 6
 _TIMINGS = ("seconds", "_per_second")  # how keys of --json end that are no results
@@ -198,7 +208,10 @@ def _check_outputs(
 
 
 def _outputs(name: str, parsed: Any) -> Iterator[str]:
-    """Yield what a command will write, as far as options name it."""
+    """Yield what a command will write, as far as its words name it."""
+    written = parsed.params.get(_OUTPUT_ARGUMENTS.get(name))
+    if written is not None:
+        yield os.path.abspath(written) if isinstance(written, Path) else written  # noqa: PTH100
     for param in parsed.command.params:
         option, value = param.opts[0], parsed.params[param.name]
         if not isinstance(value, str | Path) or option not in _OUTPUTS:

@@ -151,6 +151,16 @@ def check_dataset(dataset: str) -> None:
     check_place(new_dataset_path(dataset))
 
 
+def replaces(overwrite: bool, target: Path | None, what: str) -> None:
+    """Check that ``--overwrite`` has something to replace.
+
+    Raises:
+        UsageError: It is given, and nothing is written.
+    """
+    if overwrite and target is None:
+        raise UsageError(f"replaces {what}, and none is made", where="--overwrite")
+
+
 def output_file(path: Path, *inputs: Path | str | None) -> Path:
     """Check where a file is to be written that is made of ``inputs``.
 

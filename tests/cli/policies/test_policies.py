@@ -439,6 +439,7 @@ def test_max_episode_steps_is_a_time_limit(made):
 def test_an_unknown_environment_is_asked_for(made, here):
     replace(load_policies(made / "toy"), environment=None).save(here / "nameless")
     pbvf("evaluate", "nameless").refused(2, "--env")
+    pbvf("evaluate", "nameless", "--overwrite").refused(2, "--overwrite: replaces a video")
 
 
 def test_a_table_for_people(made):

@@ -128,6 +128,7 @@ def test_a_figure_names_the_arguments_of_the_environment(here):
 
 def test_a_name_that_says_no_format_is_refused_before_anything_is_played(here):
     pbvf("compare", "missing", "missing", "--out", "figure.jpg").refused(2, "figures end in .png")
+    pbvf("compare", "missing", "missing", "--overwrite").refused(2, "replaces a figure, and none")
 
 
 def test_policies_of_other_environments(here):
