@@ -43,6 +43,10 @@ def test_round_trip_and_known_digests(folder):
     assert manifest["digest"] == manifest_digest(body)
 
 
+def stats(**changes):
+    return lambda m: m["provenance"]["stats"].update(changes)
+
+
 SOURCE = {"id": "a-v0", "digest": "0" * 64, "verified": True, "episodes": 1, "steps": 2}
 
 
@@ -81,6 +85,19 @@ def resealed(folder, change):
         (lambda m: m["provenance"]["environment"].update(withheld=[1]), "withheld"),
         (lambda m: m["provenance"]["stats"].update({"return": {"mean": 1}}), "return"),
         (lambda m: m["provenance"]["stats"].update(episodes=1.5), "episodes"),
+        (stats(policies=10**400), r"stats\.policies is malformed"),
+        (stats(steps=-1), r"stats\.steps is malformed"),
+        (stats(**{"return": {"mean": 10**400, "min": 0, "max": 0}}), r"stats\.return is malformed"),
+        (stats(terminated=None), r"stats\.terminated is a NoneType"),
+        (stats(terminated=2**62 + 1), r"stats\.terminated is malformed"),
+        (stats(normalisers="1"), r"stats\.normalisers is a str"),
+        (stats(length=5), r"stats\.length is a int"),
+        (stats(length={"mean": 1.0, "min": 1, "max": "1"}), r"stats\.length is malformed"),
+        (stats(length={}), r"stats\.length is malformed"),
+        (
+            made_of(provenance=origin(stats={**PROVENANCE["stats"], "cut": -1})),
+            r"stats\.cut is mal",
+        ),
         (lambda m: m["provenance"].update(mood=1), "field 'mood'"),
         (lambda m: m["provenance"]["stats"].update(mood=1), "field 'mood'"),
         (lambda m: m["provenance"]["environment"].update(mood=1), "field 'mood'"),
@@ -154,6 +171,12 @@ def test_no_environment_and_no_whole_episode_are_fine(folder):
 
     assert parse_manifest(resealed(folder, change), "x")["provenance"]["environment"] is None
     parse_manifest(resealed(folder, made_of(provenance=origin(environment=None))), "x")
+
+
+def test_the_largest_statistics_are_fine(folder):
+    most = {"mean": -1.7e308, "min": -1.7e308, "max": 10**308}
+    change = stats(episodes=2**62, normalisers=0, terminated=1, length=most, **{"return": most})
+    parse_manifest(resealed(folder, change), "x")
 
 
 def test_versions_name_what_bytes_depend_on():

@@ -279,7 +279,7 @@ def test_damage_is_found_without_a_manifest_too(folder: Path) -> None:
         (lambda p: p["stats"].update(cut=1), "cut 1; the data have 0"),
         (lambda p: p["stats"].update(terminated=2), "terminated 2; the data have 0"),
         (lambda p: p["stats"].update(length={"mean": 20, "min": 3, "max": 20}), "length"),
-        (lambda p: p["stats"].update(length=7), "length 7"),
+        (lambda p: p["stats"].update(length=7), "stats.length is a int"),
         (lambda p: p["stats"]["length"].update(mean=19.5), "length"),
         (lambda p: p["stats"].update(normalisers=2), "normalisers 2; the data have 1"),
         (lambda p: p["stats"].update({"return": None}), "return None"),

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import stat
+import sys
 from collections.abc import Collection, Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -71,7 +72,12 @@ _KNOWN_AS: Mapping[str, tuple[type, ...]] = {
 }
 MAX_KNOWN_AS: Final = 20
 """How many earlier digests a manifest holds: each costs a serialisation of it at every reading."""
-_MORE_STATS = ("normalisers", "terminated", "length")
+_MORE_STATS: Mapping[str, tuple[type, ...]] = {
+    "normalisers": (int,),
+    "terminated": (int,),
+    "length": (dict,),
+}
+_MAX_COUNT: Final = 2**62
 _SOURCE: Mapping[str, tuple[type, ...]] = {
     "id": (str,),
     "digest": (str,),
@@ -362,13 +368,23 @@ def _check_origin(provenance: dict[str, Any], where: str | os.PathLike[str]) -> 
     for name, kinds in _MORE.items():
         if name in provenance and type(provenance[name]) not in kinds:
             raise DamagedError(f"provenance.{name} is malformed", where=where)
-    stats = _typed(provenance["stats"], _STATS, "provenance.stats", where, _MORE_STATS)
-    returns = stats["return"]
-    if returns is not None and (
-        set(returns) != {"mean", "min", "max"}
-        or any(type(number) not in (int, float) for number in returns.values())
-    ):
-        raise DamagedError("provenance.stats.return is malformed", where=where)
+    stats = provenance["stats"]
+    table = {**_STATS, **{name: kinds for name, kinds in _MORE_STATS.items() if name in stats}}
+    for name, value in _typed(stats, table, "provenance.stats", where).items():
+        if type(value) is int:
+            good = 0 <= value <= _MAX_COUNT
+        else:
+            good = value is None or _is_summary(value)
+        if not good:
+            raise DamagedError(f"provenance.stats.{name} is malformed", where=where)
+
+
+def _is_summary(value: Mapping[str, Any]) -> bool:
+    """Whether these are a mean, a min and a max that floats can hold."""
+    return set(value) == {"mean", "min", "max"} and all(
+        type(number) in (int, float) and abs(number) <= sys.float_info.max
+        for number in value.values()
+    )
 
 
 def _typed(

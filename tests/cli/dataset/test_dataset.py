@@ -135,6 +135,25 @@ def test_list(folder: Path, root: Path) -> None:
     assert "\x1b" not in ran.out
 
 
+@pytest.mark.parametrize(
+    "stats",
+    [{"policies": 10**400}, {"return": {"mean": 10**400, "min": 0.0, "max": 0.0}}, {"length": 5}],
+)
+def test_odd_numbers_of_one_dataset_are_its_damage_and_no_others(
+    folder: Path, root: Path, stats: dict[str, object]
+) -> None:
+    shutil.copytree(folder, root / "lab/odd-v0")
+    hostile.rewrite_manifest(root / "lab/odd-v0", lambda m: m["provenance"]["stats"].update(stats))
+    listed = pbvf("dataset", "list", "--json").ok().json["datasets"]
+    states = {entry["dataset"]: entry["state"] for entry in listed}
+    assert states == {"lab/toy-v0": "ours", "lab/odd-v0": "damaged"}
+    assert "lab/odd-v0" in pbvf("dataset", "list").ok().out
+    for command in (("info",), ("verify",), ("dataset", "set", "--license", "MIT")):
+        ran = pbvf(*command, "lab/odd-v0")
+        assert (ran.code, len(ran.err.splitlines())) == (3, 1)
+        assert f"manifest.json: provenance.stats.{next(iter(stats))} is " in ran.err
+
+
 def test_an_empty_list(root: Path) -> None:
     assert pbvf("dataset", "list", "--json").json["datasets"] == []
     assert "0" in pbvf("dataset", "list").out
