@@ -13,7 +13,7 @@ import pytest
 
 import hostile
 from cli_tools import content, digest
-from faults import bound, sabotaged
+from faults import Killed, bound, sabotaged
 from pbvf_datasets import load_dataset, set_rights
 from pbvf_datasets.format.manifest import (
     known_as,
@@ -22,9 +22,11 @@ from pbvf_datasets.format.manifest import (
     parse_manifest,
 )
 from pbvf_datasets.format.schema import CROISSANT_FILE, DATA_FILE, METADATA_FILE, SIGNATURE_FILE
+from pbvf_datasets.inspect.listing import list_datasets
 from pbvf_datasets.inspect.verify import verify
 from pbvf_datasets.read.untrusted import CardWarning
 from pbvf_datasets.write import rights as module
+from pbvf_datasets.write.delete import delete, plan_deletion
 from pbvf_offline.errors import ConflictError, DamagedError, ResourceError, UsageError
 from pbvf_offline.io import work_folder
 from pbvf_offline.io.lock import OutputLock
@@ -151,7 +153,12 @@ def test_what_is_not_touched(root: Path, made: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_anywhere_leaves_the_old_or_the_new(root: Path, made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_kill_anywhere_leaves_the_old_or_the_new(
+    root: Path, made: Path, tmp_path: Path, exchanged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanged:
+        monkeypatch.setattr(work_folder, "exchange", lambda one, other: False)
     kept = shutil.copytree(made, tmp_path / "kept")
     states = set()
     for at in itertools.count(1):
@@ -161,12 +168,64 @@ def test_a_kill_anywhere_leaves_the_old_or_the_new(root: Path, made: Path, tmp_p
         gc.collect()
         if outcome is None:
             break
-        assert intact(made)
-        states.add(load_dataset(NAME).license)
+        if exchanged or made.exists():
+            assert intact(made)
+            states.add(load_dataset(NAME).license)
+        else:
+            states.add("none")
         assert set_rights(NAME, license="MIT").license == "MIT"
         assert intact(made)
         assert [p.name for p in (root / "lab").iterdir()] == ["toy-v0"]
-    assert states == {None, "MIT"}
+    assert states == {None, "MIT"} | ({"none"} if not exchanged else set())
+
+
+@pytest.fixture
+def torn(root: Path, made: Path) -> Path:
+    """The place of a dataset whose licence was being set, without a name since a kill."""
+
+    def stop(folder: Path) -> None:
+        if not made.exists():
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work_folder, "exchange", lambda one, other: False)
+        patch.setattr(work_folder, "sync_folder", stop)
+        with pytest.raises(Killed):
+            set_rights(NAME, license="MIT")
+    left = {p.name for p in (root / "lab").iterdir()}
+    assert left == {".toy-v0.relicense", ".toy-v0.replaced"}
+    return made
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("named", ["id", "folder", "path", "relative"])
+def test_a_kill_between_two_renames_is_made_good_by_the_same_again(
+    root: Path, torn: Path, named: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [(one.dataset, one.state) for one in list_datasets(root)] == [(NAME, "unfinished")]
+    with pytest.raises(UsageError, match="interrupted; run 'pbvf dataset set' again, or 'pbvf dat"):
+        load_dataset(NAME)
+    if not whole:
+        (root / "lab/.toy-v0.relicense/build" / DATA_FILE).unlink()
+    monkeypatch.chdir(root / "lab")
+    names: dict[str, str | Path] = {"id": NAME, "folder": str(torn), "path": torn}
+    done = set_rights(names.get(named, torn.name), license="MIT")
+    assert (done.license, done.path, done.already_complete) == ("MIT", torn, whole)
+    assert intact(torn)
+    assert [p.name for p in (root / "lab").iterdir()] == ["toy-v0"]
+
+
+def test_after_such_a_kill_nothing_else_is_set_and_the_dataset_is_not_deleted(
+    root: Path, torn: Path
+) -> None:
+    before = content(root)
+    for name in ("lab/none-v0", "", "a\0b", root / "lab/none-v0"):
+        with pytest.raises(UsageError):
+            set_rights(name, license="MIT")
+    assert content(root) == before
+    delete(plan_deletion(NAME, unfinished=True))
+    assert load_dataset(NAME).license == "MIT"
+    assert [p.name for p in (root / "lab").iterdir()] == ["toy-v0"]
 
 
 def test_a_dataset_from_which_nothing_may_be_removed_stays(root: Path, made: Path) -> None:

@@ -21,6 +21,10 @@ _BEGUN: Final = {
     "collecting": ("it is unfinished", "run the command that makes it again, or '{}' removes it"),
     "arriving": ("its transfer is unfinished", "run that again, or '{}' removes what is there"),
     "deleting": ("a deletion of it was interrupted", "finish that with '{}'"),
+    "relicense": (
+        "setting its licence or authors was interrupted",
+        "run 'pbvf dataset set' again, or '{}' removes what is left of that",
+    ),
 }
 """By the end of a work folder's name: what is the matter, and what to do."""
 

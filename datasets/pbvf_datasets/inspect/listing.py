@@ -30,7 +30,7 @@ from pbvf_offline.io.work_folder import PLAN_FILE
 MAX_DEPTH: Final = 16
 """Namespaces nested deeper than this are not searched for datasets."""
 
-_UNFINISHED: Final = re.compile(r"\.(.+-v[0-9]+)\.([a-z]+ing)")
+_UNFINISHED: Final = re.compile(r"\.(.+-v[0-9]+)\.([a-z]+ing|relicense)")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ manifest keeps the digests that the dataset had before, and of what they were (`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from pbvf_datasets.format.manifest import (
     manifest_bytes,
     what_was,
 )
-from pbvf_datasets.format.names import resolve_dataset
+from pbvf_datasets.format.names import dataset_path, resolve_dataset
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -84,7 +85,7 @@ def set_rights(
 
     A kill at any moment leaves the dataset as it was or as it is to be. Where the file system
     cannot exchange two folders in one step, the dataset is gone for the moment between two
-    renames, and the next command that writes there brings it back.
+    renames, and the next command that writes there, such as this one, brings it back.
 
     Args:
         dataset: Id or folder.
@@ -102,7 +103,7 @@ def set_rights(
     """
     if license is None and not authors:
         raise UsageError("there is nothing to set", remedy="give --license or --author")
-    path = Path(os.path.abspath(resolve_dataset(dataset, root)))  # noqa: PTH100, keeps links
+    path = Path(os.path.abspath(_folder_of(dataset, root)))  # noqa: PTH100, keeps links
     work = dataset_work(path, "relicense")
     try:
         with resource_errors(path, lambda: "the dataset is as it was"):
@@ -154,6 +155,21 @@ def set_rights(
         )
     finally:
         work.close()
+
+
+def _folder_of(dataset: str | os.PathLike[str], root: Path | None) -> Path:
+    """Return the folder of a dataset, also where it has lost its name between two renames."""
+    try:
+        return resolve_dataset(dataset, root)
+    except UsageError:
+        places = [Path(dataset).expanduser()]
+        if isinstance(dataset, str):
+            with contextlib.suppress(UsageError):  # it is no id
+                places.insert(0, dataset_path(dataset, root))
+        for path in places:
+            if path.name and dataset_work(path, "relicense").replacing:
+                return path  # whoever holds its work folder brings it back
+        raise
 
 
 def _card_is_ours(folder: CheckedFolder) -> bool:
