@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli_tools import content, pbvf, start
+from hostile import reseal
 from pbvf_cli.shared.terminal import progress
 from pbvf_datasets.share.privacy import Machine
 from share_tools import NAME, SOMEBODY, licensed, serving, without_pauses
@@ -93,6 +94,24 @@ def test_pack_and_unpack(made: Path, root: Path, tmp_path: Path) -> None:
     assert ran.error.startswith(f"error: {file}: ")
     assert pbvf("dataset", "pack", made, file).code == 7
     assert pbvf("dataset", "pack", made, file, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("own", [{}, {"dataset_id": None}, {"dataset_id": 3}])
+def test_what_does_not_say_what_it_is_called_is_taken_in_without_a_word_of_that(
+    made: Path, root: Path, tmp_path: Path, own: dict[str, Any]
+) -> None:
+    folder, file = Path(shutil.copytree(made, tmp_path / "toy")), tmp_path / "toy.tar"
+    path = folder / "data/metadata.json"
+    metadata = json.loads(path.read_bytes())
+    del metadata["dataset_id"]
+    path.write_text(json.dumps(metadata | own))
+    reseal(folder)
+    pbvf("dataset", "pack", folder, file).ok()
+    for command in (("pull", folder), ("unpack", file)):
+        name = f"lab/{command[0]}-v0"
+        ran = pbvf("dataset", *command, name, "--json").ok()
+        assert (ran.json["dataset"], ran.err) == (name, "")
+        assert content(root / name) == content(folder)
 
 
 def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:

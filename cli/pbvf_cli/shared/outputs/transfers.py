@@ -219,8 +219,8 @@ def _print_received(
         (moved, _moved(received.fetched, already=received.already_complete)),
         ("time", time_taken(seconds, rate, "MB")),
     ]
-    own = _own_id(received.path) if what == "dataset" else received.dataset
-    if own != received.dataset:  # its files stay as they were sent, so that their digests fit
+    own = _own_id(received.path) if what == "dataset" else None
+    if own and own != received.dataset:  # its files stay as they were sent, so that digests fit
         sink.note(
             f"note: its files call it {own}; stock Minari loads it as {received.dataset}, but its "
             "list leaves it out, with a warning"
@@ -228,14 +228,14 @@ def _print_received(
     sink.result(payload, rows)
 
 
-def _own_id(folder: Path) -> str:
-    """Return the id that a dataset gives itself."""
+def _own_id(folder: Path) -> str | None:
+    """Return the id that a dataset gives itself, if it gives one."""
     from pbvf_datasets.format.schema import METADATA_FILE
     from pbvf_offline.io.strict_json import parse_json
 
     path = folder / METADATA_FILE
-    own: str = parse_json(path.read_bytes(), path)["dataset_id"]
-    return own
+    own = parse_json(path.read_bytes(), path).get("dataset_id")
+    return own if isinstance(own, str) else None
 
 
 def _moved(size: int, *, already: bool) -> str:
