@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -241,6 +242,42 @@ def test_a_signature_that_came_later_follows(folder, keys, root, tmp_path):
     pull(str(there), NAME, overwrite=True)  # … unless told otherwise
     check_signature(NAME, other.public)
     assert content(root / NAME) == content(folder)
+
+
+@pytest.mark.parametrize("way", ["pull", "unpack"])
+def test_what_is_said_to_be_signed_is_so_here(folder, keys, root, tmp_path, way):
+    here, other = root / NAME, make_keys(tmp_path / "other.key")
+
+    def take(key=other.public, **options):
+        if way == "pull":
+            return pull(str(folder), NAME, public_key=key, **options)
+        return unpack(tmp_path / "toy.tar", NAME, public_key=key, **options)
+
+    sign_dataset(folder, keys.private)
+    pull(str(folder), NAME)
+    sign_dataset(folder, other.private, overwrite=True)
+    pack(folder, tmp_path / "toy.tar")
+    signed = (here / SIGNATURE_FILE).read_bytes()
+    for there in (signed, bytes(64), b"", None):
+        if there is None:  # other bytes of the same manifest
+            (here / SIGNATURE_FILE).unlink()
+            manifest = json.loads((here / "manifest.json").read_bytes())
+            (here / "manifest.json").write_text(json.dumps(manifest, indent=1))
+        else:
+            (here / SIGNATURE_FILE).write_bytes(there)
+        before = content(here)
+        with pytest.raises(ConflictError, match=r"not signed by the key SHA.*--overwrite") as error:
+            take()
+        assert error.value.exit_code == 7
+        assert content(here) == before
+        assert take(None).signed_by is None
+        (here / SIGNATURE_FILE).unlink(missing_ok=True)
+        for name, data in before.items():
+            (here / name).write_bytes(data)
+        assert take(overwrite=True).signed_by == other.fingerprint
+        check_signature(NAME, other.public)
+        assert content(here) == content(folder)
+        assert take().already_complete
 
 
 def test_without_the_package_the_extra_is_named(folder, keys, monkeypatch):

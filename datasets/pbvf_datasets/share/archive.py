@@ -332,7 +332,8 @@ def unpack(
         DamagedError: A byte of the archive is not what it must be.
         UnsafeError: It holds what no archive of a dataset holds, or is not signed as asked.
         IncompatibleError: The dataset is of another format version.
-        ConflictError: Another dataset of this id is here, or another process is at it.
+        ConflictError: Another dataset of this id is here, or this one without the signature asked
+            for, or another process is at it.
         ResourceError: The disk refuses.
     """
     key = None if public_key is None else load_public_key(public_key)

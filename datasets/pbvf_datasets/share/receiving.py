@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
 from pbvf_datasets.format.schema import (
     CARD_FILE,
     MANIFEST_FILE,
@@ -26,7 +27,7 @@ from pbvf_datasets.format.schema import (
 )
 from pbvf_datasets.read.untrusted import MAX_CARD_BYTES, CardWarning
 from pbvf_datasets.share.forms import Form, listed_files
-from pbvf_datasets.share.signing import fingerprint, require_signature
+from pbvf_datasets.share.signing import fingerprint, read_signature, require_signature
 from pbvf_offline.errors import (
     ConflictError,
     DamagedError,
@@ -45,6 +46,7 @@ from pbvf_offline.io.durable import (
     write_all,
     write_durably,
 )
+from pbvf_offline.io.reading import read_file
 from pbvf_offline.io.work_folder import WorkFolder, refuse_foreign
 
 if TYPE_CHECKING:
@@ -283,7 +285,7 @@ def _size(path: Path) -> int | None:
 
 
 def update_file(path: Path, name: str, data: bytes | None, *, replace: bool) -> int:
-    """Give a dataset that is there already its newer card or signature.
+    """Give a dataset that is there already its newer manifest, card or signature.
 
     Args:
         path: The dataset's folder.
@@ -393,7 +395,8 @@ def receive(
         UnsafeError: It could run code, read other files or exhaust the machine, or is not
             signed as asked.
         IncompatibleError: It is of another format version.
-        ConflictError: Another dataset is there, or another process writes it.
+        ConflictError: Another dataset is there, or the same without this key's signature, or
+            another process writes it.
         NetworkError: The source cannot be reached, or refuses.
         ResourceError: The disk refuses.
     """
@@ -417,7 +420,7 @@ def receive(
             IncomingFolder(path, form).remove_leftovers()
         else:
             incoming.discard()
-        came += update_file(path, SIGNATURE_FILE, source.signature, replace=overwrite)
+        came += _renew(path, source, key, overwrite=overwrite)
         return received(came, was_there=True)
 
     if is_there(form, path, digest, overwrite=overwrite):
@@ -439,6 +442,30 @@ def receive(
         incoming.publish(replace=overwrite)
     _warn_of_card(form.what, card, manifest, source.shown)
     return received(fetched, was_there=False)
+
+
+def _renew(path: Path, source: Source, key: Ed25519PublicKey | None, *, overwrite: bool) -> int:
+    """Give what is here already the newer signature, and return how many bytes were written.
+
+    With ``overwrite`` it gets the bytes that were signed too: others may say the same.
+
+    Raises:
+        ConflictError: It is not to be replaced, and this key did not sign what is here.
+        ResourceError: The folder cannot be written.
+    """
+    if key is not None and not overwrite:
+        try:
+            here = read_signature(path) or source.signature
+            manifest = read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+            require_signature(manifest, here, key, path)
+        except (DamagedError, UnsafeError) as error:
+            raise ConflictError(
+                f"it is here already, but not signed by the key {fingerprint(key)}",
+                where=path,
+                remedy="replace its signature with --overwrite",
+            ) from error
+    newer = {MANIFEST_FILE: source.manifest, SIGNATURE_FILE: source.signature}
+    return sum(update_file(path, file, data, replace=overwrite) for file, data in newer.items())
 
 
 def _warn_of_card(what: str, card: bytes | None, manifest: Mapping[str, Any], shown: str) -> None:

@@ -360,7 +360,8 @@ def pull(
         UnsafeError: It could run code, read other files or exhaust the machine, or is not
             signed as asked.
         IncompatibleError: It is of another format version.
-        ConflictError: Another dataset of this id is here, or another process is at it.
+        ConflictError: Another dataset of this id is here, or this one without the signature asked
+            for, or another process is at it.
         NetworkError: The remote cannot be reached, or refuses.
         ResourceError: The disk refuses.
     """

@@ -129,6 +129,9 @@ def test_signatures(made: Path, root: Path, tmp_path: Path) -> None:
     ran = pbvf("dataset", "pull", folder, NAME, "--public-key", public, "--json")
     assert ran.json["signed_by"] == made_keys["fingerprint"]
     assert pbvf("dataset", "pull", made, "lab/b-v0", "--public-key", public).code == 4
+    (root / NAME / "manifest.json.sig").write_bytes(bytes(64))
+    words = f"here already, but not signed by the key {made_keys['fingerprint']}; replace its sig"
+    pbvf("dataset", "pull", folder, NAME, "--public-key", public).refused(7, words, "--overwrite")
 
 
 @pytest.mark.parametrize(
