@@ -13,6 +13,7 @@ import pytest
 
 from cli_tools import content
 from hostile import rewrite_manifest
+from pbvf_datasets.share import signing
 from pbvf_datasets.share.archive import pack, unpack
 from pbvf_datasets.share.signing import (
     SIGNATURE_FILE,
@@ -278,6 +279,35 @@ def test_what_is_said_to_be_signed_is_so_here(folder, keys, root, tmp_path, way)
         check_signature(NAME, other.public)
         assert content(here) == content(folder)
         assert take().already_complete
+
+
+def test_the_manifest_that_was_checked_is_the_one_that_is_signed(
+    thing, keys, tmp_path, monkeypatch
+):
+    folder = Path(shutil.copytree(thing, tmp_path / "toy"))
+    manifest = folder / "manifest.json"
+    sign_dataset(folder, keys.private)
+    good = manifest.read_bytes()
+    rewrite_manifest(folder, lambda m: m["provenance"].update(license="MIT"))
+    bad = manifest.read_bytes()
+
+    def and_then(call):
+        def replaced(*arguments, **options):
+            found = call(*arguments, **options)
+            manifest.write_bytes(good)
+            return found
+
+        return replaced
+
+    for name in ("open_folder", "open_bundle"):
+        monkeypatch.setattr(signing, name, and_then(getattr(signing, name)))
+    with pytest.raises(DamagedError, match="changed while it was being checked"):
+        check_signature(folder, keys.public)  # the files fit the bad one
+    manifest.write_bytes(bad)
+    (folder / SIGNATURE_FILE).unlink()
+    with pytest.raises(DamagedError, match="changed while it was being checked"):
+        sign_dataset(folder, keys.private)
+    assert not (folder / SIGNATURE_FILE).exists()
 
 
 def test_without_the_package_the_extra_is_named(folder, keys, monkeypatch):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pbvf_datasets.format.bundle import is_bundle
-from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES
+from pbvf_datasets.format.bundle import is_bundle, parse_bundle
+from pbvf_datasets.format.manifest import MAX_MANIFEST_BYTES, parse_manifest
 from pbvf_datasets.format.names import resolve_dataset
 from pbvf_datasets.format.schema import MANIFEST_FILE, SIGNATURE_FILE
 from pbvf_datasets.inspect.bundle import open_bundle
@@ -155,13 +155,13 @@ def sign_dataset(
     Raises:
         UsageError: There is no such dataset or key, or ``cryptography`` is not installed.
         UnsafeError: The dataset has no manifest.
-        DamagedError: A file is not the one that the manifest lists.
+        DamagedError: A file is not the one that the manifest lists, or that changed meanwhile.
         ConflictError: Another signature is there.
         ResourceError: The folder cannot be written.
     """
     private = _private_key(key)
-    path, digest = _checked(dataset, root)
-    signature = private.sign(read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    path, digest, manifest = _checked(dataset, root)
+    signature = private.sign(manifest)
     signed = Signed(path, digest, fingerprint(private.public_key()))
     file = path / SIGNATURE_FILE
     if path_exists(file) and not overwrite:
@@ -175,13 +175,23 @@ def sign_dataset(
     return signed
 
 
-def _checked(dataset: str | os.PathLike[str], root: Path | None) -> tuple[Path, str]:
-    """Return the folder and the digest of a dataset or bundle whose files fit its manifest."""
+def _checked(dataset: str | os.PathLike[str], root: Path | None) -> tuple[Path, str, bytes]:
+    """Return folder, digest and manifest of a dataset or bundle whose files fit that manifest."""
     path = resolve_dataset(dataset, root)
+    where = path / MANIFEST_FILE
     if is_bundle(path):
-        return path, open_bundle(path)["digest"]
-    with open_folder(path, require_manifest=True, warn=False) as folder:
-        return path, folder.digest
+        parse, digest = parse_bundle, open_bundle(path)["digest"]
+    else:
+        with open_folder(path, require_manifest=True, warn=False) as folder:
+            parse, digest = parse_manifest, folder.digest
+    manifest = read_file(where, MAX_MANIFEST_BYTES)
+    if parse(manifest, where)["digest"] != digest:
+        raise DamagedError(
+            "it changed while it was being checked",
+            where=where,
+            remedy="run the same command again",
+        )
+    return path, digest, manifest
 
 
 def check_signature(
@@ -197,13 +207,12 @@ def check_signature(
     Raises:
         UsageError: There is no such dataset or key, or ``cryptography`` is not installed.
         UnsafeError: There is no manifest or signature, or another key signed.
-        DamagedError: A file is not the one that the manifest lists, or the signature is none.
+        DamagedError: A file is not the one that the manifest lists, or that changed meanwhile, or
+            the signature is none.
     """
     public = load_public_key(public_key)
-    path, digest = _checked(dataset, root)
-    require_signature(
-        read_file(path / MANIFEST_FILE, MAX_MANIFEST_BYTES), read_signature(path), public, path
-    )
+    path, digest, manifest = _checked(dataset, root)
+    require_signature(manifest, read_signature(path), public, path)
     return Signed(path, digest, fingerprint(public), already_complete=True)
 
 
