@@ -99,9 +99,10 @@ def choose_settings(
     data. On others a model without the features that an environment needs, one whose networks
     learn by one objective, and one that noise made stable where the environment is not, err by far
     more. So sine and cosine win unless their error is worse by more than a tenth, no noise unless
-    its score is, and two objectives unless their score is worse by more than a quarter, or their
-    training diverges. They also win where the check has too few pieces to measure any error. Where
-    there is nothing to choose nothing is trained.
+    its score is, and two objectives unless their score is worse by more than a quarter. Where the
+    data's episodes end before the check's longest horizon, two objectives win whatever their score.
+    Where nothing at all could be checked, these three win too. Two objectives whose training
+    diverges never do. Where there is nothing to choose, nothing is trained.
 
     Args:
         data: The dataset.
@@ -164,7 +165,10 @@ class _Trials:
 
     def mixed_score(self, candidate: ModelSettings) -> float:
         if not candidate.mixed:
-            return self.score(candidate) * _NOT_MIXED
+            # Over a few steps networks of one objective are better, and errors that grow from step
+            # to step are seen over many.
+            short = self._checked(candidate).unseen is not None
+            return math.inf if short else self.score(candidate) * _NOT_MIXED
         try:
             return self.score(candidate)
         except DivergedError as error:

@@ -199,6 +199,24 @@ def test_where_nothing_can_be_checked_the_usual_settings_are_chosen(
     assert (chosen.angles, chosen.noise, chosen.mixed) == (True, 0.0, not diverges)
 
 
+@pytest.mark.parametrize(("reached", "wins"), [(5, False), (4, True)])
+def test_two_objectives_win_where_the_check_cannot_look_far(
+    reached: int, wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the error with them, over pieces most of which end before the longest horizon."""
+
+    def check(candidate: ModelSettings, *_: Any) -> ModelCheck:
+        error = 2.0 if candidate.mixed else 1.0
+        horizon = HorizonCheck(50, 9, 0.9, 1, error, 1, 0.9, error, reached=reached)
+        return ModelCheck((horizon,), None, None, 60)
+
+    monkeypatch.setattr(choice, "train", lambda data, held, settings, *_: settings)
+    monkeypatch.setattr(choice, "check_model", check)
+    data = played(make_policies(box_spec(1), 2), to_target, np.zeros((2, 1)), 5)
+    chosen, _ = choose_settings(data, held_out(data), SETTINGS, updates=1)
+    assert chosen.mixed == wins
+
+
 def test_two_objectives_whose_training_diverges_are_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
