@@ -21,6 +21,7 @@ from pbvf_offline.policies.spaces import action_space
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
 from pbvf_runs.episodes import missing_file, stored_episodes
+from pbvf_runs.folder import is_run
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -71,11 +72,6 @@ class RunProgress:
     training_returns: tuple[tuple[int, float], ...]
     files: Mapping[str, str]
     finished: bool
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a training run."""
-    return (folder / CONFIG_FILE).is_file()
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pbvf_offline.errors import ConflictError
+from pbvf_offline.errors import ConflictError, PbvfError
 from pbvf_offline.io.durable import make_folders, temporary_for, write_durably
 from pbvf_offline.io.reading import MAX_SMALL, file_digest, read_file
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.work_folder import entries, refuse_difference
-from pbvf_runs.loggers import EVENTS_FOLDER, LOGS_FOLDER, METRICS_FILE
+from pbvf_offline.records import fields
+from pbvf_runs.loggers import EVENTS_FOLDER, LOGGERS, LOGS_FOLDER, METRICS_FILE, place_of
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
     CONFIG_FILE,
@@ -44,10 +45,29 @@ PORTABLE: Final = re.compile(
 
 TensorBoard's events name the host and the time, and other loggers may.
 """
-_OWN: Final = re.compile(
-    rf"{PORTABLE.pattern}|{EPISODES_FOLDER}/|{EVENTS_FOLDER}/(events[^/]*)?|{LOGS_FOLDER}/.*"
-)
-"""Matches what a run writes in its folder; what else is there is its user's and stays."""
+
+
+def is_run(folder: Path, *, surely: bool = False) -> bool:
+    """Return whether a folder is that of a training run, be it damaged or of a newer version.
+
+    Other programs have a ``config.json`` too; theirs lacks most of what a run's holds.
+
+    Args:
+        folder: The folder.
+        surely: Everything that a run's holds has to be there, so that the folder's files may be
+            replaced unread. Otherwise one that cannot be read counts: who reads it says what is
+            wrong.
+    """
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        return False
+    try:
+        config = parse_json(read_file(path, MAX_SMALL), path)
+    except PbvfError:
+        return not surely
+    names = [field.name for field in fields(StoredConfig) if field.since == 1]
+    there = sum(name in config for name in names) if isinstance(config, dict) else 0
+    return there == len(names) or (not surely and 2 * there > len(names))
 
 
 def stored_run_seed(folder: Path) -> int | None:
@@ -77,16 +97,16 @@ def claim(config: RunConfig, folder: Path, *, shared: bool = False) -> bool:
 
 
 def is_of(config: RunConfig, folder: Path) -> bool:
-    """Return whether a folder holds this run; False when it holds none.
+    """Return whether a folder holds this run; False when it holds no run.
 
     Raises:
         ConflictError: It holds another one.
         DamagedError: Its configuration is malformed.
         IncompatibleError: A newer version made it.
     """
-    path = folder / CONFIG_FILE
-    if not path.exists():
+    if not is_run(folder):
         return False
+    path = folder / CONFIG_FILE
     there = StoredConfig.parse(read_file(path, MAX_SMALL), path)
     now = config.stored.to_dict()
     refuse_difference(there.to_dict(), now, folder, OTHER_RUN, type(there.settings))
@@ -135,7 +155,17 @@ def own_entries(folder: Path) -> list[Path]:
     """Return what a run wrote in its folder; what a folder holds comes before it."""
     if not folder.is_dir():
         return []
-    return [path for path, is_own in entries(folder, _OWN) if is_own]
+    return [path for path, is_own in entries(folder, _own()) if is_own]
+
+
+def _own() -> re.Pattern[str]:
+    """Match what a run writes in its folder; what else is there is its user's and stays."""
+    places = [place_of(Path(), name).as_posix() for name in LOGGERS]
+    logs = "|".join(re.escape(place) for place in places if place.startswith(f"{LOGS_FOLDER}/"))
+    return re.compile(
+        rf"{PORTABLE.pattern}|{EPISODES_FOLDER}/|{EVENTS_FOLDER}/(events[^/]*)?"
+        rf"|{LOGS_FOLDER}/|({logs})(/.*)?"
+    )
 
 
 def portable_files(folder: Path) -> list[str]:

@@ -40,6 +40,7 @@ from pbvf_runs.folder import (
     clear,
     finished_run,
     is_of,
+    is_run,
     longer,
     refuse_foreign,
     sweep,
@@ -48,7 +49,6 @@ from pbvf_runs.loggers import DEFAULT
 from pbvf_runs.measurements import Measurements
 from pbvf_runs.records import (
     CHECKPOINT_FILE,
-    CONFIG_FILE,
     CRITIC_FILE,
     POLICY_FILE,
     RESULT_FILE,
@@ -138,7 +138,7 @@ def train_run(
                     return done
                 sweep(folder)
                 # A run may share its folder with its user's notes; they stay beside the new one.
-                shared = overwrite and (folder / CONFIG_FILE).exists()
+                shared = overwrite and is_run(folder, surely=True)
                 if overwrite:
                     if not shared:
                         refuse_foreign(folder)

@@ -630,6 +630,40 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     assert (folder / "episodes/one.mp4").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "config", ['{"model_type": "bert"}', '{"settings": {"seed": 0}}', "[]", "// mine\n{}"]
+)
+def test_a_configuration_of_something_else_is_left_alone(config: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "logs/wandb").mkdir(parents=True)
+    (folder / "config.json").write_text(config)
+    for name in ("result.json", "metrics.jsonl", "policy.safetensors", "logs/wandb/a.txt"):
+        (folder / name).write_text("mine")
+    before = content(folder)
+    with pytest.raises(ConflictError, match="other things"):
+        train_run(CONFIG, folder, 30, overwrite=True)
+    unreadable = config.startswith("//")  # it may be a run's, but nothing says so
+    with pytest.raises(DamagedError if unreadable else ConflictError):
+        train_run(CONFIG, folder, 30)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"evaluations": "many"}, DamagedError), ({"version": 99}, IncompatibleError)],
+)
+def test_a_damaged_or_newer_configuration_is_a_runs(
+    change: dict[str, Any], error: type[Exception], done: tuple[Path, RunResult], finished: Any
+) -> None:
+    folder, _ = done
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(error):
+        train_run(CONFIG, folder, 90)
+    train_run(CONFIG, folder, 60, overwrite=True)
+    assert content(folder) == finished(60)
+
+
 def test_starting_anew_removes_a_run_and_nothing_else(tmp_path: Path, finished: Any) -> None:
     folder = tmp_path / "run"
     train_run(run_config(seed=3), folder, 90, snapshots=(10,))
@@ -647,11 +681,13 @@ def test_a_users_files_inside_a_runs_folders_stay(tmp_path: Path, finished: Any)
     folder = tmp_path / "run"
     train_run(run_config(seed=3), folder, 30)
     mine = [folder / name for name in ("episodes/a.mp4", "tensorboard/a.txt", ".notes.tmp")]
+    mine += [folder / name for name in ("logs/a.txt", "logs/mine/a.txt", "logs/metrics/a.txt")]
     for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     train_run(CONFIG, folder, 60, overwrite=True)
     train_run(CONFIG, folder, 90)
-    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert [path.read_text() for path in mine] == ["mine"] * 6
     for path in mine:
         path.unlink()
     assert content(folder) == finished(90)

@@ -250,7 +250,7 @@ def _data(path: Path, require_manifest: bool) -> Trajectories | None:
     """Return the episodes of a dataset or run; None of a run that has none that can be named."""
     from pbvf_cli.shared.inputs.data import open_data
     from pbvf_cli.shared.settings import SettingsTable
-    from pbvf_runs.data import is_run
+    from pbvf_runs.folder import is_run
 
     try:
         opened = open_data(str(path), SettingsTable(), require_manifest=require_manifest)

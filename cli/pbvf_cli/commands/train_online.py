@@ -291,7 +291,8 @@ def _parse_run_seeds(
         ConflictError: The folder is that of a single run, or without ``text`` that of several.
     """
     from pbvf_offline.seeding import check_seed
-    from pbvf_runs.data import is_run, runs_in, runs_text
+    from pbvf_runs.data import runs_in, runs_text
+    from pbvf_runs.folder import is_run
     from pbvf_runs.seeds import parse_seeds
 
     if text is None:

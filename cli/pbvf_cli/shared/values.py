@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pbvf_offline.errors import (
-    ConflictError,
-    DamagedError,
-    IncompatibleError,
-    PbvfError,
-    UsageError,
-)
+from pbvf_offline.errors import ConflictError, DamagedError, UsageError
 from pbvf_offline.setting_types import MOST
 
 if TYPE_CHECKING:
@@ -231,15 +225,9 @@ def _is_run(folder: Path) -> bool:
     if not (folder / "config.json").is_file():
         return False
 
-    from pbvf_runs.data import run_config
+    from pbvf_runs.folder import is_run
 
-    try:
-        run_config(folder)
-    except IncompatibleError:  # a newer version made it
-        return True
-    except PbvfError:
-        return False
-    return True
+    return is_run(folder, surely=True)
 
 
 def _same(path: Path, other: Path | str) -> bool:

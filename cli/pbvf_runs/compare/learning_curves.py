@@ -16,7 +16,8 @@ from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, sho
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import parse_json
 from pbvf_offline.io.tensor_file import what_it_is
-from pbvf_runs.data import is_run, run_config, run_progress, runs_in
+from pbvf_runs.data import run_config, run_progress, runs_in
+from pbvf_runs.folder import is_run
 from pbvf_runs.loggers import METRICS_FILE, SETTINGS
 from pbvf_runs.records import Evaluation, StoredConfig
 

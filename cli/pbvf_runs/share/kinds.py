@@ -24,7 +24,8 @@ def kind_of(name: str) -> tuple[str, Path]:
     from pbvf_datasets.format.bundle import is_bundle
     from pbvf_datasets.format.names import resolve_dataset
     from pbvf_datasets.read.untrusted import is_dataset
-    from pbvf_runs.data import is_run, runs_in
+    from pbvf_runs.data import runs_in
+    from pbvf_runs.folder import is_run
     from pbvf_runs.loggers import METRICS_FILE
 
     try:
@@ -102,8 +103,7 @@ def _whole(folder: Path, path: Path) -> str | None:
     from pbvf_datasets.format.bundle import bundle_layout, is_bundle
     from pbvf_datasets.format.schema import DATASET_FILES
     from pbvf_datasets.read.untrusted import is_dataset
-    from pbvf_runs.data import is_run
-    from pbvf_runs.folder import own_entries
+    from pbvf_runs.folder import is_run, own_entries
 
     name = path.relative_to(folder).as_posix()
 

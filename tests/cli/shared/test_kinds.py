@@ -248,6 +248,15 @@ def test_a_part_or_nothing_is_wrong_usage(name: str, words: str, command: str, a
     pbvf(command, name).refused(2, words)
 
 
+def test_a_folder_with_a_configuration_of_something_else_is_no_run(at: Path, here: Path) -> None:
+    (here / "config.json").write_text('{"model_type": "bert"}')
+    for command in ("info", "verify"):
+        pbvf(command, here).refused(2, "neither a dataset's, a bundle's nor a run's")
+    config = json.loads((at / "one/config.json").read_text())
+    (here / "config.json").write_text(json.dumps(config | {"evaluations": "many"}))
+    pbvf("info", here).refused(3, "config.json: evaluations")
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

@@ -132,7 +132,7 @@ def refuse_folder(path: Path, kind: str, of_run: str | None = None) -> None:
     """
     from pbvf_datasets.format.names import resolve_dataset
     from pbvf_datasets.read.untrusted import is_dataset
-    from pbvf_runs.data import is_run
+    from pbvf_runs.folder import is_run
 
     if path.is_file():
         return
@@ -165,8 +165,9 @@ def open_data(
     from pbvf_datasets.format.spaces import serialize_space
     from pbvf_datasets.read.untrusted import is_dataset
     from pbvf_offline.envs.reference import EnvReference
-    from pbvf_runs.data import episodes_digest, is_run, runs_in, runs_text
+    from pbvf_runs.data import episodes_digest, runs_in, runs_text
     from pbvf_runs.export import is_exported
+    from pbvf_runs.folder import is_run
 
     path = resolve_dataset(name)
     if is_run(path):
