@@ -612,6 +612,23 @@ def test_search_page_shows_what_ends_by_their_chance_and_limits_gave() -> None:
         assert f"| {one['env']} | {one['seed']} | {one['limits']} | {means} |" in page
 
 
+def test_search_page_shows_what_two_objectives_gave_where_pieces_are_short() -> None:
+    folder = RESULTS / "model-search"
+    page = (folder / "README.md").read_text()
+    said: dict[str, list[list[float]]] = {}
+    for one in json.loads((folder / "raw" / "short-pieces.json").read_text())["results"]:
+        true, cautious = np.array(one["true"]), np.array(one["cautious"])
+        shown = [true.mean(), cautious.mean(), np.abs(true - cautious).mean()]
+        policies = "linear" if one["policies"] == "linear" else "[64,64]"
+        row = f"| {one['env']} | {policies} | {one['seed']} | {one['networks']} | "
+        assert row + " | ".join(f"{value:.0f}" for value in shown) + " |" in page
+        if policies != "linear":
+            said.setdefault(one["networks"], []).append(shown)
+    two, alone = (np.mean(said[name], axis=0) for name in ("two objectives", "one objective"))
+    text = f"Two objectives gave {two[0]:.0f} on average and {two[1]:.0f} by the estimate, one "
+    assert f"{text}objective {alone[0]:.0f} and {alone[1]:.0f}:" in " ".join(page.split())
+
+
 def test_search_page_shows_what_models_say_of_policies_beyond_the_data() -> None:
     folder = RESULTS / "model-search"
     page = (folder / "README.md").read_text()
