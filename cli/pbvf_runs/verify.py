@@ -162,6 +162,7 @@ class _Check:
             obs_dtype=np.dtype(np.float64) if replay is None else replay.dtype,
             device=torch.device("cpu"),
             where=str(path),
+            look=True,
         )
         return extra
 

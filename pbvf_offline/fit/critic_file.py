@@ -254,7 +254,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
     ):
         raise DamagedError("its parts contradict each other", where=where)
     spec = config.spec
-    _check_size(content.config, tensors, where)
+    check_size(content.config, tensors, where)
     try:
         critic = make_critic(content.kind, content.config, generator(0, Stream.CRITIC_INIT))
     except UsageError as error:
@@ -281,8 +281,12 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
     return CriticFile(fit, context, content.validation, content.imagined)
 
 
-def _check_size(config: CriticConfig, tensors: Tensors, where: str) -> None:
-    """Refuse a file of a few bytes that asks for a network of any size."""
+def check_size(config: CriticConfig, tensors: Tensors, where: str) -> None:
+    """Refuse a file of a few bytes that asks for a network of any size.
+
+    Raises:
+        DamagedError: It holds fewer weights than such a critic has.
+    """
     sizes = (view_width(config.spec, config.fingerprint), *config.hidden, 1)
     declared = sum(a * b for a, b in itertools.pairwise(sizes))
     stored = sum(array.size for name, array in tensors.items() if name.startswith("critic/"))

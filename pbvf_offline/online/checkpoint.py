@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,14 +10,16 @@ import numpy as np
 import torch
 from msgspec import Meta
 
+from pbvf_offline.critics import CRITICS
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.fit.critic_context import context_of
-from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.critic_file import CriticFile, check_size
 from pbvf_offline.fit.weights import fit_tensors, stored_fit
 from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode
+from pbvf_offline.online.replay import least_values
 from pbvf_offline.online.settings import OnlineSettings
-from pbvf_offline.online.training import Training, start_training
+from pbvf_offline.online.training import Training, critic_config, start_training
 from pbvf_offline.policies.normaliser import Normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record
@@ -42,7 +45,7 @@ class CheckpointContent(Record):
     record: tuple[tuple[int, float], ...]
     pending: tuple[float, ...]
     observed: _Count
-    replay: dict[str, int]
+    replay: dict[str, _Count]
     extra: dict[str, Any]
 
 
@@ -103,8 +106,12 @@ def decode_checkpoint(
     obs_dtype: Any,
     device: torch.device,
     where: str,
+    look: bool = False,
 ) -> tuple[Training, dict[str, Any]]:
     """Return the run in a checkpoint's bytes, and the caller's JSON.
+
+    With ``look`` it is no run to go on with: its replay buffer has room for what is stored alone,
+    whatever the settings ask for.
 
     Raises:
         DamagedError: It is damaged, or of another run.
@@ -113,7 +120,12 @@ def decode_checkpoint(
     content, tensors = checkpoint_content(image, where)
     if content.settings != settings or content.spec != spec:
         raise DamagedError("is a checkpoint of another run", where=where)
-    training = start_training(spec, settings, obs_dtype=obs_dtype, device=device)
+    _check_sizes(content, tensors, where)
+    theta = array_of(tensors, "theta", (1, spec.size), np.float32, where)
+    room = max(1, content.replay.get("size", 0)) if look else settings.buffer_size
+    built = dataclasses.replace(settings, buffer_size=room)
+    training = start_training(spec, built, obs_dtype=obs_dtype, device=device)
+    training.settings = settings
     mean, squares, obs_mean, obs_std = (
         array_of(tensors, name, (spec.obs_dim,), np.float64, where).copy()
         for name in ("mean", "squares", "obs_mean", "obs_std")
@@ -128,7 +140,6 @@ def decode_checkpoint(
     statistics.count, statistics.mean, statistics.squares = content.observed, mean, squares
     training.normaliser = normaliser
     with torch.no_grad():
-        theta = array_of(tensors, "theta", (1, spec.size), np.float32, where)
         training.theta.copy_(torch.from_numpy(theta.copy()))
     if "actor/step" in tensors:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_MOMENTS[:2], theta.shape)
@@ -142,6 +153,22 @@ def decode_checkpoint(
     replay = {n[len(prefix) :]: a for n, a in tensors.items() if n.startswith(prefix)}
     training.replay.restore(content.replay, replay, normaliser, where)
     return training, content.extra
+
+
+def _check_sizes(content: CheckpointContent, tensors: Tensors, where: str) -> None:
+    """Refuse a file of a few bytes that asks for a critic or a replay buffer of any size."""
+    spec, settings, numbers = content.spec, content.settings, content.replay
+    check_size(critic_config(spec, settings), tensors, where)
+    monte_carlo = CRITICS.choose(settings.kind).monte_carlo
+    declared = least_values(spec, numbers, monte_carlo=monte_carlo)
+    stored = sum(array.size for name, array in tensors.items() if name.startswith("replay/"))
+    if declared > stored:
+        what = f"declares a replay buffer of {declared:,} values and holds {stored:,}"
+        raise DamagedError(what, where=where)
+    room = settings.buffer_size
+    if max(numbers.get("size", 0), numbers.get("at", 0) + 1) > room:
+        what = f"its replay buffer of {room:,} entries cannot hold what it says"
+        raise DamagedError(what, where=where)
 
 
 def critic_file(training: Training, environment: EnvReference, source: str) -> CriticFile:

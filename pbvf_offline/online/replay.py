@@ -57,6 +57,15 @@ class Steps:
     shown: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
 
+def least_values(spec: PolicySpec, numbers: Mapping[str, int], *, monte_carlo: bool) -> int:
+    """Return how many values the arrays of :meth:`Replay.state` hold at least, by its numbers."""
+    size, at_most = numbers.get("size", 0), {"initials": INITIAL, "seen": RECENT}
+    initials, seen = (min(numbers.get(name, 0), most) for name, most in at_most.items())
+    policies = numbers.get("rows", 0) * (spec.size + 2 * spec.obs_dim)
+    observations = (initials + (seen if monte_carlo else 2 * size)) * spec.obs_dim
+    return policies + observations + size * (1 if monte_carlo else 1 + spec.actions.outputs)
+
+
 class Replay:
     """The last ``capacity`` entries; a full buffer overwrites its oldest ones.
 

@@ -64,20 +64,25 @@ class Training:
         )
 
 
-def fresh_critic(spec: PolicySpec, settings: OnlineSettings) -> Critic:
-    """Return the critic of a run at step 0, on the CPU.
-
-    Raises:
-        IncompatibleError: The critic cannot evaluate such policies.
-    """
-    config = CriticConfig(
+def critic_config(spec: PolicySpec, settings: OnlineSettings) -> CriticConfig:
+    """Return what decides the critic of a run, apart from its kind."""
+    return CriticConfig(
         spec=spec,
         hidden=settings.hidden,
         activation=settings.activation,
         gamma=settings.gamma,
         reward=settings.reward,
     )
-    return make_critic(settings.kind, config, generator(settings.seed, Stream.CRITIC_INIT))
+
+
+def fresh_critic(spec: PolicySpec, settings: OnlineSettings) -> Critic:
+    """Return the critic of a run at step 0, on the CPU.
+
+    Raises:
+        IncompatibleError: The critic cannot evaluate such policies.
+    """
+    rng = generator(settings.seed, Stream.CRITIC_INIT)
+    return make_critic(settings.kind, critic_config(spec, settings), rng)
 
 
 def start_training(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import toyenv  # noqa: F401
 from libtools import make_policies, online_settings
 from pbvf_offline.envs.make import make_env
 from pbvf_offline.envs.reference import EnvConfig
+from pbvf_offline.io import tensor_file
+from pbvf_offline.online.checkpoint import KIND
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import spec_for_env
 from pbvf_runs.records import RunConfig
@@ -43,6 +46,14 @@ def given_policy(env: str = VARIED, rows: int = 1, seed: int = 0) -> PoliciesFil
     toy.close()
     mean, std = np.linspace(-1, 1, spec.obs_dim), np.linspace(0.5, 2, spec.obs_dim)
     return PoliciesFile(make_policies(spec, rows, seed, mean, std))
+
+
+def rewrite_checkpoint(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the header of a run's checkpoint in place; its digest stays right."""
+    path = folder / "checkpoint.safetensors"
+    header, tensors = tensor_file.decode(KIND, path.read_bytes(), str(path))
+    change(header)
+    path.write_bytes(tensor_file.encode(KIND, header, tensors))
 
 
 class Stop(BaseException):

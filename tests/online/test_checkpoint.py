@@ -15,6 +15,7 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, IncompatibleError
 from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.tensor_file import decode, encode
+from pbvf_offline.online import checkpoint as checkpoints
 from pbvf_offline.online.checkpoint import critic_file, decode_checkpoint, encode_checkpoint
 from pbvf_offline.online.loop import Hooks, train
 from pbvf_offline.online.settings import OnlineSettings
@@ -144,6 +145,48 @@ def test_what_is_missing_is_named() -> None:
         left = {key: value for key, value in content.items() if key != name}
         with pytest.raises(DamagedError):
             decoded(encode("checkpoint", left, tensors), chosen, spec)
+
+
+@pytest.mark.parametrize("kind", ["pssvf", "psvf"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"settings": {"hidden": [9, 9]}}, "declares a network"),
+        ({"replay": {"rows": 10**12}}, "declares a replay buffer"),
+        (
+            {"settings": {"buffer_size": 10**8}, "replay": {"size": 10**8}},
+            "declares a replay buffer",
+        ),
+        ({"replay": {"seen": 10**8, "initials": 10**8}}, "declares a replay buffer"),
+        ({"replay": {"size": -1}}, "replay"),
+        ({"replay": {"at": 40}}, "of 40 entries cannot hold"),
+        ({"settings": {"buffer_size": 1}}, "of 1 entries cannot hold"),
+        ({"tensors": {"theta": np.zeros((1, 1), np.float32)}}, "theta is"),
+    ],
+)
+def test_nothing_is_made_that_the_file_does_not_hold(
+    kind: str, change: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = box_spec(3)
+    found = images(fresh(settings(kind), spec), 90)
+    content, tensors = decode("checkpoint", found[max(found)], "file")
+    for name, part in change.items():
+        (tensors if name == "tensors" else content[name]).update(part)
+    chosen = OnlineSettings.from_dict(content["settings"], "file")
+    monkeypatch.setattr(checkpoints, "start_training", None)  # which makes it
+    with pytest.raises(DamagedError, match=words):
+        decoded(encode("checkpoint", content, tensors), chosen, spec)
+
+
+def test_to_look_at_it_takes_no_more_room_than_what_is_stored() -> None:
+    spec, chosen = box_spec(3), settings(buffer_size=10**6)
+    found = images(fresh(chosen, spec), 30)
+    step = max(found)
+    whole = {"obs_dtype": np.float64, "device": CPU, "where": "file"}
+    training, _ = decode_checkpoint(found[step], chosen, spec, look=True, **whole)
+    assert training.replay.capacity == len(training.replay) == step
+    assert training.settings == chosen
+    assert encode_checkpoint(training, {}) == found[step]
 
 
 @policies

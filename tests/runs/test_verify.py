@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from pbvf_datasets.format.columns import columns_to_image, pack_columns
+from pbvf_offline.online.replay import Replay
 from pbvf_runs.episodes import stored_episodes
 from pbvf_runs.train import train_run
 from pbvf_runs.verify import verify_run, verify_runs
-from run_tools import Stop, StopSoon, run_config
+from run_tools import Stop, StopSoon, rewrite_checkpoint, run_config
 
 STEPS = 90
 SNAPSHOT = 60
@@ -68,6 +69,27 @@ def test_an_unfinished_run_is_intact_as_far_as_it_got(tmp_path: Path) -> None:
     found = verify_run(tmp_path / "run")
     assert (found.status, found.counts["episodes"]) == ("intact", 3)
     assert "not finished" in found.warnings[0]
+
+
+def test_a_run_takes_no_more_memory_than_it_has_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Stop):
+        train_run(run_config(), tmp_path / "run", STEPS, stop_soon=StopSoon(3))
+    path, rooms = tmp_path / "run" / "config.json", []
+    config = json.loads(path.read_text())
+    config["settings"]["buffer_size"] = 10**8
+    path.write_text(json.dumps(config))
+    rewrite_checkpoint(path.parent, lambda header: header.update(settings=config["settings"]))
+    make = Replay.__init__
+
+    def noting(self: Replay, *args: Any, capacity: int, **kwargs: Any) -> None:
+        rooms.append(capacity)
+        make(self, *args, capacity=min(capacity, 1_000), **kwargs)
+
+    monkeypatch.setattr(Replay, "__init__", noting)
+    assert verify_run(path.parent).status == "intact"
+    assert max(rooms) <= STEPS
 
 
 def change_result(**changes: Any) -> Callable[[Path, Path], None]:
