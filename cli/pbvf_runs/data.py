@@ -16,7 +16,6 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, DivergedError, IncompatibleError, UsageError, counted
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json
-from pbvf_offline.io.tensor_file import decode, read_tensor_file
 from pbvf_offline.policies.spaces import action_space
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.episodes import Episode, Trajectories, stack_episodes
@@ -27,6 +26,7 @@ from pbvf_runs.records import (
     CONFIG_FILE,
     RESULT_FILE,
     Evaluation,
+    KeptRun,
     StoredConfig,
     StoredResult,
 )
@@ -114,22 +114,11 @@ def run_progress(folder: Path) -> RunProgress:
             result.files,
             finished=True,
         )
-    path = folder / CHECKPOINT_FILE
-    if not path.exists():
+    kept = KeptRun.read(folder)
+    if kept is None:
         return RunProgress(0, 0, (), (), {}, finished=False)
-    content, _ = decode("checkpoint", read_tensor_file(path), str(path))
-    try:
-        extra = content["extra"]
-        return RunProgress(
-            int(content["steps"]),
-            int(content["episodes"]),
-            tuple(Evaluation.from_dict(entry, path) for entry in extra["evaluations"]),
-            tuple((int(step), float(total)) for step, total in extra["training_returns"]),
-            {},
-            finished=False,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError("is not the checkpoint of a run", where=path) from error
+    returns = kept.training_returns
+    return RunProgress(kept.steps, kept.episodes, kept.evaluations, returns, {}, finished=False)
 
 
 def load_run(folder: Path) -> RunData:

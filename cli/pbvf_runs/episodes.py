@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +17,6 @@ from pbvf_datasets.format.columns import (
 from pbvf_offline.errors import DamagedError
 from pbvf_offline.io.durable import remove_tree, write_durably
 from pbvf_offline.io.reading import read_file
-from pbvf_offline.io.tensor_file import decode, read_tensor_file
-from pbvf_offline.records import Record
 from pbvf_offline.rollout.episodes import Episode
 from pbvf_runs.folder import SHARD_NAME, own_entries
 from pbvf_runs.records import (
@@ -28,35 +25,11 @@ from pbvf_runs.records import (
     PENDING_FILE,
     RESULT_FILE,
     TAIL_FILE,
+    KeptRun,
     StoredResult,
 )
 
 BRING_BACK: Final = "bring it back, or start over with --overwrite"
-
-
-@dataclass(frozen=True)
-class KeptEpisodes(Record):
-    """What a checkpoint says of the episodes on disk.
-
-    Attributes:
-        shards: Names of the shards, in order.
-        pending: Digest of the file of waiting episodes; None where there are none.
-    """
-
-    shards: tuple[str, ...]
-    pending: str | None
-
-    @classmethod
-    def of(cls, extra: object, where: Path) -> KeptEpisodes:
-        """Read it from what a run adds to its checkpoint.
-
-        Raises:
-            DamagedError: It is not there, or malformed.
-        """
-        if not isinstance(extra, dict):
-            raise DamagedError("says nothing of the run's episodes", where=where)
-        named = ("shards", "pending")
-        return cls.from_dict({name: extra[name] for name in named if name in extra}, where)
 
 
 class RunEpisodes:
@@ -67,17 +40,22 @@ class RunEpisodes:
         self.shards: list[str] = []
         self.waiting: list[Episode] = []
 
-    def resume(self, shards: Sequence[str], pending: str | None) -> None:
+    def resume(self, kept: KeptRun) -> None:
         """Take up what a checkpoint names: shards, and the digest of the waiting episodes' file.
 
         Raises:
             DamagedError: A file is missing or is not the one that the checkpoint names.
         """
-        waiting = [] if pending is None else _waiting(self._folder, pending)
-        for name in shards:
-            if not (self._folder / EPISODES_FOLDER / name).exists():
-                raise missing_file(self._folder / EPISODES_FOLDER / name)
-        self.shards, self.waiting = list(shards), waiting
+        shards = _shards(self._folder, kept)
+
+        def count() -> int:
+            return kept.episodes - sum(len(_episodes(_read_kept(path), path)) for path in shards)
+
+        waiting = [] if kept.pending is None else _waiting(self._folder, kept.pending, count)
+        for path in shards:
+            if not path.exists():
+                raise missing_file(path)
+        self.shards, self.waiting = list(kept.shards), waiting
 
     @property
     def pending_digest(self) -> str | None:
@@ -125,29 +103,58 @@ def stored_episodes(folder: Path) -> Iterator[Episode]:
     Raises:
         DamagedError: A file is missing, or its bytes are not those that were written.
     """
-    for path, digest, beside in _named_files(folder):
-        data = _read_kept(path)
-        if hashlib.sha256(data).hexdigest().startswith(digest):
-            yield from unpack_columns(image_to_columns(data, path)[0], path)
-        elif path.name == PENDING_FILE:
-            yield from _waiting(folder, digest)
-        else:
-            raise DamagedError(
-                f"does not belong to the {beside} beside it", where=path, remedy=BRING_BACK
-            )
+    result, kept = StoredResult.read(folder), KeptRun.read(folder)
+    if kept is not None:
+        left = kept.episodes
+        for path in _shards(folder, kept):
+            digest = path.stem.rpartition("-")[2]
+            episodes = _named(path, digest, "checkpoint")
+            left -= len(episodes)
+            yield from episodes
+        if kept.pending is not None:
+            yield from _waiting(folder, kept.pending, lambda: left)
+    elif result is not None and result.episodes:
+        raise missing_file(folder / CHECKPOINT_FILE)
+    if result is not None and result.tail is not None:
+        digest = _digest(result.tail, folder / RESULT_FILE)
+        yield from _named(folder / TAIL_FILE, digest, "result")
 
 
-def _waiting(folder: Path, digest: str) -> list[Episode]:
-    """Return the waiting episodes that a checkpoint names by the digest of their file."""
+def _shards(folder: Path, kept: KeptRun) -> list[Path]:
+    """Return where the shards are that a checkpoint names."""
+    if not all(re.fullmatch(SHARD_NAME, name) for name in kept.shards):
+        what = "names a shard that no run writes"
+        raise DamagedError(what, where=folder / CHECKPOINT_FILE)
+    return [folder / EPISODES_FOLDER / name for name in kept.shards]
+
+
+def _named(path: Path, digest: str, beside: str) -> list[Episode]:
+    """Return the episodes of a file that another one names by the start of its digest."""
+    data = _read_kept(path)
+    if not hashlib.sha256(data).hexdigest().startswith(digest):
+        what = f"does not belong to the {beside} beside it"
+        raise DamagedError(what, where=path, remedy=BRING_BACK)
+    return _episodes(data, path)
+
+
+def _waiting(folder: Path, digest: str, count: Callable[[], int]) -> list[Episode]:
+    """Return the waiting episodes that a checkpoint names by the digest of their file.
+
+    Args:
+        folder: The run's folder.
+        digest: The digest.
+        count: Called where others are in the file too; how many there are without those.
+    """
+    digest = _digest(digest, folder / CHECKPOINT_FILE)
     path = folder / PENDING_FILE
     data = _read_kept(path)
-    episodes = unpack_columns(image_to_columns(data, path)[0], path)
+    episodes = _episodes(data, path)
     if hashlib.sha256(data).hexdigest() == digest:
         return episodes
     # A call that was killed before its checkpoint may have added episodes to these.
-    for count in range(len(episodes) - 1, 0, -1):
-        if hashlib.sha256(_image(episodes[:count])).hexdigest() == digest:
-            return episodes[:count]
+    named = episodes[: max(0, count())]
+    if named and hashlib.sha256(_image(named)).hexdigest() == digest:
+        return named
     raise DamagedError(
         "does not belong to the checkpoint beside it",
         where=path,
@@ -155,31 +162,9 @@ def _waiting(folder: Path, digest: str) -> list[Episode]:
     )
 
 
-def _named_files(folder: Path) -> Iterator[tuple[Path, str, str]]:
-    """Yield each file of episodes, the start of its digest, and what names it."""
-    from pbvf_offline.online.checkpoint import KIND
-
-    result = StoredResult.read(folder)
-    path = folder / CHECKPOINT_FILE
-    if path.exists():
-        content = decode(KIND, read_tensor_file(path), str(path))[0]
-        kept = KeptEpisodes.of(content.get("extra"), path)
-        for name in kept.shards:
-            if re.fullmatch(SHARD_NAME, name) is None:
-                raise DamagedError("names a shard that no run writes", where=path)
-            digest = name.removesuffix(".safetensors").rpartition("-")[2]
-            yield folder / EPISODES_FOLDER / name, digest, "checkpoint"
-        if kept.pending is not None:
-            yield folder / PENDING_FILE, _digest(kept.pending, path), "checkpoint"
-    elif result is not None and result.episodes:
-        raise missing_file(path)
-    if result is not None and result.tail is not None:
-        yield folder / TAIL_FILE, _digest(result.tail, folder / RESULT_FILE), "result"
-
-
-def _digest(text: object, where: Path) -> str:
+def _digest(text: str, where: Path) -> str:
     """Return the whole digest of a file, which a beginning of one is not."""
-    if not isinstance(text, str) or re.fullmatch("[0-9a-f]{64}", text) is None:
+    if re.fullmatch("[0-9a-f]{64}", text) is None:
         raise DamagedError("names a file of episodes without its digest", where=where)
     return text
 
@@ -195,6 +180,10 @@ def _read_kept(path: Path) -> bytes:
     if not path.exists():
         raise missing_file(path)
     return read_file(path)
+
+
+def _episodes(data: bytes, path: Path) -> list[Episode]:
+    return unpack_columns(image_to_columns(data, path)[0], path)
 
 
 def _image(episodes: Sequence[Episode]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs.loggers import ANEW, SETTINGS, RunLog
-from pbvf_runs.records import Evaluation, RunConfig
+from pbvf_runs.records import Evaluation, KeptRun, RunConfig
 
 if TYPE_CHECKING:
     from pbvf_offline.online.loop import EpisodeRecord
@@ -37,14 +37,10 @@ class Measurements:
         self.evaluations: dict[int, Evaluation] = {}
         self.returns: list[tuple[int, float]] = []
 
-    def resume(self, extra: Mapping[str, Any], where: Path) -> None:
-        """Take up what a checkpoint holds.
-
-        Raises:
-            DamagedError: An evaluation is malformed.
-        """
-        self.evaluations = {e["step"]: Evaluation.from_dict(e, where) for e in extra["evaluations"]}
-        self.returns = [(int(s), float(r)) for s, r in extra["training_returns"]]
+    def resume(self, kept: KeptRun) -> None:
+        """Take up what a checkpoint holds."""
+        self.evaluations = {evaluation.step: evaluation for evaluation in kept.evaluations}
+        self.returns = list(kept.training_returns)
 
     def stored(self, steps: Iterable[int]) -> dict[str, Any]:
         """Return what a file holds of it, with the evaluations at some steps."""

@@ -12,10 +12,11 @@ import numpy as np
 from msgspec import Meta
 
 from pbvf_offline.envs.reference import EnvConfig, EnvReference
-from pbvf_offline.errors import DamagedError
+from pbvf_offline.errors import DamagedError, UsageError
 from pbvf_offline.io.formats import check_version
 from pbvf_offline.io.reading import MAX_SMALL, read_file
 from pbvf_offline.io.strict_json import canonical_json, parse_json
+from pbvf_offline.io.tensor_file import decode, read_tensor_file
 from pbvf_offline.online.settings import OnlineSettings, check_base
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spec import PolicySpec
@@ -149,12 +150,61 @@ class Evaluation(Record):
 
 
 @dataclass(frozen=True)
+class KeptRun(Record):
+    """What a checkpoint says of its run, beside the training.
+
+    Attributes:
+        steps: Environment steps.
+        episodes: Whole training episodes: those in shards, and those that wait for the next one.
+        evaluations: Those made so far.
+        training_returns: As of :class:`RunResult`.
+        shards: Names of the shards of episodes, in order.
+        pending: Digest of the file of waiting episodes; None where there are none.
+    """
+
+    steps: Annotated[int, Meta(ge=0)]
+    episodes: Annotated[int, Meta(ge=0)]
+    evaluations: tuple[Evaluation, ...]
+    training_returns: tuple[tuple[int, float], ...]
+    shards: tuple[str, ...]
+    pending: str | None
+
+    @classmethod
+    def of(cls, steps: object, episodes: object, extra: object, where: Path) -> KeptRun:
+        """Take it from what the header of a checkpoint holds.
+
+        Raises:
+            DamagedError: It is not there, or malformed.
+        """
+        if not isinstance(extra, dict):
+            raise DamagedError("is not the checkpoint of a run", where=where)
+        return cls.from_dict({**extra, "steps": steps, "episodes": episodes}, where)
+
+    @classmethod
+    def read(cls, folder: Path) -> KeptRun | None:
+        """Read it from the checkpoint of the run in a folder; None: it has none.
+
+        Raises:
+            DamagedError: It is no run's checkpoint.
+            IncompatibleError: A newer version made it.
+        """
+        path = folder / CHECKPOINT_FILE
+        if not path.exists():
+            return None
+        content = decode("checkpoint", read_tensor_file(path), str(path))[0]
+        return cls.of(content.get("steps"), content.get("episodes"), content.get("extra"), path)
+
+
+@dataclass(frozen=True)
 class StoredResult(Record):
     """What ``result.json`` of a finished run holds; see :class:`RunResult`.
 
     Attributes:
         tail: Digest of the file of the episode that the step budget cut, if it cut one.
-        files: Digests of the critic's and the policy's file.
+        files: Digests of the critic's and the policy's file, and of no other.
+
+    Raises:
+        UsageError: A value has another type or is out of range.
     """
 
     steps: Annotated[int, Meta(ge=1)]
@@ -163,6 +213,12 @@ class StoredResult(Record):
     training_returns: tuple[tuple[int, float], ...]
     tail: str | None
     files: dict[str, str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if set(self.files) != {CRITIC_FILE, POLICY_FILE}:
+            what = f"these are not {CRITIC_FILE} and {POLICY_FILE} alone"
+            raise UsageError(what, where="files")
 
     @classmethod
     def read(cls, folder: Path) -> StoredResult | None:

@@ -34,7 +34,7 @@ from pbvf_offline.io.tensor_file import read_tensor_file
 from pbvf_offline.policies.files import PoliciesFile
 from pbvf_offline.policies.spaces import check_spaces_fit, spec_for_env
 from pbvf_offline.rollout.episodes import Episode
-from pbvf_runs.episodes import KeptEpisodes, RunEpisodes
+from pbvf_runs.episodes import RunEpisodes
 from pbvf_runs.folder import (
     claim,
     clear,
@@ -53,6 +53,7 @@ from pbvf_runs.records import (
     POLICY_FILE,
     RESULT_FILE,
     TAIL_FILE,
+    KeptRun,
     RunConfig,
     RunResult,
     StoredResult,
@@ -282,7 +283,8 @@ class _Runner:
         )
         if training.steps > self.steps:
             raise longer(self.folder, training.steps, self.steps)
-        self.measured.resume(extra, path)
+        kept = KeptRun.of(training.steps, training.episodes, extra, path)
+        self.measured.resume(kept)
         passed = [step for step in self.evaluate_at if step <= training.steps]
         taken = [step for step in self.snapshots if step <= training.steps]
         missing = [step for step in passed if step not in self.measured.evaluations] + [
@@ -307,8 +309,7 @@ class _Runner:
                 f"note: what was measured at step {steps} is left out: --evaluations "
                 f"{self.config.evaluations} of {self.steps:,} steps are at others"
             )
-        kept = KeptEpisodes.of(extra, path)
-        self.kept.resume(kept.shards, kept.pending)
+        self.kept.resume(kept)
         self.last = image
         return training
 

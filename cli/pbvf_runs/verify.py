@@ -31,6 +31,7 @@ from pbvf_runs.records import (
     CRITIC_FILE,
     POLICY_FILE,
     RESULT_FILE,
+    KeptRun,
     StoredConfig,
     StoredResult,
 )
@@ -125,14 +126,14 @@ class _Check:
             return  # nothing says what the rest should be
         where = f"{self._folder / CONFIG_FILE}: environment"
         self._try(lambda: check_environment(config.environment.to_dict(), where))
-        extra = self._try(lambda: self._checkpoint(config)) or {}
+        kept = self._try(lambda: self._checkpoint(config))
         self._try(lambda: self._episodes(config, result))
         for path in sorted(self._folder.iterdir()):
             if match := _SNAPSHOT.fullmatch(path.name):
                 self._file(path, config, int(match[2]))
         if result is not None:
             self._digest = config.source(result.steps)
-            self._result(config, result, extra)
+            self._result(config, result, kept)
         elif not self.found.problems:
             self._warnings.append(f"{self._folder}: the run is not finished")
 
@@ -144,8 +145,8 @@ class _Check:
             self.found.add(error)
             return None
 
-    def _checkpoint(self, config: StoredConfig) -> dict[str, Any] | None:
-        """Check the checkpoint as a run that goes on does, and return what the run added to it."""
+    def _checkpoint(self, config: StoredConfig) -> KeptRun | None:
+        """Check the checkpoint as a run that goes on does, and return what it says of the run."""
         import torch
 
         from pbvf_offline.online.checkpoint import KIND, decode_checkpoint
@@ -155,7 +156,7 @@ class _Check:
             return None
         image = read_tensor_file(path)
         replay = decode(KIND, image, str(path))[1].get("replay/obs")
-        _, extra = decode_checkpoint(
+        training, extra = decode_checkpoint(
             image,
             config.settings,
             config.spec,
@@ -164,7 +165,7 @@ class _Check:
             where=str(path),
             look=True,
         )
-        return extra
+        return KeptRun.of(training.steps, training.episodes, extra, path)
 
     def _episodes(self, config: StoredConfig, result: StoredResult | None) -> None:
         """Check the stored episodes, and count them.
@@ -194,16 +195,12 @@ class _Check:
                 where=self._folder / RESULT_FILE,
             )
 
-    def _result(self, config: StoredConfig, result: StoredResult, extra: dict[str, Any]) -> None:
+    def _result(self, config: StoredConfig, result: StoredResult, kept: KeptRun | None) -> None:
         """Compare the result with the checkpoint and with the files that it names."""
         where = self._folder / RESULT_FILE
-        told: dict[str, list[Any]] = {
-            "evaluations": [e.to_dict() for e in result.evaluations],
-            "training_returns": [list(pair) for pair in result.training_returns],
-        }
-        for name, values in told.items():
-            known = extra.get(name, [])
-            if values[: len(known)] != known:
+        for name in ("evaluations", "training_returns"):
+            known = getattr(kept, name, ())
+            if getattr(result, name)[: len(known)] != known:
                 what = f"its {name.replace('_', ' ')} are not those in the checkpoint"
                 self.found.add(DamagedError(what, where=where))
         for name in (CRITIC_FILE, POLICY_FILE):

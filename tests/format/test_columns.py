@@ -87,6 +87,11 @@ def damaged(change):
         (lambda c: c.update(rewards=c["rewards"][1:]), "rewards"),
         (lambda c: c.update(cut=c["cut"][1:]), "disagree"),
         (lambda c: c.update(length=c["length"] * 0), "empty"),
+        (lambda c: c.update(length=c["length"] * 1.0), "column length is float64 of shape"),
+        (lambda c: c.update(seed=c["seed"].astype(np.uint64)), "column seed is uint64"),
+        (lambda c: c.update(cut=c["cut"].astype(np.uint8)), "column cut is uint8"),
+        (lambda c: c.update(length=c["length"][0]), r"column length is int64 of shape \(\)"),
+        (lambda c: c.update(segments=c["segments"][:, None]), r"shape \(4, 1\)"),
         (lambda c: c.update({k: v[:0] for k, v in c.items()}), "no episode"),
     ],
 )

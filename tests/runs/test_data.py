@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 
 import pbvf_runs.data as run_data
+import pbvf_runs.episodes as run_episodes
 from pbvf_datasets import load_dataset
 from pbvf_datasets.format.columns import columns_to_image, pack_columns
 from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError
 from pbvf_offline.fit.settings import fit_defaults
 from pbvf_offline.fit.to_file import fit_to_file
-from pbvf_offline.io import tensor_file
 from pbvf_offline.io.lock import locked
-from pbvf_offline.online.checkpoint import KIND, CheckpointContent
 from pbvf_offline.rollout.episodes import Trajectories
-from pbvf_runs.data import load_run
+from pbvf_runs.data import load_run, run_progress
 from pbvf_runs.episodes import stored_episodes
 from pbvf_runs.export import export_dataset
 from pbvf_runs.records import RunConfig
 from pbvf_runs.train import train_run
-from run_tools import Stop, StopSoon, run_config, stop_at
+from pbvf_runs.verify import verify_run
+from run_tools import Stop, StopSoon, rewrite_checkpoint, run_config, stop_at
 
 STEPS = 90
 
@@ -184,12 +184,8 @@ def test_a_tail_with_malformed_episodes_is_damage(tmp_path: Path) -> None:
 
 
 def rewrite_extra(folder: Path, change: Callable[[Any], Any]) -> None:
-    """Change what a checkpoint says beside the training; its digest stays right."""
-    path = folder / "checkpoint.safetensors"
-    header, tensors = tensor_file.decode("checkpoint", path.read_bytes(), str(path))
-    header["extra"] = change(header["extra"])
-    content = CheckpointContent.from_dict(header, "x")
-    path.write_bytes(tensor_file.encode(KIND, content, tensors))
+    """Change what a checkpoint says beside the training."""
+    rewrite_checkpoint(folder, lambda header: header.update(extra=change(header["extra"])))
 
 
 def test_a_checkpoint_names_no_file_outside_the_run(tmp_path: Path) -> None:
@@ -216,6 +212,12 @@ def without(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda extra: extra | {"pending": 5}, "pending"),
         (lambda extra: extra | {"pending": ""}, "without its digest"),
         (lambda extra: extra | {"pending": extra["pending"][:8]}, "without its digest"),
+        (without("evaluations"), "field 'evaluations' is missing"),
+        (lambda extra: extra | {"evaluations": 5}, "evaluations"),
+        (lambda extra: extra | {"evaluations": [5]}, "evaluations"),
+        (lambda extra: extra | {"training_returns": {"a": 1}}, "training_returns"),
+        (lambda extra: extra | {"training_returns": [[1, 10**400]]}, "training_returns"),
+        (lambda extra: 5, "extra|not the checkpoint of a run"),
     ],
 )
 def test_a_checkpoint_that_says_otherwise_of_its_episodes_is_damage(
@@ -226,6 +228,64 @@ def test_a_checkpoint_that_says_otherwise_of_its_episodes_is_damage(
     rewrite_extra(folder, change)
     with pytest.raises(DamagedError, match=words):
         load_run(folder)
+    with pytest.raises(DamagedError, match=words):
+        train_run(CONFIG, folder, 2 * STEPS)
+    assert verify_run(folder).status == "damaged"
+    (folder / "result.json").unlink()
+    if words != "without its digest":
+        with pytest.raises(DamagedError, match=words):
+            run_progress(folder)
+
+
+def test_episodes_that_the_checkpoint_does_not_name_are_left_out(tmp_path: Path) -> None:
+    """A call that was killed between the two files added some, here with and without shards."""
+    train_run(CONFIG, tmp_path / "whole", STEPS)
+    seen = set()
+    for episodes in range(1, 12):
+        folder, later = tmp_path / f"{episodes}", tmp_path / f"{episodes}-later"
+        with pytest.raises(Stop):
+            train_run(CONFIG, folder, STEPS, stop_soon=StopSoon(episodes))
+        shutil.copytree(folder, later)
+        with pytest.raises(Stop):
+            train_run(CONFIG, later, STEPS, stop_soon=StopSoon(1))
+        pending = [where / "pending.safetensors" for where in (folder, later)]
+        shards = [len(list((where / "episodes").iterdir())) for where in (folder, later)]
+        if not all(path.exists() for path in pending) or shards[0] != shards[1]:
+            continue  # a shard was written
+        before = load_run(folder)
+        shutil.copy(pending[1], pending[0])
+        assert load_run(folder).digest == before.digest
+        assert before.trajectories.episodes == episodes
+        assert verify_run(folder).status == "intact"
+        train_run(CONFIG, folder, STEPS)
+        assert load_run(folder).digest == load_run(tmp_path / "whole").digest
+        seen.add(shards[0] > 0)
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("episodes", [0, 3, 9, 10**9])
+def test_a_wrong_digest_of_many_episodes_costs_little(
+    episodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        train_run(CONFIG, folder, STEPS, stop_soon=StopSoon(1))
+    image = columns_to_image(pack_columns(list(stored_episodes(folder)) * 9), {"episodes": 9})
+    (folder / "pending.safetensors").write_bytes(image)
+    rewrite_checkpoint(folder, lambda header: header.update(episodes=episodes))
+    rewrite_extra(folder, lambda extra: extra | {"pending": "0" * 64})
+    packed: list[int] = []
+
+    def noting(some: Any) -> Any:
+        packed.append(len(some))
+        return pack_columns(some)
+
+    monkeypatch.setattr(run_episodes, "pack_columns", noting)
+    for read in (lambda: load_run(folder), lambda: train_run(CONFIG, folder, STEPS)):
+        packed.clear()
+        with pytest.raises(DamagedError, match="does not belong to the checkpoint beside it"):
+            read()
+        assert len(packed) <= 1
 
 
 def test_a_result_names_its_tail_by_the_whole_digest(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from pbvf_offline.policies.files import load_policies
 from pbvf_offline.rollout.evaluation import evaluate_policies
 from pbvf_runs import export as run_export
 from pbvf_runs import train
+from pbvf_runs.data import run_progress
 from pbvf_runs.export import export_dataset, stored_episodes
 from pbvf_runs.folder import stored_run_seed
 from pbvf_runs.loggers import EVENTS_FOLDER, METRICS_FILE
@@ -540,6 +541,23 @@ def test_a_malformed_result_is_damage(text: str, done: tuple[Path, RunResult]) -
     with pytest.raises(DamagedError) as caught:
         train_run(CONFIG, folder, 90)
     assert "result.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"../other.txt": "0" * 64}, {"../run/config.json": "0" * 64}, {"critic.safetensors": None}],
+)
+def test_a_result_names_the_critic_and_the_policy_alone(
+    change: dict[str, Any], done: tuple[Path, RunResult]
+) -> None:
+    folder, _ = done
+    result = json.loads((folder / "result.json").read_text())
+    result["files"] |= change
+    result["files"] = {name: digest for name, digest in result["files"].items() if digest}
+    (folder / "result.json").write_text(json.dumps(result))
+    for call in (lambda: train_run(CONFIG, folder, 90), lambda: run_progress(folder)):
+        with pytest.raises(DamagedError, match=r"files: these are not critic\.safetensors"):
+            call()
 
 
 @pytest.mark.parametrize(

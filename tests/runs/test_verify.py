@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -126,9 +127,23 @@ def other_actions(run: Path, other: Path) -> None:
     tail = replace(episodes[-1], actions=-episodes[-1].actions)
     image = columns_to_image(pack_columns([tail]), {"episodes": 1})
     (run / "tail.safetensors").write_bytes(image)
-    import hashlib
-
     change_result(tail=hashlib.sha256(image).hexdigest())(run, other)
+
+
+def lengths(dtype: str) -> Callable[[Path, Path], None]:
+    """Lengths of another type; the digest is right."""
+
+    def change(run: Path, other: Path) -> None:
+        columns = pack_columns(list(stored_episodes(run))[-1:])
+        image = columns_to_image(columns | {"length": columns["length"].astype(dtype)}, {})
+        (run / "tail.safetensors").write_bytes(image)
+        change_result(tail=hashlib.sha256(image).hexdigest())(run, other)
+
+    return change
+
+
+def in_checkpoint(**extra: Any) -> Callable[[Path, Path], None]:
+    return lambda run, other: rewrite_checkpoint(run, lambda header: header["extra"].update(extra))
 
 
 def without(name: str) -> Callable[[Path, Path], None]:
@@ -153,6 +168,11 @@ def without(name: str) -> Callable[[Path, Path], None]:
         (change_result(episodes=99), "99 whole episodes"),
         (change_result(steps="many"), "result.json"),
         (other_actions, "are not those of the policies"),
+        (lengths("float64"), "column length is float64"),
+        (in_checkpoint(evaluations=5), "checkpoint.safetensors: evaluations"),
+        (in_checkpoint(training_returns=None), "checkpoint.safetensors: training_returns"),
+        (in_checkpoint(more=1), "field 'more' does not belong there"),
+        (change_result(files={}), "result.json: files: these are not"),
     ],
 )
 def test_what_does_not_belong_to_a_run_is_damage(

@@ -29,6 +29,10 @@ from pbvf_offline.rollout.episodes import Episode
 
 Columns = dict[str, NDArray[Any]]
 
+_INDEX: Final = {
+    **dict.fromkeys(("length", "segments", "seed"), np.int64),
+    **dict.fromkeys(("has_seed", "cut"), np.bool_),
+}
 META_KEY: Final = "pbvf"
 """The one metadata entry of an image: with a second one the bytes would depend on order."""
 
@@ -69,15 +73,20 @@ def unpack_columns(
     Raises:
         DamagedError: Columns are missing or do not add up.
     """
-    need = {"length", "segments", "seed", "has_seed", "cut"}
-    need |= {f.attribute for f in FIELDS if f.required}
+    need = {*_INDEX, *(f.attribute for f in FIELDS if f.required)}
     known = need | {f.attribute for f in FIELDS}
     if not need <= set(columns) <= known:
         odd = sorted(need.difference(columns)) or sorted(set(columns) - known)
         raise DamagedError(f"columns are missing or unknown: {', '.join(odd)}", where=where)
+    for name, dtype in _INDEX.items():
+        if columns[name].dtype != dtype or columns[name].ndim != 1:
+            what = f"column {name} is {columns[name].dtype} of shape {columns[name].shape}"
+            raise DamagedError(
+                f"{what}; one dimension of {np.dtype(dtype)} is expected", where=where
+            )
     length, segments = columns["length"], columns["segments"]
     count = length.shape[0]
-    if any(columns[name].shape != (count,) for name in ("segments", "seed", "has_seed", "cut")):
+    if any(columns[name].shape != (count,) for name in _INDEX):
         raise DamagedError("columns disagree about the number of episodes", where=where)
     if count == 0 or length.min() < 1 or segments.min() < 1:
         raise DamagedError("columns hold no episode or an empty one", where=where)
