@@ -412,6 +412,7 @@ def test_results_page_shows_the_results_of_other_environments() -> None:
     page = (RESULTS / "README.md").read_text().replace("[64,64]", "64x64")
     folders = sorted((RESULTS / "environments" / "raw").iterdir())
     assert folders
+    sure: list[bool] = []  # whether policies that are said to be above the data are so
     for folder in folders:
         env, policy = folder.name.rsplit("-", 1)
         found = []
@@ -436,6 +437,14 @@ def test_results_page_shows_the_results_of_other_environments() -> None:
         stands = sum(one["commands"]["stands"] == "imagined" for one in found)
         row = f"| {env} | {policy} | {len(found)} | {numbers} | {above} | {error:.2f} | {stands} |"
         assert row in page, folder.name
+        for one, other in zip(found, best, strict=True):
+            grown_here = one["commands"]["trust_region"]
+            pairs = zip(grown_here.get("above_data") or (), grown_here["returns"], strict=False)
+            sure += [earned > other for said, earned in pairs if said]
+    assert (len(sure), sum(sure)) == (88, 80)
+    assert "Eighty-eight policies are said to be above the data" in page
+    assert "Of these 80 are above the best dataset policy" in " ".join(page.split())
+    assert "On other environments it says it of 88, of which 80 are." in TRUST
 
 
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
