@@ -152,40 +152,39 @@ def test_figures_of_stored_results(tmp_path: Path) -> None:
     assert images["estimates"][1] != images["estimates"][2]
 
 
-def test_the_legend_of_estimates_hides_no_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def estimates_figure(found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Draw a figure of an evaluation with two such sets, and return it."""
     drawn: list[Any] = []
     monkeypatch.setattr(
         "pbvf_experiments.offline.plots.save_figure", lambda figure, _: drawn.append(figure)
     )
+    draw_estimates({0: {"evaluation": {"around": found, "ascents": found}}}, Path("f.png"))
+    return drawn[0]
+
+
+def test_the_legend_of_estimates_hides_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         "true": [1.0, 2.0],
         "imagined": [1.0, 2.5],
         "interval": None,
         "metrics": {"imagined": {"rank_correlation": 0.5}},
     }
-    draw_estimates({0: {"evaluation": {"around": found, "ascents": found}}}, tmp_path / "f.png")
-    drawn[0].draw_without_rendering()
-    for axes in drawn[0].axes:
+    figure = estimates_figure(found, monkeypatch)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
         assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
 
 
 def test_a_figure_of_estimates_shows_policies_without_an_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(
-        "pbvf_experiments.offline.plots.save_figure", lambda figure, _: drawn.append(figure)
-    )
     found = {
         "true": [1.0, 2.0, 3.0, 4.0],
         "imagined": [1.0, 2.5, 2.5, 2.5],
         "interval": [[0.0, 2.1, None, None], [2.0, 3.0, None, None]],
         "metrics": {"imagined": {"rank_correlation": None}},
     }
-    draw_estimates({0: {"evaluation": {"around": found, "ascents": found}}}, tmp_path / "f.png")
-    for axes in drawn[0].axes:
+    for axes in estimates_figure(found, monkeypatch).axes:
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert [label.rpartition(": ")[2] for label in labels] == ["1", "1", "2"]
         assert "no rank correlation" in axes.get_title()
