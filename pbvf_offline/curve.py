@@ -42,3 +42,10 @@ class LossEvents:
         if self._on_event is not None:
             for update, loss in new:
                 self._on_event(self._kind, update, {"loss": loss})
+
+
+def last_loss(fit: Recorded) -> float | None:
+    """Return the mean loss of the last stretch that was recorded; None before the first update."""
+    if fit.record:
+        return fit.record[-1][1]
+    return float(np.mean(fit.pending)) if fit.pending else None

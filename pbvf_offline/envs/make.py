@@ -37,6 +37,7 @@ _BUILD_SEED = 0
 _ENV_ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+-v\d+\Z")
 _PLAIN = re.compile(r"[\w.:/+-]{1,100}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
+_OF_THE_PAPER = frozenset(("Swimmer-v3", "Hopper-v3", "Reacher-v2", "InvertedPendulum-v2"))
 _PACKAGES = {
     "dm_control/": "shimmy",
     "MiniGrid-": "minigrid",
@@ -354,9 +355,6 @@ def _import_for_user(module: str, name: str) -> None:
             where=name,
             remedy="mend the module",
         ) from error
-
-
-_OF_THE_PAPER = frozenset(("Swimmer-v3", "Hopper-v3", "Reacher-v2", "InvertedPendulum-v2"))
 
 
 def _successor(env_id: str) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pbvf_offline.critics import Critic, TrainingSet
 from pbvf_offline.critics.stacked import one_at_a_time, stack, stacked_critic, unstack
+from pbvf_offline.curve import last_loss
 from pbvf_offline.errors import DivergedError
 from pbvf_offline.fit.settings import FitSettings
 from pbvf_offline.policies.normaliser import Normaliser
@@ -59,9 +60,7 @@ class Fit:
     @property
     def loss(self) -> float | None:
         """Mean loss of the last recorded stretch."""
-        if self.record:
-            return self.record[-1][1]
-        return float(np.mean(self.pending)) if self.pending else None
+        return last_loss(self)
 
 
 def make_optimiser(critic: Critic, lr: float) -> torch.optim.Adam:

@@ -78,13 +78,6 @@ class ModelFit:
     before_fall: Snapshot | None = None
     whole: bool = True
 
-    @property
-    def loss(self) -> float | None:
-        """Mean loss of a member over the last stretch that was recorded; None before update 1."""
-        if self.record:
-            return self.record[-1][1]
-        return float(np.mean(self.pending)) if self.pending else None
-
     def snapshot(self) -> Snapshot:
         """Return a copy of the present state."""
         parameters = list(self.ensemble.parameters())

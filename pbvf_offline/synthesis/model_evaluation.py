@@ -113,9 +113,9 @@ class ImaginedReturns:
     @property
     def interval_lists(self) -> list[list[float | None]] | None:
         """The same as lists for JSON, with None for NaN."""
-        if self.interval is None:
+        if (found := self.interval) is None:
             return None
-        return [[None if np.isnan(x) else float(x) for x in end] for end in self.interval]
+        return [[None if np.isnan(x) else float(x) for x in end] for end in found]
 
 
 def together(parts: Sequence[ImaginedReturns]) -> ImaginedReturns:

@@ -14,6 +14,7 @@ from faults import unreadable
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
+from pbvf_offline.synthesis.model_evaluation import ImaginedReturns
 
 GROW = ("--from-scratch", 3, "--steps", 5, "--restarts", 2, "--seed", 0, "-q", "--json")
 KEYS = {"index", "predicted", "low", "high", "inside", "imagined"}
@@ -206,6 +207,15 @@ def test_grown_policies_are_held_against_the_datas(
     for key in ("cautious", "low", "high", "above_data", "data_cautious"):
         assert plain[key] is None
     assert pbvf(*argv, "--model", drift / "good").json["already_complete"] is True
+
+
+def test_a_model_of_one_network_is_said_to_be_why_there_is_no_interval(
+    drift: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImaginedReturns, "interval", None)
+    shown = pbvf("predict", drift / "theta", "lab/drift-v0", "--model", drift / "good").ok()
+    assert "none: the model has one network" in shown.out
+    assert "needs --model" not in shown.out
 
 
 def test_where_nothing_is_gained_it_says_so(drift: Path) -> None:

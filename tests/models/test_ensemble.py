@@ -14,7 +14,7 @@ from model_tools import played
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
 from pbvf_offline.models import training
 from pbvf_offline.models.ensemble import Ensemble, Steps
-from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.imagine import _Sums, imagine
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.models.objectives import Objective, objectives
 from pbvf_offline.models.scales import RewardScale, Scales, has_sparse_rewards
@@ -640,3 +640,10 @@ def test_squares_of_gradients_beyond_single_precision_stop_training(
     monkeypatch.setattr(training, "model_loss", steep)
     with pytest.raises(DivergedError, match="beyond single precision by update 10; lower --lr"):
         advance(fit, all_steps(data, fit.ensemble), 10)
+
+
+def test_rewards_beyond_single_precision_are_added_up() -> None:
+    """-1.5e37, which is the mean too, at each of 100 steps, half of them beyond the box."""
+    each = torch.tensor([-1.5e37], dtype=torch.float64)
+    sums = _Sums(100 * each, 50 * each, torch.tensor([50.0], dtype=torch.float64))
+    assert sums.trusted(-1.5e37).tolist() == (100 * each).tolist()

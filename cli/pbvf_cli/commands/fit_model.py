@@ -152,6 +152,8 @@ def _in_a_row(settings: ModelSettings) -> str:
 
 
 def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
+    from pbvf_offline.curve import last_loss
+
     file, seconds, done = result.file, result.seconds, result.updates_done_now
     settings, check = file.ensemble.settings, file.check
     horizons = () if check is None else check.horizons
@@ -161,7 +163,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
     payload: dict[str, Any] = {
         "model": out,
         "updates": file.fit.updates,
-        "loss": file.fit.loss,
+        "loss": last_loss(file.fit),
         "seconds": seconds,
         "updates_per_second": rate,
         "noise": settings.noise,

@@ -473,13 +473,13 @@ class DatasetWriter:
     # ---------------------------------------------------------------- opening, resuming
 
     def _begin(self, plan: dict[str, Any], expected_bytes: int | None) -> None:
-        def choose() -> str:
+        def another() -> str:
             return "MINARI_DATASETS_PATH can name another folder"
 
-        with resource_errors(self._work.folder, choose):
+        with resource_errors(self._work.folder, another):
             self._work.hold()
         try:
-            with resource_errors(self._work.folder, choose):
+            with resource_errors(self._work.folder, another):
                 if self._is_complete(plan["overwrite"]):
                     self._work.remove()
                     self._work.close()

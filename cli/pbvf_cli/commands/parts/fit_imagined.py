@@ -232,7 +232,10 @@ def _print(sink: Sink, out: Path, result: RoundsResult, data: Data, failed: str 
         ("time", time_taken(result.seconds, rate, "rounds", spent)),
     ]
     if compared is None and settings.compare > 0:
-        sink.note("note: the default recipe came to nothing to compare with")
+        sink.note(
+            "note: the default recipe diverged, or no ascent could begin in its trust region, so "
+            "there was nothing to compare with"
+        )
     if compared is not None and not imagined.stands:
         sink.note(
             f"note: the file holds the default recipe's {compared.kind}: policies grown from it "
