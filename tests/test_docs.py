@@ -31,6 +31,7 @@ from page_runner import blocks
 from pbvf_cli.__main__ import main
 from pbvf_cli.app import COMMANDS
 from pbvf_experiments.offline.experiment import summary
+from pbvf_runs.compare.statistics import interval
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -279,10 +280,9 @@ def test_results_page_shows_what_the_result_files_hold() -> None:
     assert said in " ".join(README.split())
     assert f"the twenty is {grown.mean():.0f} (standard error {error:.0f}, 95 %" in words
     assert f"The seeds reach from {min(grown):.0f} to {max(grown):.0f}." in TRUST
-    drawn = np.random.default_rng(0).choice(grown, (100_000, 20)).mean(axis=1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    assert f"95 % bootstrap interval {low:.0f} to {high:.0f}" in words
-    assert f"95 % bootstrap interval of {low:.0f} to {high:.0f}" in TRUST
+    of = interval(grown.tolist())
+    assert f"95 % bootstrap interval {of.low:.0f} to {of.high:.0f}" in words
+    assert f"95 % bootstrap interval of {of.low:.0f} to {of.high:.0f}" in TRUST
 
 
 def test_results_page_shows_the_datasets_that_no_recipe_had_seen() -> None:
@@ -311,10 +311,9 @@ def test_results_page_shows_the_datasets_that_no_recipe_had_seen() -> None:
     assert f"| mean | {means} |  | {' | '.join(others)} |" in page
     came_to, cautious, best, episode = np.array(rows).T
     error = np.std(came_to, ddof=1) / np.sqrt(10)
-    drawn = np.random.default_rng(0).choice(came_to, (100_000, 10)).mean(axis=1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    of = interval(came_to.tolist())
     said = f"The mean of these is {means} (standard error {error:.0f}, 95 % bootstrap interval "
-    assert f"{said}{low:.0f} to {high:.0f})." in words
+    assert f"{said}{of.low:.0f} to {of.high:.0f})." in words
     assert f"above the best episode on {(came_to > episode).sum()} of ten datasets" in words
     below = " and ".join(str(20 + k) for k in np.flatnonzero(came_to <= best))
     assert f"dataset policy on {(came_to > best).sum()}; not on seeds {below}." in words
@@ -530,7 +529,11 @@ def test_results_page_shows_the_zero_shot_results_through_a_model() -> None:
     failed = [row["check"] == "failed" for row in rows[:-1]]
     assert (sum(above), sum(failed)) == (7, 7)
     assert sum(a and f for a, f in zip(above, failed, strict=True)) == 5
-    assert f"and {rows[-1]['model']:.0f} on average" in " ".join(page.split())
+    of = interval([row["model"] for row in rows[:-1]])
+    words = " ".join(page.split())
+    error = of.std / np.sqrt(10)
+    text = f"and {of.mean:.0f} on average (standard error {error:.0f}, 95 % bootstrap interval "
+    assert f"{text}{of.low:.0f} to {of.high:.0f};" in words
 
 
 def test_search_page_shows_what_a_choice_among_candidates_gives() -> None:

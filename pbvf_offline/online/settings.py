@@ -312,11 +312,12 @@ def online_defaults(
         **critic_sources(kind, env_id),
         **dict.fromkeys(("sigma", "lr_policy", "lr_critic"), tuned),
         **dict.fromkeys(
-            ("actor_states", "update_every", "critic_updates", "actor_updates", "buffer_size"),
+            ("update_every", "critic_updates", "actor_updates", "buffer_size"),
             of_kind,
         ),
-        "activation": of_kind,
     }
+    if kind in PBVFS and kind != "pssvf":  # of the PSSVF the paper states neither; it has no states
+        sources |= dict.fromkeys(("actor_states", "activation"), of_kind)
     values = {
         "hidden": algorithm.hidden,
         "update_every": algorithm.update_every,

@@ -77,8 +77,14 @@ class ImaginedReturns:
 
     @property
     def cautious(self) -> NDArray[np.float64]:
-        """(K,): the members' mean less caution."""
-        return cautious_values(self.members, self.caution)
+        """(K,): the members' mean less caution, with the limit or without, whichever is lower.
+
+        The limit lowers the members that exceed it, and can so make them agree more.
+        """
+        return np.minimum(
+            cautious_values(self.members, self.caution),
+            cautious_values(self.free_members, self.caution),
+        )
 
     def limited(self, level: float = math.inf) -> NDArray[np.float64]:
         """Return cautious values (K,) of all that was imagined; above a level, trusted ones.
@@ -98,17 +104,23 @@ class ImaginedReturns:
         :class:`~pbvf_offline.models.calibration.Calibration`; over at most 200 steps and of the
         data's policies. Of policies that were optimised with the model fewer are inside. Without
         such a measurement by the members' deviation alone, see
-        :func:`~pbvf_offline.models.members.interval_90`. NaN where episodes are imagined to last
-        for ``unseen`` steps on average, or more; None where the model has one member.
+        :func:`~pbvf_offline.models.members.interval_90`. Where the low end is lower without the
+        limit on ``members``, it is that. NaN where episodes are imagined to last for ``unseen``
+        steps on average, or more; None where the model has one member.
         """
-        if self.calibration is not None:
-            found = self.calibration.interval(self.members, self.lengths)
-        elif (by_members := interval_90(self.members)) is not None:
-            found = by_members
-        else:
+        limited, free = self._interval(self.members), self._interval(self.free_members)
+        if limited is None or free is None:
             return None
-        low, high = (np.where(self.lengths < self.unseen, end, np.nan) for end in found)
-        return low, high
+        known = self.lengths < self.unseen
+        low, high = np.minimum(limited[0], free[0]), limited[1]
+        return np.where(known, low, np.nan), np.where(known, high, np.nan)
+
+    def _interval(
+        self, members: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        if self.calibration is None:
+            return interval_90(members)
+        return self.calibration.interval(members, self.lengths)
 
     @property
     def interval_lists(self) -> list[list[float | None]] | None:

@@ -18,7 +18,7 @@ from libtools import box_spec, discrete_spec, fill, fit_settings, make_data
 from pbvf_offline.critics import CriticConfig, TrainingSet, make_critic
 from pbvf_offline.critics.pavf import PAVF
 from pbvf_offline.critics.psvf import action_input
-from pbvf_offline.critics.stochastic_pavf import StochasticPAVF, _drawn
+from pbvf_offline.critics.stochastic_pavf import StochasticPAVF, _drawn, _fixed_draws
 from pbvf_offline.errors import IncompatibleError
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.policies.batch import log_prob, network_output
@@ -473,6 +473,23 @@ def test_values_of_continuous_policies_are_a_mean_over_mirrored_draws() -> None:
             for draw in draws
         ]
         assert torch.allclose(values[k], torch.stack(each).mean(dim=0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 6, 8, 17])
+def test_fixed_draws_have_the_mean_and_covariance_of_the_standard_normal(dim: int) -> None:
+    draws = _fixed_draws(dim).double()
+    assert draws.shape == (max(16, 2 * dim), dim)
+    assert draws.mean(dim=0).abs().max() < 1e-6
+    covariance = draws.T @ draws / len(draws)
+    assert torch.allclose(covariance, torch.eye(dim, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def test_fixed_draws_give_expectations_of_one_dimension() -> None:
+    """E of tanh(0.7 + 0.6 z)^2 by Gauss-Hermite quadrature with 60 nodes."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    want = weights @ np.tanh(0.7 + 0.6 * nodes) ** 2 / weights.sum()
+    got = torch.tanh(0.7 + 0.6 * _fixed_draws(1)).square().mean().item()
+    assert got == pytest.approx(want, abs=2e-3)
 
 
 # --- what it accepts ------------------------------------------------------------------------

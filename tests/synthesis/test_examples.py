@@ -83,6 +83,23 @@ def test_what_is_earned_beyond_the_box_counts_up_to_a_level() -> None:
     assert lowered(data, both, both.limited(6.0)).returns().tolist() == [4.0, 6.0]
 
 
+def test_members_that_agree_only_after_the_limit_are_worth_no_more() -> None:
+    """One network imagines 300, of which 60 are inside the box; the others imagine 50."""
+    free, inside = np.array([[300.0, 50, 50, 50]]), np.array([[60.0, 50, 50, 50]])
+    limited = ImaginedReturns(inside, np.full(1, 9.0), np.zeros((1, 1)), caution=1.0, free=free)
+    worth = 112.5 - np.sqrt(3 / 16) * 250
+    assert limited.cautious == pytest.approx(worth)
+    assert limited.cautious == pytest.approx(limited.limited(0.0))
+    ends, without = limited.interval, dataclasses.replace(limited, members=free).interval
+    alone = dataclasses.replace(limited, free=None)
+    assert ends is not None
+    assert without is not None
+    assert alone.interval is not None
+    assert ends[0] == without[0] < alone.interval[0]
+    assert ends[1] == alone.interval[1]
+    assert alone.cautious > limited.cautious
+
+
 def test_discounted_targets_of_lowered_rewards_by_hand() -> None:
     """gamma 1/2, two steps ahead: of [4, 2, 8] lowered by 1, [3, 1, 7], that terminates."""
     data = episodes([[4, 2, 8], [4, 2, 8]], [0, 0])

@@ -90,7 +90,7 @@ class ZeroShotSettings:
 
     Attributes:
         policies: Fresh policies grown through each critic.
-        plain_steps: Gradient steps of plain ascent, the paper's.
+        plain_steps: Gradient steps of plain ascent, which is the paper's; it gives no number.
         evaluate_every: Gradient steps between measurements (the paper: 5).
         episodes: Test episodes of each measurement (the paper: 5).
         evaluations: Evaluations of the learned policy in a run.

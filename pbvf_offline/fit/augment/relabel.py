@@ -16,9 +16,9 @@ whose precision is ``F A / tau^2 + I / s^2`` with ``A = mean_t w_t^2 f_t f_t^T +
 the second mean over states of the whole dataset (they are reached later, and left out of the
 formula above), and whose mean
 is ``mu + Sigma (F A / tau^2) (theta_o - mu)``. ``mu`` and ``s`` are the dataset's own mean and
-spread of these parameters, F the number of features. ``tau`` bounds the root mean square
-change of action over the policy's own states: in [-1, 1] units with tanh, in the action's
-own unit with ``squash="none"``.
+spread of these parameters, F the number of features. The root mean square change
+of action over the policy's own states is about ``tau`` or less: in [-1, 1] units with tanh,
+in the action's own unit with ``squash="none"``.
 """
 
 from __future__ import annotations
