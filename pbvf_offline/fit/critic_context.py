@@ -171,9 +171,12 @@ def stored_context(
             quantile,
         ),
     )
+    parts = (context.observations, context.initial_observations, context.theta)
+    diagonal = np.diagonal(context.region.factor) if full else context.region.factor
     if (
         len(context.theta) != len(context.returns)
-        or min(len(context.observations), len(context.initial_observations)) == 0
+        or min(len(part) for part in parts) == 0
+        or np.any(diagonal <= 0)
     ):
         raise DamagedError("its parts contradict each other", where=where)
     return context

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from msgspec import Meta
+
 from pbvf_offline.critics import CRITICS
+from pbvf_offline.errors import UsageError
 from pbvf_offline.presets.offline import critic_sources, default_gamma
 from pbvf_offline.records import Defaults, Record, setting, since
-from pbvf_offline.setting_types import MAX_PROBES, MAX_UPDATES, CriticHidden, Gamma, Seed, Width
+from pbvf_offline.setting_types import (
+    MAX_HORIZON,
+    MAX_PROBES,
+    MAX_UPDATES,
+    CriticHidden,
+    Gamma,
+    Seed,
+    Width,
+)
 
 IMAGINED: Final = "Imagined returns"
 
@@ -194,15 +205,23 @@ class ImaginedFit(Record):
         comparison: What came of holding it against the default recipe, if it was.
         unfit: Whether the model's own check said that it is unfit for whole episodes, so that it
             was used by force.
+
+    Raises:
+        UsageError: The horizon is out of range, or the round that was kept is none of the rounds.
     """
 
     model: str
-    horizon: int
+    horizon: Annotated[int, Meta(ge=1, le=MAX_HORIZON)]
     settings: RoundSettings
     kept: Round
     rounds: tuple[Round, ...]
     comparison: Annotated[Comparison | None, since(2)] = None
     unfit: Annotated[bool, since(2)] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kept not in self.rounds:
+            raise UsageError("the round that was kept is none of its rounds", where="kept")
 
     @property
     def stands(self) -> bool:

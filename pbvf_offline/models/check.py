@@ -13,7 +13,7 @@ import torch
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import IncompatibleError, counted
+from pbvf_offline.errors import IncompatibleError, UsageError, counted
 from pbvf_offline.io.mapped import release, taken
 from pbvf_offline.models.calibration import Calibration, HeldOutSums, held_by_the_others
 from pbvf_offline.models.ensemble import Ensemble
@@ -75,11 +75,14 @@ class HorizonCheck(Record):
             that is not calibrated on.
         reached: Number of pieces that last so many steps, so without those that terminated
             earlier; None of a model that was checked before that was counted.
+
+    Raises:
+        UsageError: A value is out of range, or more pieces last so long than there are.
     """
 
     steps: Annotated[int, Meta(ge=1)]
     pieces: Annotated[int, Meta(ge=1)]
-    correlation: float | None
+    correlation: Annotated[float, Meta(ge=-1, le=1)] | None
     slope: float | None
     error: Annotated[float, Meta(ge=0)]
     spread: Annotated[float, Meta(ge=0)]
@@ -87,6 +90,11 @@ class HorizonCheck(Record):
     state_error: Annotated[float, Meta(ge=0)] | None
     calibrated: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, since(2)] = None
     reached: Annotated[Annotated[int, Meta(ge=0)] | None, since(2)] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reached is not None and self.reached > self.pieces:
+            raise UsageError(f"{self.reached} of {self.pieces} pieces", where="reached")
 
     @property
     def relative_error(self) -> float | None:

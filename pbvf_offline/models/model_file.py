@@ -166,7 +166,9 @@ def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
         raise DamagedError("lacks a part of a model file", where=where)
     settings = ModelSettings.from_dict(content["settings"], where)
     progress = _Progress.from_dict(content["progress"], where)
-    if not (progress.fall or 0) <= progress.updates <= progress.total:
+    finished = progress.updates == progress.total
+    in_order = (progress.fall or 0) <= progress.updates <= progress.total
+    if not in_order or (content["check"] is not None and not finished):
         raise DamagedError("its numbers of updates contradict each other", where=where)
     spec = progress.spec
     _check_size(spec, settings, tensors, where)
@@ -181,14 +183,15 @@ def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
         )
         fit.before_fall = dataclasses.replace(fall, exploded=progress.fall_exploded)
     environment, check = content["environment"], content["check"]
+    initial = array_of(tensors, "initial_observations", (-1, spec.obs_dim), np.float64, where)
+    if len(initial) == 0:
+        raise DamagedError("has no first observations of episodes", where=where)
     return ModelFile(
         fit=fit,
         asked=content["asked"],
         environment=None if environment is None else EnvReference.from_dict(environment, where),
         dataset=content["dataset"],
-        initial_observations=array_of(
-            tensors, "initial_observations", (-1, spec.obs_dim), np.float64, where
-        ).copy(),
+        initial_observations=initial.copy(),
         trials=tuple(Trial.from_dict(trial, where) for trial in content["trials"]),
         check=None if check is None else ModelCheck.from_dict(check, where),
     )

@@ -27,6 +27,7 @@ from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.models.noise import action_noise
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.seeding import Stream, generator
+from pbvf_offline.setting_types import MAX_HORIZON
 from pbvf_offline.synthesis.stored_result import BEST_SHOWN
 
 IMAGINED_UNIT = "undiscounted return of whole episodes, with any survival bonus"
@@ -153,6 +154,9 @@ class ModelEvaluator:
         horizon: Time limit of an episode.
         caution: As of :class:`ImaginedReturns`.
         check: What the model's check found; None before it.
+
+    Raises:
+        UsageError: An episode has no steps, or more than :data:`MAX_HORIZON`.
     """
 
     ensemble: Ensemble
@@ -160,6 +164,12 @@ class ModelEvaluator:
     horizon: int
     caution: float = RoundSettings.caution
     check: ModelCheck | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.horizon <= MAX_HORIZON:
+            raise UsageError(
+                f"an episode of {self.horizon:,} steps cannot be imagined; 1 to {MAX_HORIZON:,} can"
+            )
 
     @classmethod
     def of(

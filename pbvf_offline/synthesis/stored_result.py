@@ -17,13 +17,14 @@ BEST_SHOWN: Final = 5
 """Dataset policies that others are held against, at most."""
 
 
-def is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]:
+def is_result(value: object, out: Path, count: int, steps: object) -> TypeGuard[dict[str, Any]]:
     """Whether a file has a record of its result; another tool may have left it out.
 
     Args:
         value: What stands in the place of the result.
         out: The file, for messages.
         count: Number K of its policies.
+        steps: Gradient steps of the ascent, by the file's settings.
 
     Raises:
         DamagedError: It has one, but not of ``count`` policies, or it contradicts itself.
@@ -41,8 +42,11 @@ def is_result(value: object, out: Path, count: int) -> TypeGuard[dict[str, Any]]
         _refuse_unless(_are_numbers(present), out, name)
         if len(numbers) != count:
             raise _damaged(out, f"has {len(numbers)} values of {name} for {count} policies")
-    steps = value["chosen_step"]
-    _refuse_unless(all(type(step) is int and step >= 0 for step in steps), out, "chosen_step")
+    last = steps if type(steps) is int else math.inf
+    chosen = value["chosen_step"]
+    good = all(type(step) is int and 0 <= step <= last for step in chosen)
+    _refuse_unless(good, out, "chosen_step")
+    _refuse_unless(all(away >= 0 for away in value["distance"]), out, "distance")
     _check_curve(value.get("curve"), out, count)
     _check_verdict(value, out)
     return True
@@ -57,7 +61,9 @@ def check_policies(path: Path) -> PoliciesFile:
     """
     file = load_policies(path)
     if file.origin.get("made_by") == "synthesize":
-        is_result(file.origin.get("result"), path, len(file.policies))
+        settings = file.origin.get("settings")
+        steps = settings.get("steps") if isinstance(settings, dict) else None
+        is_result(file.origin.get("result"), path, len(file.policies), steps)
     return file
 
 
@@ -94,6 +100,9 @@ def _check_verdict(result: Mapping[str, Any], out: Path) -> None:
     ends = list(zip(low, high, strict=True))
     whole = all(b is None if a is None else b is not None and a <= b for a, b in ends)
     _refuse_unless(whole, out, "high")
+    # An interval is around the mean, from which caution takes off.
+    over = all(b is None or b >= c for b, c in zip(high, cautious, strict=True))
+    _refuse_unless(over, out, "cautious")
     # It need not be said of all: files of earlier versions have intervals of policies that act for
     # longer than the model's check looked, and do not say it of them.
     if not isinstance(said, list) or len(said) != len(low):

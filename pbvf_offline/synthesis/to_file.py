@@ -189,7 +189,7 @@ def synthesize_to_file(
                 there["settings"] = stored.to_dict()
             refuse_other_policies(there, named, out, SynthesisSettings)
             result = existing.origin.get("result")
-            if is_result(result, out, len(existing.policies)):
+            if is_result(result, out, len(existing.policies), settings.steps):
                 there = {name: existing.origin.get(name) for name in looked_at}
                 if all(how in (None, there[name]) for name, how in looked_at.items()):
                     return _result(existing, already_complete=True)

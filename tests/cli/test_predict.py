@@ -293,6 +293,9 @@ def test_of_longer_episodes_than_the_check_saw_nothing_is_sure(
         ("cautious", None, "values of cautious that"),
         ("cautious", [True, False], "values of cautious that"),
         ("chosen_step", [-1, 0], "values of chosen_step that"),
+        ("chosen_step", [0, 1], "values of chosen_step that"),  # of 0 steps
+        ("distance", [0.5, -0.5], "values of distance that"),
+        ("cautious", [1e9, 0.5], "values of cautious that"),
         ("predicted", [0.5, None], "values of predicted that"),
         ("curve", [{"step": 0, "returns": [1.0], "predicted": [1.0]}], "values of curve that"),
     ],

@@ -313,6 +313,41 @@ def test_a_critic_that_contradicts_how_it_was_fitted(
 
 
 @pytest.mark.parametrize(
+    ("horizon", "kept"), [(0, {}), (10**12, {}), (7, {"number": 2}), (7, {"cautious": 1e6})]
+)
+def test_rounds_that_contradict_themselves(
+    tmp_path: Path, horizon: int, kept: dict[str, Any]
+) -> None:
+    done = Round(0, 1, 0.0, 0.0, 0.0, 0.0)
+    rounds = ImaginedFit("1" * 64, 7, RoundSettings(seed=0), done, (done,))
+    path = tmp_path / "c.safetensors"
+    file = dataclasses.replace(make_file("pssvf", 1), imagined=rounds)
+    path.write_bytes(file.encode())
+    load_critic(path)
+    content, tensors = decode(KIND, file.encode(), "x")
+    content["imagined"]["horizon"] = horizon
+    content["imagined"]["kept"] |= kept
+    path.write_bytes(encode(KIND, content, tensors))
+    with pytest.raises(DamagedError, match=r"c\.safetensors"):
+        load_critic(path)
+
+
+@pytest.mark.parametrize("part", ["no policies", "no region"])
+def test_a_critic_without_policies_or_with_a_flat_trust_region(tmp_path: Path, part: str) -> None:
+    path = tmp_path / "c.safetensors"
+    content, tensors = decode(KIND, make_file("pssvf", 1).encode(), "x")
+    tensors = dict(tensors)
+    if part == "no region":
+        tensors["region_factor"] = np.zeros_like(tensors["region_factor"])
+    else:
+        for name in ("dataset_theta", "dataset_returns"):
+            tensors[name] = tensors[name][:0]
+    path.write_bytes(encode(KIND, content, tensors))
+    with pytest.raises(DamagedError, match="its parts contradict each other"):
+        load_critic(path)
+
+
+@pytest.mark.parametrize(
     "changes",
     [{"gamma": 10**300}, {"gamma": -0.5}, {"reward": "/etc/passwd"}, {"n_step": 0}],
     ids=["gamma", "negative gamma", "reward", "n_step"],

@@ -351,6 +351,12 @@ def test_with_a_model_the_interval_is_of_the_imagined_return() -> None:
         evaluator().evaluate(make_policies(box_spec(2), 2))
 
 
+@pytest.mark.parametrize("steps", [0, 10**9])
+def test_an_episode_has_a_number_of_steps_that_can_be_imagined(steps: int) -> None:
+    with pytest.raises(UsageError, match=f"an episode of {steps:,} steps cannot be imagined"):
+        ModelEvaluator.of(learned_model(), steps)
+
+
 def test_how_long_an_episode_is() -> None:
     file, model = make_file(), dataclasses.replace(learned_model(), environment=None)
     context = dataclasses.replace(file.context, environment=EnvReference("Pendulum-v1"))

@@ -251,7 +251,7 @@ def test_a_way_that_is_not_known_is_left_out(at: Path, tmp_path: Path) -> None:
     moved = dataclasses.replace(file.policies, theta=file.policies.theta + np.float32(0.5))
     dataclasses.replace(file, policies=moved).save(tmp_path / "moved")
     assert "climbing again ended elsewhere" in said(tmp_path / "moved", "theta")
-    for name, wrong in (("steps", -1), ("count", 2), ("hidden", [10**6])):
+    for name, wrong in (("steps", 10**9), ("count", 2), ("hidden", [10**6])):
         settings = {**file.origin["settings"], name: wrong}
         origin = {**file.origin, "settings": settings}
         dataclasses.replace(file, origin=origin).save(tmp_path / "wrong")

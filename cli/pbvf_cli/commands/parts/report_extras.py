@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pbvf_report.sources import Source
 
 _POINTS = 20  # of the way of a policy
+_MOST_STEPS = 50_000_000  # of all starts: hours
 _MOST_FILMS = 12  # on a page
 _MOST_FRAMES = 300  # of a film
 
@@ -70,6 +71,8 @@ def _ascent(
     settings = SynthesisSettings.from_dict(origin.get("settings"), "its settings")
     if settings.spec_like(critic.spec) != spec:
         raise IncompatibleError("its settings are of other policies")
+    if settings.count * settings.restarts * settings.steps > _MOST_STEPS:
+        raise IncompatibleError(f"its ascent takes more than {_MOST_STEPS:,} steps of a policy")
     judge = None
     if settings.candidates > 1:
         judge = _judge(origin, models, critic.caution, settings.candidates)
