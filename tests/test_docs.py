@@ -440,10 +440,10 @@ def test_results_page_shows_the_results_of_other_environments() -> None:
             grown_here = one["commands"]["trust_region"]
             pairs = zip(grown_here.get("above_data") or (), grown_here["returns"], strict=False)
             sure += [earned > other for said, earned in pairs if said]
-    assert (len(sure), sum(sure)) == (97, 88)
-    assert "Ninety-seven policies are said to be above the data" in page
-    assert "Of these 88 are above the best dataset policy" in " ".join(page.split())
-    assert "On other environments it says it of 97, of which 88 are." in TRUST
+    words = " ".join(page.split())
+    assert f"{len(sure)} policies are said to be above the data" in words
+    assert f"Of these {sum(sure)} are above the best dataset policy" in words
+    assert f"On other environments it says it of {len(sure)}, of which {sum(sure)} are." in TRUST
 
 
 def test_benchmark_page_shows_what_the_benchmarks_printed() -> None:
