@@ -27,6 +27,7 @@ from pbvf_offline.rollout.episodes import Trajectories
 
 CHECKPOINT_SECONDS = 20.0
 Progress = Callable[[int, int, float], None]
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def fit_to_file(
     device: torch.device | None = None,
     progress: Progress | None = None,
     on_event: OnEvent | None = None,
+    note: Note | None = None,
 ) -> FitResult:
     """Fit a critic and write it to ``out``.
 
@@ -113,10 +115,13 @@ def fit_to_file(
         on_event: Called with each event of the curve from the first on, also of a fit that goes
             on or is complete: ``fit`` at every 100th update, the mean loss since the one
             before, and ``validation`` at the last one.
+        note: Told in a line where beside a fit that is complete lies what was interrupted of a
+            longer one.
 
     Raises:
         UsageError: A number is out of range.
-        ConflictError: ``out`` exists with other settings, or another process writes it.
+        ConflictError: ``out`` exists with other settings or more updates, what was interrupted
+            has more updates, or another process writes it.
         DivergedError: The loss became NaN or infinite; the last good file is kept.
         ResourceError: The disk or a permission refuses; finished files and the last
             checkpoint are kept.
@@ -131,6 +136,7 @@ def fit_to_file(
         overwrite=overwrite,
         device=device,
         progress=progress,
+        note=note,
     )
     return result
 
@@ -146,6 +152,7 @@ def fit_several_to_files(
     overwrite: bool = False,
     device: torch.device | None = None,
     progress: Progress | None = None,
+    note: Note | None = None,
 ) -> list[FitResult]:
     """Fit critics that differ in their seeds alone, all at once, each to its file.
 
@@ -164,12 +171,13 @@ def fit_several_to_files(
         device: Where to compute; the CPU when None.
         progress: Called with the updates of those that are furthest behind, the updates wanted
             and the mean of their last losses.
+        note: As of :func:`fit_to_file`, of each.
 
     Raises:
         UsageError: A number is out of range, or the fits differ in other settings than seeds.
         IncompatibleError: Critics of this kind can only be fitted one at a time.
-        ConflictError: One of the files exists with other settings, or another process writes
-            it; nothing was done.
+        ConflictError: One of the files exists with other settings or more updates, what was
+            interrupted of it has more updates, or another process writes it; nothing was done.
         DivergedError: A loss became NaN or infinite. All other fits were finished before; the
             message is of the first that failed, and names its seed where there are several.
         ResourceError: As of :func:`fit_to_file`.
@@ -195,7 +203,7 @@ def fit_several_to_files(
                 raise work.refusal
         for work in works:
             if work.complete:
-                work.settle()
+                work.settle(note)
             elif overwrite:
                 remove_file(work.place.partial)
         left = [work for work in works if not work.complete]

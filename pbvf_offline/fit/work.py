@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import ConflictError, DamagedError, DivergedError, PbvfError
+from pbvf_offline.errors import ConflictError, DamagedError, DivergedError, PbvfError, counted
 from pbvf_offline.fit.critic_context import CriticContext, make_context
 from pbvf_offline.fit.critic_file import CriticFile, finished_file, load_critic
 from pbvf_offline.fit.loop import start_fit
@@ -48,6 +48,10 @@ class FitPlace(TrainingPlace[CriticFile]):
         """Return how many updates a file has."""
         return file.fit.updates
 
+    def progress_of(self, file: CriticFile) -> str:
+        """Return how many updates a file has, in words; it does not tell how many it is to have."""
+        return counted(file.fit.updates, "update")
+
     def has_snapshot(self, update: int, *, replacing: bool) -> bool:
         """Return whether the snapshot of an update of this very fit is there.
 
@@ -64,9 +68,13 @@ class FitPlace(TrainingPlace[CriticFile]):
                 raise
             return False
 
-    def furthest(self, done: CriticFile | None, *, most: int) -> CriticFile | None:
-        """Return the finished or unfinished fit with the most updates up to ``most``."""
-        files = [file for file in (done, self.unfinished(done)) if file is not None]
+    def furthest(self, done: CriticFile | None, *, updates: int, most: int) -> CriticFile | None:
+        """Return the finished or unfinished fit with the most updates up to ``most``.
+
+        Raises:
+            ConflictError: The unfinished one was made otherwise, or has more than ``updates``.
+        """
+        files = [file for file in (done, self.to_go_on(updates, done)) if file is not None]
         usable = [file for file in files if file.fit.updates <= most]
         return max(usable, key=lambda file: file.fit.updates, default=None)
 
@@ -137,16 +145,24 @@ class Work:
         """Whether nothing is left to do."""
         return self.done is not None and self.done.fit.updates == self.updates and not self.missing
 
-    def settle(self) -> None:
-        """Remove what an interrupted fit left beside a complete one, and report its curve."""
+    def settle(self, note: Callable[[str], None] | None) -> None:
+        """Report the curve of a complete fit, and remove what an interruption left beside it.
+
+        Unless that is of a longer one, of which ``note`` is told.
+        """
         if self.refusal is None and self.done is not None:
-            self.place.remove_leftover()
+            self.place.settle(self.done, note)
             self.report_end(self.done)
 
     def begin(self, data: Trajectories, environment: EnvReference | None) -> Begun:
-        """Return the fit where it is gone on with."""
+        """Return the fit where it is gone on with.
+
+        Raises:
+            ConflictError: What was interrupted was made otherwise, or has more updates than wanted.
+        """
         # A snapshot that was passed already: the way to it is gone over again.
-        found = self.place.furthest(self.done, most=min([*self.missing, self.updates]))
+        most = min([*self.missing, self.updates])
+        found = self.place.furthest(self.done, updates=self.updates, most=most)
         if found is not None:
             return Begun(self, found.fit, found.context)
         fit = start_fit(data, self.place.settings, self.place.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -96,7 +96,11 @@ class TrainingPlace(ABC, Generic[F]):
 
     @abstractmethod
     def updates_of(self, file: F) -> int:
-        """Return how many updates a finished file has."""
+        """Return how many updates a finished file has; the fewest an unfinished one can end at."""
+
+    @abstractmethod
+    def progress_of(self, file: F) -> str:
+        """Return how many updates an unfinished file has, in words."""
 
     @property
     def partial(self) -> Path:
@@ -149,6 +153,24 @@ class TrainingPlace(ABC, Generic[F]):
         except PbvfError:
             return None  # none, or damaged: only ever our own leftovers
 
+    def to_go_on(self, updates: int, done: F | None) -> F | None:
+        """Return what an interrupted training left, if it is of use; see :meth:`unfinished`.
+
+        Raises:
+            ConflictError: It was made otherwise, or cannot end at so few updates, so that what
+                it has would be lost.
+        """
+        file = self.unfinished(done)
+        if file is not None and self.updates_of(file) > updates:
+            raise ConflictError(
+                f"it has {self.progress_of(file)} of an interrupted fit, and {updates:,} were "
+                "asked for",
+                where=self.partial,
+                remedy=f"go on with it by --updates {self.updates_of(file)} or more, "
+                + (START_ANEW if done is None else "or remove this file to drop it"),
+            )
+        return file
+
     def is_replacement(self) -> bool:
         """Return whether this one was begun with ``overwrite`` and has yet to replace another."""
         try:
@@ -164,11 +186,26 @@ class TrainingPlace(ABC, Generic[F]):
             pass
         return False
 
-    def remove_leftover(self) -> None:
-        """Remove what an interruption left beside the finished file, unless of another training."""
-        with contextlib.suppress(ConflictError):
-            self.unfinished()
+    def settle(self, done: F, note: Callable[[str], None] | None) -> None:
+        """Remove what an interruption left beside the finished file, if it goes no further.
+
+        A longer one stays, and so does what was begun of another training.
+
+        Args:
+            done: The finished training.
+            note: Told in a line of a longer one.
+        """
+        try:
+            file = self.unfinished()
+        except ConflictError:
+            return
+        if file is None or self.updates_of(file) <= self.updates_of(done):
             remove_file(self.partial)
+        elif note is not None:
+            note(
+                f"note: {self.partial} has {self.progress_of(file)} of an interrupted fit and "
+                f"stays; --updates {self.updates_of(file)} or more goes on with it"
+            )
 
     def stored_seed(self) -> int | None:
         """Return the seed of the training that is there, unfinished or finished.

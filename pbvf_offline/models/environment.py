@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import UsageError
+from pbvf_offline.errors import UsageError, shorten
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.scales import action_inputs
 from pbvf_offline.policies.spaces import action_space
@@ -24,9 +24,11 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     Environment i is played in member ``i % M``, so what it returns has the spread of the
     ensemble. Observations are raw and stay in the box of the data, actions are the
-    environment's own. Rewards are as imagined, also beyond the box of the data, where an algorithm
-    can exploit them. An environment that ended is reset at its next step, whose action it
-    does not look at and whose reward is 0 (``AutoresetMode.NEXT_STEP``).
+    environment's own. Continuous ones outside the action space are clipped to its bounds, since
+    the data hold none from there; all others that do not fit the space are refused. Rewards are as
+    imagined, also beyond the box of the data, where an algorithm can exploit them. An environment
+    that ended is reset at its next step, whose action it does not look at and whose reward is 0
+    (``AutoresetMode.NEXT_STEP``).
 
     Args:
         ensemble: The learned environment.
@@ -55,7 +57,8 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         scales = ensemble.scales
         self.num_envs = num_envs
         self.single_observation_space = Box(scales.low, scales.high, dtype=np.float64)
-        self.single_action_space = action_space(ensemble.spec.actions)
+        self._actions = action_space(ensemble.spec.actions)
+        self.single_action_space = self._actions
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._ensemble, self._horizon = ensemble, horizon
@@ -78,13 +81,18 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         """Imagine one step of each environment.
 
         Args:
-            actions: (num_envs, act_dim) in the action space's unit, or (num_envs,) choices.
+            actions: (num_envs, act_dim) numbers in the action space's unit, or (num_envs,)
+                choices, which are integers.
 
         Returns:
             Raw observations (num_envs, obs_dim), rewards, terminated, truncated (num_envs,).
+
+        Raises:
+            UsageError: The actions are of another shape or type, one is NaN, or there is no such
+                choice. Nothing was stepped.
         """
         fresh = self._ended.copy()
-        obs, rewards, terminated = self._imagine(np.asarray(actions))
+        obs, rewards, terminated = self._imagine(self._checked(actions, fresh))
         self._obs = np.where(fresh[:, None], self._obs, obs)
         self._steps += 1
         self._begin(fresh)
@@ -92,6 +100,37 @@ class ImaginedVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         truncated = ~fresh & ~terminated & (self._steps >= self._horizon)
         self._ended = terminated | truncated
         return self._raw(), np.where(fresh, 0.0, rewards), terminated, truncated, {}
+
+    def _checked(self, actions: NDArray[Any], unread: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the actions, clipped, with any of the space where an environment reads none.
+
+        Raises:
+            UsageError: They do not fit the action space.
+        """
+        space = self._actions
+        kinds, noun = ("iu", "integers") if isinstance(space, Discrete) else ("fiu", "numbers")
+        wanted = self.action_space.shape
+        remedy = f"give {noun} of shape {wanted}"
+        try:
+            given = np.asarray(actions)
+        except (TypeError, ValueError, RuntimeError) as error:  # ragged, or a tensor on a GPU
+            raise UsageError(
+                f"the actions are no array: {shorten(error)}", remedy=remedy
+            ) from error
+        if given.shape != wanted or given.dtype.kind not in kinds:
+            raise UsageError(f"the actions are {given.dtype} of shape {given.shape}", remedy=remedy)
+        if isinstance(space, Discrete):
+            first, last = int(space.start), int(space.start + space.n) - 1
+            wrong = ~unread & ((given < first) | (given > last))
+            remedy = f"choose {first} … {last}"
+        else:
+            wrong = ~unread & np.isnan(given).any(axis=1)
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise UsageError(f"the action of environment {i} is {shorten(given[i])}", remedy=remedy)
+        if isinstance(space, Discrete):
+            return np.where(unread, first, given.astype(np.int64))
+        return np.clip(np.where(unread[:, None], space.low, given), space.low, space.high)
 
     def _imagine(
         self, actions: NDArray[Any]

@@ -166,9 +166,7 @@ def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
         raise DamagedError("lacks a part of a model file", where=where)
     settings = ModelSettings.from_dict(content["settings"], where)
     progress = _Progress.from_dict(content["progress"], where)
-    finished = progress.updates == progress.total
-    in_order = (progress.fall or 0) <= progress.updates <= progress.total
-    if not in_order or (content["check"] is not None and not finished):
+    if not (progress.fall or 0) <= progress.updates <= progress.total:
         raise DamagedError("its numbers of updates contradict each other", where=where)
     spec = progress.spec
     _check_size(spec, settings, tensors, where)

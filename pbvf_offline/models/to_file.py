@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, DivergedError, PbvfError, UsageError
+from pbvf_offline.errors import DamagedError, DivergedError, PbvfError, UsageError, counted
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import TrainingPlace, writing
 from pbvf_offline.models.check import check_model, foreseen_shortage, held_out_episodes
@@ -74,7 +74,8 @@ class Hooks:
             mean loss of a network since the one before, and ``check`` at the last one. Where
             networks that learn ten steps in a row diverge and training starts again, ``fit`` events
             begin again too.
-        note: Told in a line where an interrupted training is not gone on with.
+        note: Told in a line what should be known of it: that its check will lack something, or
+            that beside a model that is complete lies what was interrupted of a longer training.
     """
 
     trial: Callable[[Trial], None] | None = None
@@ -104,6 +105,10 @@ class ModelPlace(TrainingPlace[ModelFile]):
     def updates_of(self, file: ModelFile) -> int:
         """Return how many updates a file is to have at its end."""
         return file.fit.total
+
+    def progress_of(self, file: ModelFile) -> str:
+        """Return how many of its updates an unfinished file has, in words."""
+        return f"{file.fit.updates:,} of {counted(file.fit.total, 'update')}"
 
 
 def stored_model_seed(out: Path, request: ModelRequest, dataset: str) -> int | None:
@@ -150,8 +155,8 @@ def fit_model_to_file(
         UsageError: A number is out of range.
         DamagedError: ``out`` is a model without a check.
         IncompatibleError: There are too few episodes to hold one out.
-        ConflictError: ``out`` exists with other settings or more updates, or another
-            process writes it.
+        ConflictError: ``out`` exists with other settings or more updates, what was interrupted
+            is to have more updates, or another process writes it.
         DivergedError: The loss exploded or is NaN, also without networks that learn ten steps in a
             row, if their choice was open; the last good file is kept.
         ResourceError: The disk or a permission refuses.
@@ -173,7 +178,7 @@ def fit_model_to_file(
             )
         if done is not None and done.fit.total == updates:
             if refusal is None:
-                place.remove_leftover()
+                place.settle(done, hooks.note)
                 _report_trials(done, hooks)
                 _report_end(done, LossEvents(hooks.on_event), hooks)
             return ModelResult(done, 0.0, 0.0, 0, already_complete=True)
@@ -182,7 +187,7 @@ def fit_model_to_file(
         if overwrite:
             remove_file(place.partial)
         started = time.perf_counter()
-        file = _unfinished(place, updates, done, hooks) or done
+        file = place.to_go_on(updates, done) or done
         if file is None:
             _note_shortage(data, held, request.seed, hooks)
             file = _begin(data, request, held, updates, environment, dataset, hooks, device)
@@ -343,26 +348,6 @@ def _mixed(request: ModelRequest) -> tuple[bool, ...]:
     if request.members == 1:
         return (False,)
     return (False, True) if request.mixed is None else (request.mixed,)
-
-
-def _unfinished(
-    place: ModelPlace, updates: int, done: ModelFile | None, hooks: Hooks
-) -> ModelFile | None:
-    """Return what an interrupted training left, if it is of use; note where it is not.
-
-    Raises:
-        ConflictError: It was made otherwise.
-    """
-    file = place.unfinished(done)
-    if file is None or file.fit.total <= updates:
-        return file
-    if hooks.note is not None:
-        hooks.note(
-            f"note: the interrupted training has {file.fit.updates:,} of {file.fit.total:,} "
-            f"updates and cannot end at {updates:,}, so it is dropped; --updates "
-            f"{file.fit.total} goes on with it"
-        )
-    return None
 
 
 def _by_options(asked: Mapping[str, Any]) -> dict[str, Any]:

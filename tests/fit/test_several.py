@@ -236,6 +236,31 @@ def test_a_file_that_is_missing_is_made_and_the_others_stay(
     assert again.fit.settings.seed == 1
 
 
+def test_interrupted_fits_are_not_lost_to_shorter_ones(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    def stop(done: int, total: int, loss: float) -> None:
+        if done == 50:
+            raise KeyboardInterrupt
+
+    run(tmp_path, 30)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 120, progress=stop)
+    before, notes = content(tmp_path), []
+    assert all(result.already_complete for result in run(tmp_path, 30, note=notes.append))
+    places = [partial_path(tmp_path / f"{seed}.safetensors") for seed in SEEDS]
+    assert [note.split()[1] for note in notes] == [str(place) for place in places]
+    with pytest.raises(ConflictError, match="has 50 updates of an interrupted fit, and 40 were"):
+        run(tmp_path, 40)
+    places[1].unlink()  # so that the others alone would be lost
+    with pytest.raises(ConflictError, match="has 50 updates of an interrupted fit, and 40 were"):
+        run(tmp_path, 40)
+    assert content(tmp_path) == {k: v for k, v in before.items() if k != places[1].name}
+    places[1].write_bytes(before[places[1].name])
+    run(tmp_path, 120)
+    assert content(tmp_path) == undisturbed
+
+
 def test_snapshots_are_the_shorter_fits(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     run(tmp_path / "short", 30)
     results = run(tmp_path / "long", 120, snapshots=(30,))

@@ -333,6 +333,88 @@ def test_fewer_updates_than_there_are_is_a_conflict(tmp_path: Path) -> None:
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize("at", [31, 50])
+def test_a_complete_fit_leaves_what_was_interrupted_of_a_longer_one(
+    at: int, tmp_path: Path, undisturbed: bytes
+) -> None:
+    out, notes = tmp_path / "c.safetensors", []
+    run(out, 30)
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 120, progress=Interrupt(at))
+    before, left = out.read_bytes(), partial_path(out).read_bytes()
+    assert run(out, 30, note=notes.append).already_complete
+    assert (out.read_bytes(), partial_path(out).read_bytes()) == (before, left)
+    assert notes == [
+        f"note: {partial_path(out)} has {at} updates of an interrupted fit and stays; "
+        f"--updates {at} or more goes on with it"
+    ]
+    assert run(out, 120, note=notes.append).updates_done_now == 120 - at
+    assert out.read_bytes() == undisturbed
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize("updates", [20, 30])
+def test_a_complete_fit_drops_what_goes_no_further(updates: int, tmp_path: Path) -> None:
+    out, notes = tmp_path / "c.safetensors", []
+    run(out, 30)
+    run(tmp_path / "left.safetensors", updates)
+    (tmp_path / "left.safetensors").rename(partial_path(out))
+    assert run(out, 30, note=notes.append).already_complete
+    assert notes == []
+    assert names(tmp_path) == ["c.safetensors"]
+
+
+def test_fewer_updates_than_an_interrupted_fit_has_are_a_conflict(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    out = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 120, progress=Interrupt(50))
+    left = partial_path(out).read_bytes()
+    words = (
+        "it has 50 updates of an interrupted fit, and 49 were asked for; go on with it by "
+        "--updates 50 or more, choose another --out, or start over with --overwrite"
+    )
+    with pytest.raises(ConflictError, match=words) as caught:
+        run(out, 49)
+    assert caught.value.where == str(partial_path(out))
+    assert not out.exists()
+    assert partial_path(out).read_bytes() == left
+    assert run(out, 50).updates_done_now == 0
+    assert run(out, 120).updates_done_now == 70
+    assert out.read_bytes() == undisturbed
+
+
+def test_an_extension_to_fewer_updates_than_one_that_was_interrupted_is_a_conflict(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 30)
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 120, progress=Interrupt(50))
+    before = {path: path.read_bytes() for path in (out, partial_path(out))}
+    words = "--updates 50 or more, or remove this file to drop it"
+    for more in ({"updates": 40}, {"updates": 30, "snapshots": (20,)}):
+        with pytest.raises(ConflictError, match=words):
+            run(out, **more)  # type: ignore[arg-type]
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    partial_path(out).unlink()
+    assert run(out, 40).updates_done_now == 10
+
+
+def test_an_interrupted_replacement_is_not_lost_to_a_shorter_one(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    run(out, 30)
+    with pytest.raises(KeyboardInterrupt):
+        run(out, 60, OTHER, overwrite=True, progress=Interrupt(40))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConflictError, match="has 40 updates of an interrupted fit, and 10 were"):
+        run(out, 10, OTHER)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert run(out, 10, OTHER, overwrite=True).updates_done_now == 10
+    assert names(tmp_path) == ["c.safetensors"]
+
+
 def test_something_else_at_the_output_is_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "c.safetensors"
     for content in (b"my notes", b"PK\x03\x04 my archive"):

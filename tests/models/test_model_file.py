@@ -221,16 +221,58 @@ def test_of_another_interrupted_replacement_the_seed_is_that_of_the_model(tmp_pa
     assert seed_there(out) == 5
 
 
-def test_an_interrupted_training_of_more_updates_is_dropped_with_a_note(tmp_path: Path) -> None:
-    out, notes = tmp_path / "m.safetensors", []
+def test_fewer_updates_than_an_interrupted_training_is_to_have_are_a_conflict(
+    tmp_path: Path,
+) -> None:
+    out, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
     interrupt(out)
-    result = make(out, updates=90, hooks=Hooks(note=notes.append))
-    assert result.updates_done_now == 90
-    (note,) = notes
-    assert "has 7 of 100 updates and cannot end at 90" in note
-    assert "--updates 100 goes on" in note
-    make(out, updates=95, hooks=Hooks(note=notes.append))
-    assert notes == [note]
+    left = partial_path(out).read_bytes()
+    words = (
+        "it has 7 of 100 updates of an interrupted fit, and 90 were asked for; go on with it by "
+        "--updates 100 or more, choose another --out, or start over with --overwrite"
+    )
+    with pytest.raises(ConflictError, match=words) as caught:
+        make(out, updates=90)
+    assert caught.value.where == str(partial_path(out))
+    assert not out.exists()
+    assert partial_path(out).read_bytes() == left
+    assert make(out).updates_done_now == 93
+    make(whole)
+    assert out.read_bytes() == whole.read_bytes()
+    interrupt(out, updates=200, at=110)
+    before = out.read_bytes(), partial_path(out).read_bytes()
+    with pytest.raises(ConflictError, match="200 or more, or remove this file to drop it"):
+        make(out, updates=150)
+    assert (out.read_bytes(), partial_path(out).read_bytes()) == before
+    assert make(out, updates=90, overwrite=True).updates_done_now == 90
+    assert not partial_path(out).exists()
+
+
+def test_a_complete_model_leaves_what_was_interrupted_of_a_longer_training(tmp_path: Path) -> None:
+    out, notes = tmp_path / "m.safetensors", []
+    make(tmp_path / "whole.safetensors", updates=200)
+    make(out)
+    interrupt(out, updates=200, at=61)  # where the learning rate falls for the shorter one
+    before = out.read_bytes(), partial_path(out).read_bytes()
+    hooks = Hooks(note=notes.append)
+    assert make(out, hooks=hooks).already_complete
+    assert (out.read_bytes(), partial_path(out).read_bytes()) == before
+    assert notes == [
+        f"note: {partial_path(out)} has 61 of 200 updates of an interrupted fit and stays; "
+        "--updates 200 or more goes on with it"
+    ]
+    assert make(out, updates=200, hooks=hooks).updates_done_now == 200 - 61
+    assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+    assert len(notes) == 1
+
+
+def test_a_complete_model_drops_what_goes_no_further(tmp_path: Path) -> None:
+    out, notes = tmp_path / "m.safetensors", []
+    make(out)
+    interrupt(out, overwrite=True)
+    assert make(out, hooks=Hooks(note=notes.append)).already_complete
+    assert notes == []
+    assert not partial_path(out).exists()
 
 
 def test_short_trainings_say_which_of_how_many_they_are(tmp_path: Path) -> None:
@@ -365,7 +407,6 @@ DAMAGES = {
     "a horizon": lambda c, t: c["check"]["horizons"][0].update(steps=0),
     "pieces that are not there": lambda c, t: c["check"]["horizons"][0].update(reached=10**6),
     "a correlation": lambda c, t: c["check"]["horizons"][0].update(correlation=7.0),
-    "a check of unfinished training": lambda c, t: c["progress"].update(total=10**6),
     "an error": lambda c, t: c["check"]["horizons"][0].update(error=-1.0),
     "a coverage": lambda c, t: c["check"]["horizons"][0].update(coverage=1.5),
     "lengths": lambda c, t: c["check"].update(episode_steps=0),

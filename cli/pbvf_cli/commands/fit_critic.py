@@ -194,6 +194,7 @@ def fit_critic(
             overwrite=overwrite,
             device=torch_device,
             progress=report,
+            note=sink.note,
         )
     if several is None:
         results.print_fit(sink, out, fitted[0], data)

@@ -125,6 +125,27 @@ def test_the_same_twice_then_more_updates_then_other_settings(here):
     assert path.read_bytes() == extended
 
 
+def test_what_was_interrupted_is_not_lost_to_fewer_updates(here):
+    fit("lab/toy-v0", "psvf", "--updates", 20, "--seed", 0)
+    left = here / ".c.safetensors.partial"
+    (here / "c.safetensors").rename(left)  # as an interruption leaves it
+    run("lab/toy-v0", "psvf", "--updates", 10, "--seed", 0).refused(
+        7, "it has 20 updates of an interrupted fit, and 10 were asked for", "--updates 20 or more"
+    )
+    before = left.read_bytes()
+    left.unlink()
+    fit("lab/toy-v0", "psvf", "--updates", 10, "--seed", 0)
+    left.write_bytes(before)
+    argv = ("--critic", "psvf", "--out", "c.safetensors", *SMALL[:4], "--seed", 0)
+    ran = pbvf("fit-critic", "lab/toy-v0", *argv, "--updates", 10).ok()
+    assert "nothing to do" in ran.out
+    assert "note: .c.safetensors.partial has 20 updates of an interrupted fit and stays" in ran.err
+    assert left.read_bytes() == before
+    assert fit("lab/toy-v0", "psvf", "--updates", 20)["updates"] == 20
+    assert (here / "c.safetensors").read_bytes() == before
+    assert not left.exists()
+
+
 def test_several_seeds_are_files_that_other_commands_take(here):
     argv = ("--updates", 10, "--validation-policies", 0.3, "--snapshots", 5, "--log-dir", "log")
     result = fit("lab/toy-v0", "psvf", *argv, "--seeds", "3,0")

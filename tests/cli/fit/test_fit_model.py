@@ -131,6 +131,25 @@ def test_other_settings_are_a_conflict(here):
     )
 
 
+def test_what_was_interrupted_is_not_lost_to_fewer_updates(here):
+    fit(*FIXED, "--seed", 0, "--updates", 40)
+    left = here / ".m.safetensors.partial"
+    (here / "m.safetensors").rename(left)
+    command = ("fit-model", "lab/varied-v0", "--out", "m.safetensors", *FIXED)
+    pbvf(*command, "--seed", 0).refused(
+        7, "it has 40 of 40 updates of an interrupted fit, and 30 were asked for"
+    )
+    before = left.read_bytes()
+    left.unlink()
+    fit(*FIXED, "--seed", 0)
+    left.write_bytes(before)
+    loud = [word for word in command if word not in ("-q", "--json")]
+    ran = pbvf(*loud, "--seed", 0).ok()
+    assert "nothing to do" in ran.out
+    assert "note: .m.safetensors.partial has 40 of 40 updates of an interrupted fit" in ran.err
+    assert left.read_bytes() == before
+
+
 def test_errors_that_users_can_see(here, datasets):
     argv = ("--out", "m.safetensors", *FIXED, "--seed", 0)
     pbvf("fit-model", "lab/one-v0", *argv).refused(5, "1 episode, of which 1 would be held out")
