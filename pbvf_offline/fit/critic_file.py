@@ -16,7 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from pbvf_offline.critics import CRITICS, Critic, CriticConfig, make_critic
 from pbvf_offline.critics.views import view_width
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, IncompatibleError, UsageError, shorten
+from pbvf_offline.errors import (
+    DamagedError,
+    DivergedError,
+    IncompatibleError,
+    UsageError,
+    counted,
+    shorten,
+)
 from pbvf_offline.fit.critic_context import CriticContext, stored_context
 from pbvf_offline.fit.loop import held_out_policies
 from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
@@ -26,7 +33,7 @@ from pbvf_offline.fit.validation import validate
 from pbvf_offline.fit.weights import fit_tensors, stored_fit
 from pbvf_offline.io.durable import write_file
 from pbvf_offline.io.tensor_file import Tensors, array_of, decode, encode, read_tensor_file
-from pbvf_offline.policies.normaliser import Normaliser
+from pbvf_offline.policies.normaliser import SMALLEST_STD, Normaliser
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.records import Record, since
@@ -65,12 +72,14 @@ class CriticFile:
         validation: Predicted against observed returns of held-out policies, or None.
         imagined: How a critic was fitted to imagined returns, if one was; it is this one unless
             its comparison says otherwise.
+        where: The file that holds it, for messages; None where none is known.
     """
 
     fit: Fit
     context: CriticContext
     validation: Mapping[str, Any] | None = None
     imagined: ImaginedFit | None = None
+    where: str | None = None
 
     @property
     def critic(self) -> Critic:
@@ -220,6 +229,24 @@ class CriticFile:
         write_file(path, self.encode())
 
 
+def finite_predictions(critic: CriticFile, predicted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return predictions (K,) of a critic, which are numbers that can be compared and written.
+
+    Raises:
+        DivergedError: Some are NaN or infinite.
+    """
+    count = int((~np.isfinite(predicted)).sum())
+    if count:
+        raise DivergedError(
+            f"the critic's predictions for {count:,} of {counted(len(predicted), 'policy')} are "
+            "not finite",
+            where=critic.where,
+            remedy="fit it to rewards of a smaller scale, or leave out policies with huge "
+            "parameters",
+        )
+    return predicted
+
+
 def finished_file(fit: Fit, data: Trajectories, context: CriticContext) -> CriticFile:
     """Return the file of a fit as it stands, with its validation."""
     held = held_out_policies(data, fit.settings)
@@ -263,7 +290,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         array_of(tensors, name, (spec.obs_dim,), np.float64, where).copy()
         for name in ("obs_mean", "obs_std")
     )
-    if np.any(std <= 0):
+    if np.any(std < SMALLEST_STD):
         raise DamagedError("its parts contradict each other", where=where)
     critic = critic if device is None else critic.to(device)
     fit = stored_fit(
@@ -278,7 +305,7 @@ def load_critic(path: Path, device: torch.device | None = None) -> CriticFile:
         dataset=content.dataset,
         where=where,
     )
-    return CriticFile(fit, context, content.validation, content.imagined)
+    return CriticFile(fit, context, content.validation, content.imagined, where)
 
 
 def check_size(config: CriticConfig, tensors: Tensors, where: str) -> None:

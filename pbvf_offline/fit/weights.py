@@ -57,6 +57,8 @@ def stored_fit(
     if extra:
         raise DamagedError(f"holds weights that its configuration lacks: {extra[0]}", where=where)
     _load(((f"critic/{name}", weight) for name, weight in names.items()), tensors, where)
+    if bool((critic.theta_scale < torch.finfo(torch.float32).tiny).any()):
+        raise DamagedError("critic/theta_scale is not positive", where=where)
     online = copy.deepcopy(critic) if settings.average > 0 else critic
     if online is not critic:
         _load(((f"online/{n}", weight) for n, weight in online.named_parameters()), tensors, where)

@@ -13,7 +13,7 @@ import torch
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from pbvf_offline.errors import IncompatibleError, UsageError, counted
+from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError, counted
 from pbvf_offline.io.mapped import release, taken
 from pbvf_offline.models.calibration import Calibration, HeldOutSums, held_by_the_others
 from pbvf_offline.models.ensemble import Ensemble
@@ -372,6 +372,9 @@ def check_model(
         held: (E,) the held-out episodes.
         seed: Seed of the pieces drawn and of the noise of stochastic policies: that of the
             stored steps as far as it is known, else of each piece and member its own.
+
+    Raises:
+        DivergedError: What is foretold, or how far off it is, is not finite.
     """
     pieces = Pieces.of(data, held, seed)
     reach = [steps for steps, usable in pieces.usable.items() if usable >= pieces.fewest]
@@ -479,27 +482,35 @@ def _horizon(
     sums: HeldOutSums,
 ) -> HorizonCheck:
     steps, members, stored = imagined.marks[mark], sums.members, sums.stored
-    predicted = members.mean(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+        predicted = members.mean(axis=1)
+        away = np.abs(predicted - stored)
+        error = float(away.mean())
+    going_on = pieces.length >= steps
+    reached = imagined.states[mark, going_on, 0]
+    if not (math.isfinite(error) and np.isfinite(reached).all()):
+        raise DivergedError(
+            f"what the model foretells over {steps} steps, or how far off it is, is not finite",
+            remedy="lower --lr, or learn from rewards of a smaller scale",
+        )
     # Predictions are in single precision: what differs by less cannot be told apart.
     alike = float(np.ptp(stored)) <= _ROUNDING * float(np.abs(stored).max())
     varied = not alike and bool(np.ptp(predicted) > 0)
     largest = max(float(np.abs(predicted).max()), float(np.abs(stored).max()), 1e-300)
     scaled = predicted / largest, stored / largest  # squares of huge sums have no number
-    away = np.abs(predicted - stored)
     interval = interval_90(members / largest)
-    going_on = pieces.length >= steps
     state_error = None
     if going_on.any():
         row = data.obs_row_of(pieces.first[going_on]) + steps
         true = ensemble.scales.normaliser.apply(taken(data.observations, row))
-        reached = imagined.states[mark, going_on, 0].astype(np.float64).mean(axis=1)
-        state_error = float(np.sqrt(np.square(reached - true).mean()))
+        off = reached.astype(np.float64).mean(axis=1) - true
+        state_error = float(np.sqrt(np.square(off).mean()))
     return HorizonCheck(
         steps=steps,
         pieces=len(stored),
         correlation=float(np.corrcoef(*scaled)[0, 1]) if varied else None,
         slope=float(np.polyfit(*scaled, 1)[0]) if varied else None,
-        error=float(away.mean()),
+        error=error,
         spread=0.0 if alike else float(scaled[1].std()) * largest,
         coverage=None if interval is None else _covered(interval, scaled[1]),
         state_error=state_error,

@@ -67,6 +67,7 @@ class ModelFile:
         initial_observations: (≤ 1,000, obs_dim) float64 raw first observations of episodes.
         trials: The short trainings by which settings were chosen.
         check: What the held-out episodes say; None before the training is finished.
+        where: The file that holds it, for messages; None where none is known.
     """
 
     fit: ModelFit
@@ -76,6 +77,7 @@ class ModelFile:
     initial_observations: NDArray[np.float64]
     trials: tuple[Trial, ...] = field(default=())
     check: ModelCheck | None = None
+    where: str | None = None
 
     @property
     def ensemble(self) -> Ensemble:
@@ -192,6 +194,7 @@ def load_model(path: Path, device: torch.device | None = None) -> ModelFile:
         initial_observations=initial.copy(),
         trials=tuple(Trial.from_dict(trial, where) for trial in content["trials"]),
         check=None if check is None else ModelCheck.from_dict(check, where),
+        where=where,
     )
 
 

@@ -20,7 +20,12 @@ from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DamagedError, DivergedError, PbvfError, UsageError, counted
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import TrainingPlace, writing
-from pbvf_offline.models.check import check_model, foreseen_shortage, held_out_episodes
+from pbvf_offline.models.check import (
+    ModelCheck,
+    check_model,
+    foreseen_shortage,
+    held_out_episodes,
+)
 from pbvf_offline.models.choice import (
     NOISES,
     TRIAL_VALIDATION,
@@ -201,8 +206,7 @@ def fit_model_to_file(
             _note_not_mixed(error, hooks)
             file = _not_mixed(file, updates)
             trained = _train(place, file, data, held, updates, hooks)
-        check = check_model(file.ensemble, data, held, request.seed)
-        result = dataclasses.replace(file, check=check)
+        result = dataclasses.replace(file, check=trained.check, where=str(out))
         result.save(out)
         remove_file(place.partial)
         _report_end(result, trained.losses, hooks)
@@ -212,8 +216,9 @@ def fit_model_to_file(
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a training took, and the losses that it reported."""
+    """What came of a training: its check, the time that it took, the losses that it reported."""
 
+    check: ModelCheck
     seconds: float
     updates: int
     losses: LossEvents
@@ -227,7 +232,7 @@ def _train(
     updates: int,
     hooks: Hooks,
 ) -> _Trained:
-    """Train to the updates wanted."""
+    """Train to the updates wanted, and check what came of it."""
     started = time.perf_counter()
     fit, losses = file.fit, LossEvents(hooks.on_event)
     keeper = _Keeper(place.partial, file, hooks, losses)
@@ -237,6 +242,8 @@ def _train(
     steps = Steps.of(data, ensemble.scales, learned_from, ensemble.device)
     try:
         advance(fit, steps, updates, keeper)
+        seconds = time.perf_counter() - started
+        check = check_model(ensemble, data, held, ensemble.settings.seed)
     except DivergedError:
         remove_file(keeper.partial)  # the same training from there would diverge again
         raise
@@ -245,7 +252,7 @@ def _train(
             with contextlib.suppress(PbvfError):
                 keeper.keep()
         raise
-    return _Trained(time.perf_counter() - started, updates - first, losses)
+    return _Trained(check, seconds, updates - first, losses)
 
 
 def _note_shortage(data: Trajectories, held: NDArray[np.bool_], seed: int, hooks: Hooks) -> None:

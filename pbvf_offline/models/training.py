@@ -283,8 +283,9 @@ def advance(
         after_update: Called after every update, for progress and checkpoints.
 
     Raises:
-        DivergedError: The loss has exploded, or was NaN, for 10 updates in a row or for all; or
-            the squares of gradients are beyond single precision.
+        DivergedError: The loss has exploded, or was NaN, for 10 updates in a row or for all; after
+            the last update wanted, the weights it led to are those of an explosion; or weights or
+            gradients are beyond single precision.
     """
     ensemble = fit.ensemble
     settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
@@ -313,6 +314,8 @@ def advance(
         if after_update is not None:
             after_update(fit)
     _refuse_overflow(fit)
+    if fit.updates == fit.total:
+        _refuse_explosion(fit, steps)
 
 
 def _leave_out(ensemble: Ensemble, update: int, loss: float, in_a_row: int, hopeless: int) -> None:
@@ -321,18 +324,51 @@ def _leave_out(ensemble: Ensemble, update: int, loss: float, in_a_row: int, hope
         many = f", and was as large for {counted(in_a_row, 'update')}" if in_a_row > 1 else ""
         raise DivergedError(
             f"the model's loss is {loss:.3g} at update {update}{many}",
-            # What explodes are most often steps in a row, which half of mixed networks learn.
-            remedy="lower --lr" + (", or use --no-mixed" if ensemble.settings.mixed else ""),
+            remedy=_remedy(ensemble.settings),
         )
     for parameter in ensemble.parameters():
         parameter.grad = torch.zeros_like(parameter)
 
 
 def _refuse_overflow(fit: ModelFit) -> None:
-    """Refuse a state of Adam that has no number, which a reader of its file would call damage."""
-    states = [fit.optimiser.state[parameter] for parameter in fit.ensemble.parameters()]
-    if fit.updates and not all(bool(state["exp_avg_sq"].isfinite().all()) for state in states):
-        raise DivergedError(
-            f"squares of the model's gradients are beyond single precision by update {fit.updates}",
-            remedy="lower --lr",
-        )
+    """Refuse what is no number in a training: a reader of its file would call that damage."""
+    parameters = list(fit.ensemble.parameters())
+    states = [fit.optimiser.state[parameter] for parameter in parameters] if fit.updates else []
+    parts = {
+        "weights": parameters,
+        "gradients": [state["exp_avg"] for state in states],
+        "squares of the gradients": [state["exp_avg_sq"] for state in states],
+    }
+    for name, tensors in parts.items():
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+            raise DivergedError(
+                f"the model's {name} are beyond single precision by update {fit.updates}",
+                remedy=_remedy(fit.ensemble.settings),
+            )
+
+
+def _refuse_explosion(fit: ModelFit, steps: Steps) -> None:
+    """Refuse weights with which training could not go on, as the last updates left them.
+
+    Exploded updates at the end, fewer in a row than are hopeless, may be an accident, as anywhere
+    else; and what the last step led to, no update has looked at. So the losses are looked at that
+    further updates would have, without taking them: one that has not exploded tells the accident,
+    and as many in a row as are hopeless, with those at the end, the explosion.
+    """
+    ensemble, loss = fit.ensemble, math.nan
+    settings, obs_dim, device = ensemble.settings, ensemble.spec.obs_dim, ensemble.device
+    until = fit.updates + max(1, _HOPELESS - fit.exploded)
+    for drawn in batches(settings, len(steps), obs_dim, fit.updates, until):
+        with torch.no_grad():
+            loss = model_loss(ensemble, steps, [part.to(device) for part in drawn]).item()
+        if loss <= _EXPLODED:
+            return
+    raise DivergedError(
+        f"the model's loss is {loss:.3g} after update {fit.updates}, the last one",
+        remedy=_remedy(settings),
+    )
+
+
+def _remedy(settings: ModelSettings) -> str:
+    # What explodes are most often steps in a row, which half of mixed networks learn.
+    return "lower --lr" + (", or use --no-mixed" if settings.mixed else "")

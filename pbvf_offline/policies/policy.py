@@ -52,6 +52,7 @@ def renormalise(
     obs_std: NDArray[np.float64],
     new_mean: NDArray[np.float64],
     new_std: NDArray[np.float64],
+    numbers: Sequence[int] | NDArray[np.integer[Any]] | None = None,
 ) -> NDArray[np.float32]:
     """Re-express policies in another normaliser, keeping every action.
 
@@ -62,6 +63,7 @@ def renormalise(
         obs_std: (K, obs_dim), the present standard deviations.
         new_mean: (obs_dim,), the mean wanted.
         new_std: (obs_dim,), the standard deviation wanted.
+        numbers: (K,) what messages call the policies; 0, 1, … when None.
 
     Raises:
         IncompatibleError: The parameters wanted are beyond single precision.
@@ -76,10 +78,14 @@ def renormalise(
         params = result[:, spec.log_std_size :]
         with np.errstate(all="ignore"):  # what overflows is refused
             spec.network.renormalise(spec, params, rows, new_std / std, (new_mean - mean) / std)
-        if not np.all(np.isfinite(result)):
+        beyond = np.flatnonzero(~np.isfinite(result).all(axis=1))
+        if len(beyond):
+            first = int(beyond[0])
+            more = f" (and {len(beyond) - 1:,} more)" if len(beyond) > 1 else ""
             raise IncompatibleError(
-                "a policy cannot be expressed in another normaliser in single precision: its "
-                f"obs_std goes down to {std.min():.2g}, the other's up to {new_std.max():.2g}",
+                f"policy {first if numbers is None else numbers[first]}{more} cannot be expressed "
+                "in another normaliser in single precision: its obs_std goes down to "
+                f"{obs_std[first].min():.2g}, the other's up to {new_std.max():.2g}",
                 remedy="leave such policies out",
             )
     return result
@@ -137,12 +143,16 @@ class Policies:
         return Actor(self.spec, self.theta[row], mean, std, trusted=True)
 
     def in_normaliser(
-        self, mean: NDArray[np.float64], std: NDArray[np.float64]
+        self,
+        mean: NDArray[np.float64],
+        std: NDArray[np.float64],
+        numbers: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     ) -> NDArray[np.float32]:
         """Return theta (K, D) re-expressed in one normaliser; see :func:`renormalise`.
 
         Raises:
-            IncompatibleError: The normaliser is of other observations.
+            IncompatibleError: The normaliser is of other observations, or parameters in it are
+                beyond single precision.
         """
         if mean.shape != (self.spec.obs_dim,):
             raise IncompatibleError(
@@ -150,4 +160,4 @@ class Policies:
                 f"is of {mean.size:,}",
                 remedy="give policies with the same observations",
             )
-        return renormalise(self.spec, self.theta, self.obs_mean, self.obs_std, mean, std)
+        return renormalise(self.spec, self.theta, self.obs_mean, self.obs_std, mean, std, numbers)

@@ -27,7 +27,7 @@ from pbvf_offline.critics import Critic
 from pbvf_offline.critics.trust_region import TrustRegion, shrink
 from pbvf_offline.critics.views import ThetaView
 from pbvf_offline.errors import DivergedError, IncompatibleError, UsageError
-from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.critic_file import CriticFile, finite_predictions
 from pbvf_offline.policies.batch import check_precision
 from pbvf_offline.policies.families import DEFAULT_FAMILY
 from pbvf_offline.policies.policy import Policies, init_theta
@@ -140,7 +140,7 @@ def synthesize(
         progress: Called with the steps done and wanted, those of all units added up.
 
     Raises:
-        DivergedError: The objective became NaN or infinite.
+        DivergedError: The objective, or a prediction, became NaN or infinite.
         IncompatibleError: The observations have another width than the critic's, it does not
             read such policies, or they cannot be drawn into the trust region.
         UsageError: There are candidates and no judge, or the device has not the precision.
@@ -178,10 +178,13 @@ def synthesize(
     return Synthesis(
         policies=file.policies(way.kept, spec),
         chosen_step=way.chosen,
-        predicted=file.predict(way.kept, spec),
+        predicted=finite_predictions(file, file.predict(way.kept, spec)),
         objective=way.best,
         distance=file.distance(torch.from_numpy(way.kept).to(states.device), spec).cpu().numpy(),
-        path=tuple(Waypoint(k, theta, file.predict(theta, spec)) for k, theta in way.thetas),
+        path=tuple(
+            Waypoint(k, theta, finite_predictions(file, file.predict(theta, spec)))
+            for k, theta in way.thetas
+        ),
         liked=liked,
     )
 
@@ -370,8 +373,10 @@ class _DrawnBackAdam:
         lr: float,
         distance: Callable[[torch.Tensor], torch.Tensor],
         radius: float,
+        where: str | None,
     ) -> None:
         self._distance, self._radius, self._lr = distance, radius, lr
+        self._where = where
         self.theta, inside = self._drawn_back(theta, _START_DRAWS)
         if not bool(inside.all()):
             raise IncompatibleError(
@@ -404,6 +409,7 @@ class _DrawnBackAdam:
             if bool(torch.isnan(distance).any()):
                 raise DivergedError(
                     "the distance of a policy from the dataset's is not a number",
+                    where=self._where,
                     remedy="lower --lr",
                 )
             outside = (distance.detach() > self._radius).to(rows.device)
@@ -489,6 +495,7 @@ class _Climb:
             if not bool(torch.isfinite(objective).all() and torch.isfinite(gradient).all()):
                 raise DivergedError(
                     f"the objective or its gradient is not finite at step {step}",
+                    where=self._file.where,
                     remedy="lower --lr, or keep the trust region"
                     if step
                     else "no step was taken yet, so the policies' parameters, the states or the "
@@ -518,7 +525,9 @@ class _Climb:
         # Many parameters turn the same output with smaller steps each.
         linear = dataclasses.replace(spec, hidden=(), family=DEFAULT_FAMILY)
         lr = settings.lr * (linear.size / spec.size) ** 0.25
-        return _DrawnBackAdam(start, lr, lambda theta: file.distance(theta, spec), settings.radius)
+        return _DrawnBackAdam(
+            start, lr, lambda theta: file.distance(theta, spec), settings.radius, file.where
+        )
 
     def keep(self, rows: torch.Tensor) -> None:
         """Forget all but the given rows, and their ways."""

@@ -154,6 +154,7 @@ class ModelEvaluator:
         horizon: Time limit of an episode.
         caution: As of :class:`ImaginedReturns`.
         check: What the model's check found; None before it.
+        where: The model's file, for messages; None where none is known.
 
     Raises:
         UsageError: An episode has no steps, or more than :data:`MAX_HORIZON`.
@@ -164,6 +165,7 @@ class ModelEvaluator:
     horizon: int
     caution: float = RoundSettings.caution
     check: ModelCheck | None = None
+    where: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.horizon <= MAX_HORIZON:
@@ -176,7 +178,8 @@ class ModelEvaluator:
         cls, model: ModelFile, horizon: int, caution: float = RoundSettings.caution
     ) -> ModelEvaluator:
         """Return the evaluator of a model's file, by default with the caution of rounds."""
-        return cls(model.ensemble, model.initial_observations, horizon, caution, model.check)
+        ensemble, initial = model.ensemble, model.initial_observations
+        return cls(ensemble, initial, horizon, caution, model.check, model.where)
 
     def evaluate(
         self,
@@ -301,20 +304,24 @@ class ModelEvaluator:
         )
 
     def _returns(self, imagined: Imagined, starts: NDArray[np.float64]) -> ImaginedReturns:
-        if not (np.isfinite(imagined.returns[-1]) & np.isfinite(imagined.trusted)).all():
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+            found = ImaginedReturns(
+                imagined.trusted.mean(axis=1),
+                imagined.lengths.mean(axis=(1, 2)),
+                starts,
+                self.caution,
+                None if self.check is None else self.check.calibration,
+                imagined.member_values(),
+                math.inf if self.check is None else self.check.looked_until,
+            )
+            sums = found.mean, found.free_members.mean(axis=1)
+        if not all(np.isfinite(part).all() for part in sums):
             raise DivergedError(
                 "the learned environment's returns are not finite",
+                where=self.where,
                 remedy="learn it again, from rewards of a smaller scale",
             )
-        return ImaginedReturns(
-            imagined.trusted.mean(axis=1),
-            imagined.lengths.mean(axis=(1, 2)),
-            starts,
-            self.caution,
-            None if self.check is None else self.check.calibration,
-            imagined.member_values(),
-            math.inf if self.check is None else self.check.looked_until,
-        )
+        return found
 
 
 def best_of_the_data(

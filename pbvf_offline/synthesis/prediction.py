@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from pbvf_offline.fit.critic_file import CriticFile
+from pbvf_offline.fit.critic_file import CriticFile, finite_predictions
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
@@ -67,6 +67,7 @@ def predict(
     Raises:
         IncompatibleError: The critic does not read such policies, or they act in another
             environment than the model's.
+        DivergedError: What the critic predicts, or their imagined returns, are not finite.
         UsageError: They are no finite numbers.
     """
     if not isinstance(policies, Policies):
@@ -76,6 +77,7 @@ def predict(
     theta = policies.in_normaliser(normaliser.mean, normaliser.std)
     blocks = [theta[at : at + _BLOCK] for at in range(0, max(len(theta), 1), _BLOCK)]
     predicted = np.concatenate([critic.predict(block, spec) for block in blocks])
+    predicted = finite_predictions(critic, predicted)
     with torch.no_grad():
         rows = (torch.from_numpy(block).to(critic.critic.device) for block in blocks)
         distances = [critic.distance(part, spec) for part in rows]

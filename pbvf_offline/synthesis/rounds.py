@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pbvf_offline.critics import CRITICS, Critic
 from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import DivergedError
 from pbvf_offline.fit.critic_context import CriticContext, make_context
 from pbvf_offline.fit.critic_file import CriticFile
 from pbvf_offline.fit.loop import start_fit
@@ -54,6 +55,7 @@ def imagined_rounds(
     environment: EnvReference | None,
     dataset: str,
     unfit: bool = False,
+    where: str | None = None,
     after_round: Callable[[Round], None] | None = None,
 ) -> CriticFile:
     """Fit a critic to imagined episodes of the policies that its own ascent proposes.
@@ -68,6 +70,7 @@ def imagined_rounds(
         dataset: The dataset's digest.
         unfit: Whether the check of the ensemble's file refuses whole episodes, which the critic's
             file is to say.
+        where: The ensemble's file, for messages.
         after_round: Called after each round, for progress; what it raises stops them.
 
     Returns:
@@ -76,11 +79,16 @@ def imagined_rounds(
     Raises:
         IncompatibleError: The policies act in another environment than the ensemble's, or the
             critic cannot be fitted to such policies, or does not read those that are to climb.
-        DivergedError: The critic's loss became NaN or infinite.
+        DivergedError: The critic's loss became NaN or infinite, or returns in the unit of the
+            rewards are beyond single precision.
     """
     refuse_other_policies(ensemble, data.policies.spec)
     evaluator = ModelEvaluator(
-        ensemble, data.initial_observations.astype(np.float64), horizon, settings.caution
+        ensemble,
+        data.initial_observations.astype(np.float64),
+        horizon,
+        settings.caution,
+        where=where,
     )
     rounds: list[Round] = []
 
@@ -198,15 +206,28 @@ class _Try:
         return done
 
     def frozen(self) -> tuple[CriticFile, Round]:
-        """Return the critic of the best round, in the unit of returns, and that round."""
+        """Return the critic of the best round, in the unit of returns, and that round.
+
+        Raises:
+            DivergedError: In that unit its weights, or values, are beyond single precision.
+        """
         if self._kept is None:
             raise RuntimeError("no round has been played")
-        critic, kept = self._kept
+        (critic, kept), scale = self._kept, self._scale
         with torch.no_grad():
-            critic.network.weights[-1].mul_(self._scale.unit)
-            critic.network.biases[-1].mul_(self._scale.unit).add_(self._scale.shift)
+            critic.network.weights[-1].mul_(scale.unit)
+            critic.network.biases[-1].mul_(scale.unit).add_(scale.shift)
         fit = Fit(self._fit.settings, critic, critic, self._fit.normaliser, self._fit.optimiser)
-        return CriticFile(fit, self._file.context), kept
+        file = CriticFile(fit, self._file.context)
+        # A weight that is no number leaves no value one.
+        if not np.isfinite(file.predict(file.context.theta)).all():
+            size = max(abs(scale.shift), scale.unit)
+            raise DivergedError(
+                f"the critic's values, which are about {size:.3g}, are beyond single precision",
+                where=self._evaluator.where,
+                remedy="learn the model again, from rewards of a smaller scale",
+            )
+        return file, kept
 
     def _first(self, data: Trajectories) -> ImaginedReturns:
         """Play dataset policies and fresh ones."""

@@ -112,7 +112,8 @@ def rounds_to_file(
         IncompatibleError: The policies act in another environment than the model's.
         ConflictError: ``out`` exists with other settings or more rounds, or another
             process writes it.
-        DivergedError: The critic's loss became NaN or infinite.
+        DivergedError: The critic's loss became NaN or infinite, or returns in the unit of the
+            rewards are beyond single precision.
         ResourceError: The disk or a permission refuses.
     """
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
@@ -135,6 +136,7 @@ def rounds_to_file(
             environment=environment,
             dataset=dataset,
             unfit=model.check is not None and model.check.refusal is not None,
+            where=model.where,
             after_round=curve.after_round,
         )
         rounds_seconds = time.perf_counter() - started

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +15,11 @@ import pytest
 from cli_tools import pbvf
 from faults import unreadable
 from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.errors import IncompatibleError
+from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
+from pbvf_offline.policies.policy import Policies
 from pbvf_offline.synthesis.model_evaluation import ImaginedReturns
 
 GROW = ("--from-scratch", 3, "--steps", 5, "--restarts", 2, "--seed", 0, "-q", "--json")
@@ -151,6 +157,102 @@ def test_a_critic_of_parameters_reads_no_other_architecture(drift: Path) -> None
 )
 def test_what_makes_no_sense(argv: list[object], option: str, drift: Path) -> None:
     pbvf("predict", drift / "theta", drift / "grown", *argv).refused(2, option)
+
+
+def damaged(path: Path, kind: str, change: Callable[[dict[str, Any]], object]) -> str:
+    """Write a file like another, with other arrays; return its name."""
+    content, tensors = decode(kind, path.read_bytes(), str(path))
+    arrays = {name: array.copy() for name, array in tensors.items()}
+    change(arrays)
+    Path("other").write_bytes(encode(kind, content, arrays))
+    return "other"
+
+
+def test_a_critic_whose_predictions_are_no_numbers_is_named(drift: Path) -> None:
+    def huge(arrays: dict[str, Any]) -> None:
+        for name, array in arrays.items():
+            if name.startswith("critic/network"):
+                array.fill(3e38)
+
+    critic = damaged(drift / "theta", "critic", huge)
+    words = "other: the critic's predictions for 3 of 3 policies are not finite; fit it"
+    for more in ((), ("--json",), ("--top", 1, "--out", "p")):
+        pbvf("predict", critic, drift / "grown", "-q", *more).refused(8, words)
+    pbvf(
+        "policies", "export", drift / "grown", "--top", 1, "--critic", critic, "--out", "p"
+    ).refused(8, words)
+    played = "pbvf_offline.rollout.evaluation.evaluate_policies"
+    with pytest.MonkeyPatch.context() as patch:  # it is told before anything is played
+        patch.setattr(played, lambda *_, **__: pytest.fail("nothing is played"))
+        for more in ((), ("--index", 2), ("--top", 1)):
+            ran = pbvf("evaluate", drift / "grown", "--critic", critic, *more, *ENV[-2:])
+            ran.refused(8, "other: the critic's predictions for ", " are not finite; fit it")
+    grow = ("synthesize", critic, *GROW, "--out", "p")
+    pbvf(*grow).refused(8, "other: the objective or its gradient is not finite at step 0")
+    assert not Path("p").exists()
+
+
+def test_a_critic_that_divides_by_nothing_is_damaged(drift: Path) -> None:
+    critic = damaged(drift / "theta", "critic", lambda a: a["critic/theta_scale"].fill(0.0))
+    for command in (("predict", critic, drift / "grown"), ("info", critic)):
+        pbvf(*command).refused(3, "other: critic/theta_scale is not positive")
+    assert pbvf("verify", critic).code == 3
+
+
+def test_policies_without_parameters_in_another_normaliser_are_named(drift: Path) -> None:
+    """In that of the critic, or in that of the model alone."""
+
+    def tiny(arrays: dict[str, Any]) -> None:
+        arrays["obs_std"][1] = 1e-300
+
+    bad, name = damaged(drift / "grown", "policies", tiny), "other: policy 1 cannot be expressed in"
+    commands: tuple[tuple[object, ...], ...] = (
+        ("predict", drift / "theta", bad),
+        ("predict", drift / "theta", bad, "--model", drift / "good"),
+        ("evaluate", bad, "--critic", drift / "theta", *ENV[-2:]),
+        ("evaluate", bad, "--critic", drift / "theta", "--index", 1, *ENV[-2:]),
+        ("evaluate", bad, "--critic", drift / "theta", "--top", 1, *ENV[-2:]),
+        ("policies", "export", bad, "--critic", drift / "theta", "--top", 1, "--out", "p"),
+        ("synthesize", drift / "theta", "--from", bad, "--steps", 1, "--seed", 0, "--out", "p"),
+    )
+    for command in commands:
+        pbvf(*command, "-q").refused(5, name, "down to 1e-300", "; leave such policies out")
+    one = ("evaluate", bad, "--critic", drift / "theta", "--episodes", 1, *ENV[-2:])
+    assert pbvf(*one, "--index", 0, "-q").code == 0
+    assert not Path("p").exists()
+
+
+def test_policies_without_parameters_in_the_models_normaliser_are_named(
+    drift: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = load_model(drift / "good").ensemble.scales.normaliser
+    known = Policies.in_normaliser
+
+    def in_normaliser(self: Policies, mean: Any, std: Any, numbers: Any = None) -> Any:
+        if np.array_equal(std, own.std):
+            raise IncompatibleError("policy 0 cannot be expressed", remedy="leave it out")
+        return known(self, mean, std, numbers)
+
+    monkeypatch.setattr(Policies, "in_normaliser", in_normaliser)
+    ran = pbvf("predict", drift / "theta", drift / "grown", "--model", drift / "good", "-q")
+    ran.refused(5, f"{drift / 'grown'}: policy 0 cannot be expressed; leave it out")
+
+
+def test_a_model_whose_returns_are_no_numbers_is_named(drift: Path) -> None:
+    path = drift / "good"
+    content, tensors = decode("model", path.read_bytes(), str(path))
+    content = json.loads(json.dumps(content))
+    content["progress"]["reward"] = [1e308, 1.0, 1e308, 1e308]
+    Path("huge").write_bytes(encode("model", content, tensors))
+    fit = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--hidden", 8, "--rounds", 1)
+    for command in (
+        ("predict", drift / "theta", drift / "grown"),
+        ("synthesize", drift / "theta", *GROW, "--out", "p"),
+        (*fit, "--compare", 0, "--seed", 0, "--out", "p"),
+    ):
+        ran = pbvf(*command, "--model", "huge", "-q")
+        ran.refused(8, "huge: the learned environment's returns are not finite; learn it again")
+    assert not Path("p").exists()
 
 
 def test_policies_that_are_not_there(drift: Path) -> None:

@@ -214,6 +214,10 @@ def test_missing_misshapen_and_infinite_tensors(fingerprint: int, tmp_path: Path
             refused({**tensors, name: array.astype(other)}, name)
     refused({**tensors, "critic/network.more": np.zeros(3, np.float32)}, "extra")
     refused({**tensors, "obs_std": -tensors["obs_std"]}, "std")
+    refused({**tensors, "obs_std": np.full_like(tensors["obs_std"], 1e-310)}, "tiny std")
+    scale = tensors["critic/theta_scale"]
+    for number in (0.0, -1.0, 1e-40):
+        refused({**tensors, "critic/theta_scale": np.full_like(scale, number)}, "scale")
     refused({**tensors, "observations": tensors["observations"][:0]}, "no states")
     refused({**tensors, "dataset_returns": tensors["dataset_returns"][:-1]}, "returns")
 

@@ -642,6 +642,73 @@ def test_squares_of_gradients_beyond_single_precision_stop_training(
         advance(fit, all_steps(data, fit.ensemble), 10)
 
 
+@pytest.mark.parametrize("updates", [1, 5])
+def test_weights_that_are_no_numbers_stop_training(updates: int) -> None:
+    """Fewer updates than may explode in a row."""
+    data = some_data(box_spec(2))
+    fit = start_training(untrained(data, dataclasses.replace(SMALL, lr=1e308)), updates)
+    with pytest.raises(DivergedError, match=f"weights are beyond .* update {updates}; lower --lr"):
+        advance(fit, all_steps(data, fit.ensemble), updates)
+
+
+@pytest.mark.parametrize("updates", [1, 2, 5, 9])
+def test_a_training_that_ends_in_an_explosion_is_not_finished(updates: int) -> None:
+    """The first step leads to weights of 1e27 and more; no update after one looks at them."""
+    data = some_data(box_spec(2))
+    fit = start_training(untrained(data, dataclasses.replace(SMALL, lr=1e30)), updates)
+    with pytest.raises(DivergedError, match=f"after update {updates}, the last one; lower --lr$"):
+        advance(fit, all_steps(data, fit.ensemble), updates)
+    assert fit.exploded == updates - 1
+    assert all(torch.isfinite(weight).all() for weight in fit.snapshot().weights)
+
+
+@pytest.mark.parametrize("sound", [4, 10])
+def test_exploded_updates_at_the_end_may_be_an_accident(
+    sound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six at the end four more are looked at, and the weights stay what they were without."""
+    data = some_data(box_spec(2))
+    known, calls = training.model_loss, 0
+
+    def exploding(*args: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return known(*args) * (1e13 if 15 <= calls < 20 + sound else 1.0)
+
+    monkeypatch.setattr(training, "model_loss", exploding)
+    fit = start_training(untrained(data), 20)
+    steps = all_steps(data, fit.ensemble)
+    if sound > 4:
+        with pytest.raises(DivergedError, match="after update 20, the last one"):
+            advance(fit, steps, 20)
+        assert calls == 24
+        return
+    advance(fit, steps, 20)
+    assert (fit.updates, fit.exploded, calls) == (20, 6, 24)
+    calls = 0
+    monkeypatch.setattr(training, "_refuse_explosion", lambda *_: None)
+    plain = start_training(untrained(data), 20)
+    advance(plain, steps, 20)
+    for ours, theirs in zip(fit.snapshot().weights, plain.snapshot().weights, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_before_its_end_a_training_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on, and its further updates tell."""
+    data = some_data(box_spec(2))
+    known = training.model_loss
+    fit = start_training(untrained(data), 100)
+    steps = all_steps(data, fit.ensemble)
+
+    def exploding(*args: Any) -> torch.Tensor:
+        return known(*args) * (1e13 if 15 <= fit.updates < 20 else 1.0)
+
+    monkeypatch.setattr(training, "model_loss", exploding)
+    monkeypatch.setattr(training, "_refuse_explosion", lambda *_: pytest.fail("it is not over"))
+    advance(fit, steps, 20)
+    assert fit.exploded == 5
+
+
 def test_rewards_beyond_single_precision_are_added_up() -> None:
     """-1.5e37, which is the mean too, at each of 100 steps, half of them beyond the box."""
     each = torch.tensor([-1.5e37], dtype=torch.float64)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from libtools import box_spec, lqr_return, make_policies
 from model_tools import SETTINGS, held_out, played, to_target
@@ -23,7 +24,9 @@ from pbvf_offline.models.check import (
     held_out_episodes,
 )
 from pbvf_offline.models.choice import ChoiceHooks, Trial, choose_settings, train
+from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
+from pbvf_offline.models.scales import RewardScale
 from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.rollout.episodes import Trajectories
@@ -244,6 +247,31 @@ def test_two_objectives_whose_training_diverges_are_not_chosen(
     assert [reason.what for reason in reasons] == ["the model's loss is nan at update 7"]
     with pytest.raises(DivergedError):
         choose_settings(data, held_out(data), SETTINGS, noises=(0.0, 0.2), updates=1)
+
+
+@pytest.mark.parametrize("wrong", ["weights", "states", "sums", "errors"])
+def test_what_is_foretold_without_numbers_diverges(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of one member are finite and those of the two are not; nor is the sum of all errors."""
+    data = played(make_policies(box_spec(1), 40), to_target, np.zeros((40, 1)), 12)
+    ensemble = train(data, held_out(data), SETTINGS, 2)
+    if wrong == "weights":
+        with torch.no_grad():
+            ensemble.network.biases[0].fill_(float("nan"))
+    elif wrong == "states":  # after the last step, which no reward follows
+
+        def imagined(*args: Any, **kwargs: Any) -> Any:
+            found = imagine(*args, **kwargs)
+            return dataclasses.replace(found, states=np.full_like(found.states, np.nan))
+
+        monkeypatch.setattr(checking, "imagine", imagined)
+    else:
+        size = 1.2e307 if wrong == "sums" else 4e306
+        scales = dataclasses.replace(ensemble.scales, reward=RewardScale(size, 1.0, size, size))
+        ensemble = Ensemble(ensemble.spec, scales, ensemble.settings)
+    with pytest.raises(DivergedError, match=r"foretells over 10 steps.* not finite; lower --lr"):
+        check_model(ensemble, data, held_out(data), 0)
 
 
 def test_features_are_chosen_by_the_errors_at_all_horizons() -> None:

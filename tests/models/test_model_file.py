@@ -26,7 +26,7 @@ from pbvf_offline.errors import (
 )
 from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.io.tensor_file import decode, encode
-from pbvf_offline.models import choice, training
+from pbvf_offline.models import choice, to_file, training
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
 from pbvf_offline.models.model_file import ModelFile, load_model
@@ -363,6 +363,46 @@ def test_mixed_networks_that_diverge_after_their_choice_become_networks_of_one_o
 
     with pytest.raises(DivergedError, match="use --no-mixed"):
         make(tmp_path / "asked.st", dataclasses.replace(request, mixed=True))
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e308])
+def test_an_explosion_of_few_updates_leaves_nothing(lr: float, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="lower --lr"):
+        make(tmp_path / "m.safetensors", dataclasses.replace(FIXED, lr=lr), updates=5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_checked_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of two objectives give way to those of one, which leave nothing either."""
+    known, seen = to_file.check_model, []
+
+    def check(ensemble: Ensemble, *args: Any) -> Any:
+        seen.append(ensemble.settings.mixed)
+        if ensemble.settings.mixed or len(seen) > 2:
+            raise DivergedError("what the model foretells is not finite")
+        return known(ensemble, *args)
+
+    monkeypatch.setattr(to_file, "check_model", check)
+    monkeypatch.setattr(choice, "_NOT_MIXED", 1e9)  # so that mixed networks are chosen
+    monkeypatch.setattr(to_file, "CHECKPOINT_SECONDS", -1.0)  # so that each update is kept
+    request = dataclasses.replace(REQUEST, noise=0.1, angles=False)
+    notes: list[str] = []
+    out = tmp_path / "m.safetensors"
+    made = make(out, request, updates=12, hooks=Hooks(note=notes.append))
+    assert seen == [True, False]
+    assert not made.file.ensemble.settings.mixed
+    assert made.file.check is not None
+    assert "what the model foretells is not finite" in notes[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+    with pytest.raises(DivergedError, match="what the model foretells"):
+        make(tmp_path / "n.safetensors", updates=12)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def test_a_model_knows_its_file(tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    interrupt(out)
+    assert make(out).file.where == make(out).file.where == str(out)
 
 
 def test_something_else_in_its_place_is_refused(tmp_path: Path) -> None:

@@ -254,6 +254,19 @@ def test_parameters_that_overflow_in_another_normaliser_blame_the_normaliser() -
         tiny.in_normaliser(np.zeros(1), np.array([2.0]))
 
 
+def test_which_policies_overflow_in_another_normaliser_is_said() -> None:
+    four = make_policies(box_spec(1), 4)
+    std = np.array([[1.0], [1e-300], [0.5], [1e-299]])
+    wanted = np.zeros(1), np.array([2.0])
+    with pytest.raises(IncompatibleError, match=r"^policy 1 \(and 1 more\) cannot .* to 1e-300,"):
+        dataclasses.replace(four, obs_std=std).in_normaliser(*wanted)
+    some = dataclasses.replace(four, obs_std=std).select([2, 3])
+    with pytest.raises(IncompatibleError, match=r"^policy 1 cannot .* to 1e-299,"):
+        some.in_normaliser(*wanted)
+    with pytest.raises(IncompatibleError, match=r"^policy 3 cannot"):
+        some.in_normaliser(*wanted, numbers=[2, 3])
+
+
 def test_renormalise_returns_rows_already_there_bit_for_bit(rng: np.random.Generator) -> None:
     spec = box_spec(2, (3,))
     theta = rng.normal(0, 1, (3, spec.size)).astype(np.float32)

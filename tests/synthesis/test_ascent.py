@@ -208,13 +208,30 @@ def test_closest_policies_by_brute_force() -> None:
 
 
 def test_divergence_is_reported() -> None:
-    file = make_file("pssvf", 0)
+    file = dataclasses.replace(make_file("pssvf", 0), where="critic.st")
     with torch.no_grad():
         file.critic.network.biases[0].fill_(float("nan"))
-    with pytest.raises(DivergedError, match="step 0") as caught:
+    with pytest.raises(DivergedError, match=r"^critic.st: .* step 0") as caught:
         grow(file)
     assert caught.value.exit_code == 8
     assert "--lr" not in str(caught.value)  # which no step has followed yet
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_a_prediction_that_is_no_number_diverges(
+    every: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over other states than the objective; that of a policy on the way is one too."""
+    calls = 0
+
+    def predict(self: CriticFile, theta: Any, *_: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return np.full(len(theta), np.inf if every is None or calls > 1 else 0.0)
+
+    monkeypatch.setattr(CriticFile, "predict", predict)
+    with pytest.raises(DivergedError, match="critic's predictions for 2 of 2 policies are not"):
+        grow(make_file("psvf", 0), count=2, steps=2, waypoint_every=every)
 
 
 @pytest.mark.parametrize("lr", [4e37, 1e39])  # Adam's first step is ten times the first
@@ -402,9 +419,9 @@ def test_starts_that_act_too_unlike_the_data_are_drawn_in_or_refused() -> None:
 
 
 def test_a_policy_at_no_known_distance_is_not_taken_to_be_inside() -> None:
-    file = by_actions()
+    file = dataclasses.replace(by_actions(), where="critic.st")
     theta = np.full_like(file.context.theta[:2], 3e38)
-    with pytest.raises(DivergedError, match="distance of a policy") as caught:
+    with pytest.raises(DivergedError, match=r"^critic.st: the distance of a policy") as caught:
         grow(file, count=2, given=file.policies(theta))
     assert caught.value.exit_code == 8
 

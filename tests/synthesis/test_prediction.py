@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from libtools import box_spec, make_data, make_file, make_policies
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import DivergedError, IncompatibleError, PbvfError, UsageError
+from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.fit.rounds import ImaginedFit, Round, RoundSettings
 from pbvf_offline.models.calibration import Calibration
 from pbvf_offline.models.check import HorizonCheck, ModelCheck
@@ -133,6 +135,22 @@ def test_what_are_no_thetas_is_said(given: Any, kind: type[PbvfError], words: st
     for asked in (make_file().predict, partial(predict, make_file())):
         with pytest.raises(kind, match=words):
             asked(given)
+
+
+def test_predictions_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "critic.st"
+    make_file("psvf", 5).save(path)
+    file = load_critic(path)
+    theta = file.context.theta[:4].copy()
+    theta[1] = 3e38  # whose products with weights are infinite
+    with pytest.raises(DivergedError, match=r"critic.st: .* for 1 of 4 policies are not") as caught:
+        predict(file, file.policies(theta))
+    assert caught.value.where == str(path)
+    with torch.no_grad():
+        for weight in file.critic.network.parameters():
+            weight.fill_(3e38)
+    with pytest.raises(DivergedError, match=r"for 3 of 3 policies are not finite; fit it"):
+        predict(file, file.policies(theta[[0, 2, 3]]))
 
 
 def test_other_architectures_need_a_fingerprint() -> None:
@@ -393,15 +411,17 @@ def test_of_many_candidates_the_best_from_few_states_are_played_from_all() -> No
         assert np.all(found[~played] == -np.inf)
 
 
-def test_returns_that_are_no_numbers_are_refused() -> None:
-    """Each step pays nearly as much as a number can be."""
+@pytest.mark.parametrize("reward", [1e308, 5e306])
+def test_returns_that_are_no_numbers_are_refused(reward: float) -> None:
+    """Each step pays nearly as much as a number can be, or each episode does."""
     known = evaluator().ensemble
     scales = dataclasses.replace(
-        known.scales, reward=RewardScale(mean=1e308, std=1.0, low=1e308, high=1e308)
+        known.scales, reward=RewardScale(mean=reward, std=1.0, low=reward, high=reward)
     )
     huge = Ensemble(known.spec, scales, known.settings)
-    with pytest.raises(DivergedError, match="returns are not finite; learn it again"):
-        dataclasses.replace(evaluator(), ensemble=huge).evaluate(make_policies(box_spec(1), 2))
+    asked = dataclasses.replace(evaluator(), ensemble=huge, where="model.st")
+    with pytest.raises(DivergedError, match=r"^model.st: the .* not finite; learn it again"):
+        asked.evaluate(make_policies(box_spec(1), 2))
 
 
 def test_how_long_an_episode_is_does_not_hang_on_what_was_imported() -> None:

@@ -15,7 +15,7 @@ import torch
 from libtools import box_spec, discrete_spec, make_policies
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import ConflictError, IncompatibleError, UsageError
+from pbvf_offline.errors import ConflictError, DivergedError, IncompatibleError, UsageError
 from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.loop import RewardScaleWarning
 from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
@@ -131,6 +131,28 @@ def test_rewards_of_any_size_are_learned_without_a_warning() -> None:
             environment=None,
             dataset="0" * 64,
         )
+
+
+@pytest.mark.parametrize("scale", [1e38, 1e45, 1e150])
+def test_values_beyond_single_precision_leave_no_critic(scale: float, tmp_path: Path) -> None:
+    """They are learned in a unit of their own; in that of returns weights have no numbers."""
+    data = target_data()
+    large = dataclasses.replace(data, rewards=scale * data.rewards)
+    learned = train(large, held_out(large), SETTINGS, 20)
+    model = dataclasses.replace(a_model(), fit=start_training(learned, 1), where="the model")
+    words = r"values, which are about .*, are beyond single precision; .* of a smaller scale"
+    with pytest.raises(DivergedError, match=words) as caught:
+        rounds_to_file(
+            large,
+            model,
+            dataclasses.replace(SMALL, rounds=1, compare=0),
+            tmp_path / "c.safetensors",
+            model_digest="1" * 64,
+            environment=None,
+            dataset="0" * 64,
+        )
+    assert caught.value.where == "the model"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_ascent_of_a_critic_of_states_is_from_where_episodes_begin() -> None:

@@ -16,6 +16,7 @@ from pbvf_cli.shared.inputs.policies import (
     choose_policies,
     note_fewer,
     open_policies,
+    refuse_unexpressed,
 )
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.registered import Wrappers
@@ -131,6 +132,8 @@ def evaluate(
     asked = environments.choose_backend(config, backend, table)
     sink.settings("pbvf evaluate", table.settings)
     note_fewer(sink, top, len(choice.rows))
+    # Before anything is played: a critic may refuse them.
+    predicted = _predicted(judge, played, policies, choice.rows)
 
     frames = None
     if video is not None:
@@ -171,8 +174,7 @@ def evaluate(
     }
     if video is not None:
         payload |= {"video": video, "frames": frames}
-    if judge is not None:
-        payload |= _compare(judge, played, discounted)
+    payload |= _compare(predicted, discounted)
     arguments = config.reference().arguments
     place_text = f"{config.name} with {arguments}" if arguments else config.name
     _print(sink, payload, place_text, returns, discounted)
@@ -188,14 +190,34 @@ def _defaults(env_id: str, judge: CriticFile | None) -> Defaults[Measurement]:
     return Defaults(Measurement(10, gamma, seed=0), {"gamma": source})
 
 
-def _compare(
-    judge: CriticFile, policies: Policies, discounted: NDArray[np.float64]
-) -> dict[str, Any]:
-    """Return what a critic predicts, and how well it ranks; no ranks exist among equals."""
-    from pbvf_offline.fit.validation import rank_correlation
+def _predicted(
+    judge: CriticFile | None, policies: Policies, name: str, rows: NDArray[np.int64]
+) -> NDArray[np.float64] | None:
+    """Return what a critic predicts of the policies ``rows`` of a file; None without a critic.
+
+    Raises:
+        IncompatibleError: They have no parameters in its normaliser.
+        DivergedError: What it predicts is not finite.
+    """
+    if judge is None:
+        return None
     from pbvf_offline.synthesis.prediction import predict
 
-    predicted = predict(judge, policies).predicted
+    refuse_unexpressed(policies, judge.normaliser, name, rows)
+    return predict(judge, policies).predicted
+
+
+def _compare(
+    predicted: NDArray[np.float64] | None, discounted: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Return what a critic predicts, if there is one, and how well it ranks.
+
+    No ranks exist among equals.
+    """
+    if predicted is None:
+        return {}
+    from pbvf_offline.fit.validation import rank_correlation
+
     equal = _are_equal(discounted)
     ranks = None if equal else rank_correlation(predicted, discounted.mean(axis=1))
     return {"predicted": predicted, "rank_correlation": ranks, "equal": equal}

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import command
 from pbvf_cli.shared.inputs.critics import load_evaluator, load_judge, named
-from pbvf_cli.shared.inputs.policies import Choice, Source, note_fewer, open_policies
+from pbvf_cli.shared.inputs.policies import (
+    Choice,
+    Source,
+    note_fewer,
+    open_policies,
+    refuse_unexpressed,
+)
 from pbvf_cli.shared.options import DeviceName, argument, option
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number
@@ -76,12 +82,14 @@ def predict(
     _refuse_swapped(critic, policies)
     given = open_policies(policies, require_manifest=require_manifest)
     judge = load_judge(critic, given, policies, torch_device)
+    refuse_unexpressed(given.policies, judge.normaliser, policies)
     table = SettingsTable()
     table.show("critic", named(critic, judge))
     table.show("policies", policies)
     evaluator = None
     if model is not None:
         evaluator = load_evaluator(model, judge, horizon, table, sink)
+        refuse_unexpressed(given.policies, evaluator.ensemble.scales.normaliser, policies)
     sink.settings("pbvf predict", table.settings)
     note_fewer(sink, top, len(given.policies))
     with Bar("imagining", "policies", sink=sink) as bar:

@@ -240,12 +240,14 @@ def _started(path: Path, critic: CriticFile) -> Policies:
     Warns where they come from another environment than the critic.
 
     Raises:
-        IncompatibleError: The critic does not read them.
+        IncompatibleError: The critic does not read them, or they have no parameters in its
+            normaliser.
     """
-    from pbvf_cli.shared.inputs.policies import open_policies_file
+    from pbvf_cli.shared.inputs.policies import open_policies_file, refuse_unexpressed
 
     loaded = open_policies_file(path)
     refuse_unread(critic, loaded.policies.spec, path)
+    refuse_unexpressed(loaded.policies, critic.normaliser, path)
     warn_if_other_than(critic, loaded.environment, path)
     return loaded.policies
 

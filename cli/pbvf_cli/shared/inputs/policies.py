@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pbvf_offline.envs.reference import EnvReference
     from pbvf_offline.fit.critic_file import CriticFile
     from pbvf_offline.policies.files import PoliciesFile
+    from pbvf_offline.policies.normaliser import Normaliser
     from pbvf_offline.policies.policy import Policies
     from pbvf_offline.rollout.episodes import Trajectories
 
@@ -117,6 +118,29 @@ def open_policies(name: str, *, require_manifest: bool) -> GivenPolicies:
     return GivenPolicies(of.policies, data.environment, data.digest, of)
 
 
+def refuse_unexpressed(
+    policies: Policies,
+    normaliser: Normaliser,
+    where: Path | str,
+    numbers: NDArray[np.int64] | None = None,
+) -> None:
+    """Refuse policies of a file ``where`` that have no parameters in another normaliser.
+
+    Args:
+        policies: K policies of it.
+        normaliser: That of a critic or a model.
+        where: What they are of, for messages.
+        numbers: (K,) which of its policies they are; None: all, in their order.
+
+    Raises:
+        IncompatibleError: In that normaliser parameters are beyond single precision.
+    """
+    try:
+        policies.in_normaliser(normaliser.mean, normaliser.std, numbers)
+    except IncompatibleError as error:
+        raise IncompatibleError(error.what, where=where, remedy=error.remedy) from error
+
+
 def choose_policies(
     given: GivenPolicies, name: str, *, index: int | None, top: int | None, judge: CriticFile | None
 ) -> Choice:
@@ -132,6 +156,7 @@ def choose_policies(
     Raises:
         UsageError: There is no such row, both are given, or nothing ranks policies of a file.
         IncompatibleError: No return is of one policy alone, or the critic does not read them.
+        DivergedError: What the critic predicts is not finite.
     """
     import numpy as np
 
@@ -151,6 +176,7 @@ def choose_policies(
     if judge is not None:
         from pbvf_offline.synthesis.prediction import predict
 
+        refuse_unexpressed(given.policies, judge.normaliser, name)
         said = predict(judge, given.policies)
         rows = said.order[:top]
         return Choice(rows, "predicted", said.predicted[rows])
