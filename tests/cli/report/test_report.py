@@ -236,6 +236,11 @@ def test_the_model_that_chose_among_candidates_chooses_again(at: Path, tmp_path:
     pbvf("report", *grown, "bad", "--out", out, "--overwrite", "-q").ok()
     text = out.read_text()
     assert "judged: no ascent is shown: the model that chose among its candidates is not on" in text
+    file = load_policies(tmp_path / "judged")
+    chosen_in = [file.origin["chosen_in"][0], 10**9]
+    dataclasses.replace(file, origin={**file.origin, "chosen_in": chosen_in}).save(grown[1])
+    pbvf("report", *grown, "good", "--out", out, "--overwrite", "-q").ok()
+    assert "an episode of 1,000,000,000 steps cannot be imagined" in out.read_text()
 
 
 def test_a_way_that_is_not_known_is_left_out(at: Path, tmp_path: Path) -> None:

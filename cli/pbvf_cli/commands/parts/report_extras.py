@@ -12,7 +12,6 @@ from pbvf_cli.shared.terminal.output import Sink
 from pbvf_cli.shared.terminal.progress import Bar
 from pbvf_offline.errors import IncompatibleError, PbvfError
 from pbvf_offline.io.lock import temporary_folder
-from pbvf_offline.setting_types import MAX_HORIZON
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,11 +97,12 @@ def _judge(
     Raises:
         IncompatibleError: The file does not say which model and horizon (steps) that was, or the
             model is not among those given, by their digests.
+        UsageError: No episode of such a horizon can be imagined.
     """
     from pbvf_offline.synthesis.model_evaluation import ModelEvaluator
 
     match origin.get("chosen_in"):
-        case [str(digest), int(horizon)] if digest in models and 0 < horizon <= MAX_HORIZON:
+        case [str(digest), int(horizon)] if digest in models:
             evaluator = ModelEvaluator.of(models[digest], horizon, caution)
             return partial(evaluator.judge, candidates=candidates)
     raise IncompatibleError("the model that chose among its candidates is not on this page")
