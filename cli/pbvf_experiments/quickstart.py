@@ -43,7 +43,8 @@ _EVALUATED_POINTS = 20
 
 
 Recipe = Literal["model", "default"]
-Progress = Callable[[str, int, int | None], None]
+Progress = Callable[..., None]
+"""Takes a stage's name, what is done, the total, and words to show beside them, if any."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def run_quickstart(
             the check of what was learned allows it; ``default``: fit a PSVF to the data alone.
         steps: Transitions to collect.
         updates: Gradient steps of the learned environment, or of the PSVF.
-        seed: Seed of every stage.
+        seed: Seed of every stage but the evaluation, whose seed is the next one.
         workers: Number of processes; does not change the result.
         note: Told the command that would do each stage.
         progress: Told a stage's name, what is done and the total.
@@ -189,6 +190,11 @@ class _Report:
         progress = self.progress
         return None if progress is None else lambda done, total, *_: progress(stage, done, total)
 
+    def trying(self, done: int, total: int, number: int, count: int) -> None:
+        """Tell how far the short trainings are, and which of how many it is."""
+        if self.progress is not None:
+            self.progress("trials", done, total, f"trial {number} of {count}")
+
 
 def _default(
     out: Path, data: Dataset, updates: int, seed: int, note: Callable[[str], None], report: _Report
@@ -233,7 +239,7 @@ def _imagined(
         ModelRequest(seed=seed, bfloat16=has_bfloat16()),
         model,
         updates=updates,
-        hooks=Hooks(trying=report.of("trials"), update=report.of("learn")),
+        hooks=Hooks(trying=report.trying, update=report.of("learn")),
         **source,
     )
     if learned.file.check is not None and (refusal := learned.file.check.refusal) is not None:

@@ -311,6 +311,15 @@ def average_return(
     return float(np.mean(values)) if values else None
 
 
+AVERAGES: Final = {
+    "average_return": "average return",
+    "last20_return": "return over the last fifth",
+    "average_return_without_survival": "average without the survival bonus",
+    "last20_return_without_survival": "last fifth without the survival bonus",
+}
+"""What people read in place of the names of :func:`average_returns`."""
+
+
 def average_returns(evaluations: Sequence[Evaluation], steps: int) -> dict[str, float | None]:
     """Return all averages over the evaluations of a run of so many steps, as results name them."""
     return {

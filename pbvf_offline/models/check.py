@@ -33,6 +33,11 @@ _WANTED = 0.9  # share of truths inside an interval
 _CALIBRATED = 2  # horizons, the longest ones, that intervals are calibrated on
 _ROUNDING = 1e-6  # of the largest sum
 _CORRELATION, _ERROR, _SLOPE = 0.7, 0.75, (0.5, 2.0)
+_LIMITS = {
+    "correlation": f"at least {_CORRELATION}",
+    "slope": f"from {_SLOPE[0]} to {_SLOPE[1]:g}",
+    "error": f"at most {_ERROR} of the spread",
+}
 
 
 def held_out_episodes(episodes: int, fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -107,19 +112,24 @@ class HorizonCheck(Record):
         return self.reached is None or self.reached >= FEWEST_PIECES
 
     @property
-    def passed(self) -> bool:
-        """Whether sums over so many steps may be relied on to rank policies.
+    def missed(self) -> tuple[str, ...]:
+        """Which limits are missed, of ``correlation``, ``slope`` and ``error``.
 
-        Correlation at least 0.7, slope 0.5 to 2, error at most three quarters of the spread.
+        Correlation at least 0.7, slope 0.5 to 2, error at most three quarters of the spread. What
+        cannot be computed, because all sums are alike, misses its limit.
         """
-        return (
-            self.correlation is not None
-            and self.slope is not None
-            and self.correlation >= _CORRELATION
-            and _SLOPE[0] <= self.slope <= _SLOPE[1]
-            and self.relative_error is not None
-            and self.relative_error <= _ERROR
-        )
+        correlation, slope, error = self.correlation, self.slope, self.relative_error
+        kept = {
+            "correlation": correlation is not None and correlation >= _CORRELATION,
+            "slope": slope is not None and _SLOPE[0] <= slope <= _SLOPE[1],
+            "error": error is not None and error <= _ERROR,
+        }
+        return tuple(name for name, is_kept in kept.items() if not is_kept)
+
+    @property
+    def passed(self) -> bool:
+        """Whether sums over so many steps may be relied on to rank policies: no limit is missed."""
+        return not self.missed
 
 
 @dataclass(frozen=True)
@@ -228,12 +238,14 @@ class ModelCheck(Record):
     @property
     def refusal(self) -> str | None:
         """Why whole episodes may not be imagined; None where they may."""
-        uses = self.fit_for
-        if "search" in uses:
+        if "search" in self.fit_for:
             return None
-        said = ", ".join(uses) or "nothing"
-        text = f"the model's own check says that it is fit for {said}, and not for whole episodes"
-        return text if self.shortage is None else f"{text}: {self.shortage}"
+        why = self.shortage
+        if why is None:
+            last = self.horizons[-1]
+            missed = ", ".join(f"the {name} is not {_LIMITS[name]}" for name in last.missed)
+            why = f"after {last.steps} steps of held-out episodes {missed}"
+        return f"the model's own check failed, so whole episodes are not imagined in it: {why}"
 
     @property
     def shortage(self) -> str | None:

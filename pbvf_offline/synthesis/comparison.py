@@ -63,8 +63,9 @@ def better_critic(
         environment: The dataset's environment.
         dataset: The dataset's digest.
         after_update: Called after each update of the default recipe; what it raises stops it.
-        progress: Called with what is done, and how much of it out of how much: ``climb`` (steps),
-            ``judge`` (policies), ``fit`` (updates of the default recipe), then the first two again.
+        progress: Called with what is done, and how much of it out of how much: ``climb-imagined``
+            (steps), ``judge-imagined`` (policies), ``fit`` (updates of the default recipe),
+            ``climb-recipe`` and ``judge-recipe``.
 
     Raises:
         ValueError: The critic is of no imagined episodes.
@@ -86,12 +87,13 @@ def better_critic(
 
     evaluator = dataclasses.replace(evaluator, caution=settings.caution)
 
-    def judge(policies: Policies) -> NDArray[np.float64]:
-        progress("judge", 0, len(policies))
-        return evaluator.judge(policies, climb.candidates, progress=partial(progress, "judge"))
+    def worth(critic: CriticFile, name: str) -> float:
+        def judge(policies: Policies) -> NDArray[np.float64]:
+            told = partial(progress, f"judge-{name}")
+            told(0, len(policies))
+            return evaluator.judge(policies, climb.candidates, progress=told)
 
-    def worth(critic: CriticFile) -> float:
-        grown = synthesize(critic, climb, judge=judge, progress=partial(progress, "climb"))
+        grown = synthesize(critic, climb, judge=judge, progress=partial(progress, f"climb-{name}"))
         return float(evaluator.evaluate(grown.policies).cautious.mean())
 
     def updated(fit: Fit) -> None:
@@ -99,11 +101,11 @@ def better_critic(
         if after_update is not None:
             after_update(fit)
 
-    value = worth(imagined)
+    value = worth(imagined, "imagined")
     try:
         advance(fit, training_set(fit, data, device), settings.compare, after_update=updated)
         recipe = CriticFile(fit, context)
-        said = Comparison(value, worth(recipe), recipe.fit.settings.kind)
+        said = Comparison(value, worth(recipe, "recipe"), recipe.fit.settings.kind)
     except (DivergedError, IncompatibleError):
         return imagined
     story = dataclasses.replace(imagined.imagined, comparison=said)

@@ -390,8 +390,8 @@ def refuse_unfit(model: ModelFile, *, force: bool | None = None) -> None:
     if not force and (refusal := model.check.refusal) is not None:
         # Where the check could not look far enough, the refusal says what helps: no training does.
         more = "collect more data, train it longer, or " if model.check.shortage is None else "or "
-        all_the_same = ", or use it all the same with --force, which predict and synthesize do not"
-        choice = "" if force is None else all_the_same
+        forced = ", or use it all the same with --force (which predict and synthesize do not have)"
+        choice = "" if force is None else forced
         raise IncompatibleError(
             refusal,
             remedy=f"{more}leave --model out{choice}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -134,6 +135,9 @@ def test_people_see_the_settings_with_their_sources_and_a_table(tmp_path):
     assert ["step", "mean", "return", "min", "max"] in table
     steps = [row[0] for row in table if len(row) == 4 and row[0].isdigit()]
     assert steps == ["20", "40", "60", "80", "100"]
+    assert re.search(r"evaluations +10, of 2 episodes each; .* all, the table has 5\n", ran.out)
+    few = train("CartPole-v1", tmp_path / "few", "--steps", 20, "--seed", 0, "--evaluations", 2)
+    assert re.search(r"evaluations +2, of 2 episodes each\n", few.ok().out)
 
 
 def test_the_preset_decides_what_is_not_given(tmp_path):
@@ -207,7 +211,10 @@ def test_help_has_examples_and_panels():
 def test_a_setting_of_no_effect_is_not_shown(env, squashes, tmp_path):
     argv = (f"toyenv:{env}", tmp_path / "run", "--steps", 20, "--seed", 0)
     ran = train(*argv, "--export-dataset", "lab/run-v0", quiet=False).ok()
-    shown = pbvf("info", "lab/run-v0", "-q").ok().out.partition(" parameters")[2].splitlines()[0]
+    info = pbvf("info", "lab/run-v0", "-q").ok().out
+    assert re.search(r"^settings +activation relu, .*, kind pssvf, ", info, flags=re.M)
+    assert "{" not in info  # which would be JSON
+    shown = info.partition(" parameters")[2].splitlines()[0]
     assert ("squash" in rows(ran.err), "squash" in shown) == (squashes, squashes)
 
 

@@ -115,6 +115,7 @@ def test_with_a_model(drift: Path) -> None:
     shown = pbvf("predict", drift / "actions", drift / "deep", "--model", drift / "good")
     assert "predicted is the" in shown.out
     assert unit in shown.out
+    assert "3, the one with the highest predicted return first" in shown.out
     assert 0 <= result["coverage"] <= 1
     for entry in result["policies"]:
         assert entry["low"] <= entry["imagined"] <= entry["high"]

@@ -68,6 +68,7 @@ def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPat
     def at_once(out: Path, *, note: Any, progress: Any, **settings: Any) -> QuickstartResult:
         asked.append({"out": out, **settings})
         progress("collect", 1, 2)
+        progress("trials", 2, 10, "trial 1 of 5")
         return QuickstartResult(
             1.0, 0.5, 0.5, [2.0], [3.0], [4], out / "figure.png", "model", "PSVF, new"
         )
@@ -79,6 +80,7 @@ def test_quickstart_says_which_settings_were_given(monkeypatch: pytest.MonkeyPat
     assert (shown["steps"], shown["workers"]) == ("100000 given", "3 given")
     assert (shown["out"], shown["updates"]) == ("quickstart-out default", "8000 default")
     assert shown["recipe"] == "model default"
+    assert "trying noise, features and objectives: 2/10 updates, trial 1 of 5\n" in ran.err
     told = " ".join(ran.out.split())
     assert "grown through a PSVF, new" in told
     assert "episodes 10 of each grown policy, 2 of each nearest one" in told

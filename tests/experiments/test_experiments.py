@@ -382,7 +382,7 @@ def test_an_environment_where_a_command_refuses(
 ) -> None:
     from pbvf_offline.models.check import ModelCheck
 
-    reason = "not for whole episodes"
+    reason = "whole episodes are not imagined in it"
     if by == "the search":
         reason = "no start can be drawn into the trust region"
 
@@ -518,7 +518,7 @@ def test_the_quickstart_says_that_a_model_is_of_no_use(
     assert result.recipe == "default"
     why = "the model failed its check"
     assert result.grown_through == f"PSVF, fitted to the data alone: {why}"
-    assert notes[2].startswith("the model's own check says that it is fit for ")
+    assert notes[2].startswith("the model's own check failed, so whole episodes ")
     assert notes[2].endswith("; a PSVF is fitted to the data alone")
     assert "fit-critic" in notes[3]
     assert "--critic psvf" in notes[3]

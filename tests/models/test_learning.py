@@ -361,7 +361,7 @@ def test_a_check_over_few_steps_says_nothing_of_long_episodes() -> None:
     assert whole.refusal is None
     assert part.fit_for == ("10 steps",)
     assert part.refusal == (
-        "the model's own check says that it is fit for 10 steps, and not for whole episodes: "
+        "the model's own check failed, so whole episodes are not imagined in it: "
         "fewer than 5 of the held-out pieces under one policy, or less than half of them, last 50 "
         "steps (where policies act that long, fit-model --validation-episodes holds out more; "
         "else collect with a larger --perturb-every)"
@@ -389,11 +389,27 @@ def test_sums_that_are_all_alike_decide_nothing() -> None:
     alike = HorizonCheck(10, 9, None, None, 4e-5, 0.0, 0.9, 0.1)
     varied = HorizonCheck(50, 9, 0.9, 1.0, 0.8, 2.0, 0.9, None)
     assert alike.relative_error is None
-    assert not alike.passed
+    assert alike.missed == ("correlation", "slope", "error")
     assert ModelCheck((alike, varied), None, None, 60).error_at_all_horizons == pytest.approx(0.2)
     assert ModelCheck((alike,), None, None, 60).error_at_all_horizons == pytest.approx(0.1)
     assert ModelCheck((alike,), None, None, 60).score == pytest.approx(0.1)  # that of the states
     assert ModelCheck((alike,), 1.0, 4.0, 60).score == pytest.approx(0.25)  # that of the lengths
+
+
+def test_limits_that_are_missed_are_named() -> None:
+    good = HorizonCheck(200, 9, 0.7, 0.5, 1.5, 2.0, 0.9, 0.1)  # at each limit
+    assert good.missed == ()
+    assert good.passed
+    for name, value in (("correlation", 0.69), ("slope", 0.49), ("slope", 2.01), ("error", 1.51)):
+        worse = dataclasses.replace(good, **{name: value})
+        assert worse.missed == (name,)
+        assert not worse.passed
+    worst = dataclasses.replace(good, correlation=-0.1, error=1.6)
+    assert ModelCheck((worst,), None, None, 200).refusal == (
+        "the model's own check failed, so whole episodes are not imagined in it: after 200 steps "
+        "of held-out episodes the correlation is not at least 0.7, the error is not at most 0.75 "
+        "of the spread"
+    )
 
 
 def test_sums_that_differ_by_rounding_are_alike() -> None:

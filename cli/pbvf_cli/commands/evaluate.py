@@ -174,7 +174,7 @@ def evaluate(
     }
     if video is not None:
         payload |= {"video": video, "frames": frames}
-    payload |= _compare(predicted, discounted)
+    payload |= _compare(judge, predicted, discounted)
     arguments = config.reference().arguments
     place_text = f"{config.name} with {arguments}" if arguments else config.name
     _print(sink, payload, place_text, returns, discounted)
@@ -185,6 +185,8 @@ def _defaults(env_id: str, judge: CriticFile | None) -> Defaults[Measurement]:
     from pbvf_offline.presets.offline import env_preset, env_source
 
     gamma, source = env_preset(env_id).gamma, env_source("gamma", env_id)
+    # The paper's PSSVF does not discount.
+    source = source.replace("paper default", "paper default of psvf and pavf")
     if judge is not None:
         gamma, source = judge.critic.config.gamma, "stored in the critic"
     return Defaults(Measurement(10, gamma, seed=0), {"gamma": source})
@@ -208,19 +210,20 @@ def _predicted(
 
 
 def _compare(
-    predicted: NDArray[np.float64] | None, discounted: NDArray[np.float64]
+    judge: CriticFile | None, predicted: NDArray[np.float64] | None, discounted: NDArray[np.float64]
 ) -> dict[str, Any]:
     """Return what a critic predicts, if there is one, and how well it ranks.
 
     No ranks exist among equals.
     """
-    if predicted is None:
+    if judge is None or predicted is None:
         return {}
     from pbvf_offline.fit.validation import rank_correlation
 
     equal = _are_equal(discounted)
     ranks = None if equal else rank_correlation(predicted, discounted.mean(axis=1))
-    return {"predicted": predicted, "rank_correlation": ranks, "equal": equal}
+    units = {"predicted": judge.unit}
+    return {"predicted": predicted, "units": units, "rank_correlation": ranks, "equal": equal}
 
 
 def _are_equal(returns: NDArray[np.float64]) -> bool:
@@ -274,7 +277,7 @@ def _print(
         ranks = number(payload["rank_correlation"], 3)
         if payload["equal"]:
             ranks = "none: the mean returns are equal within their standard error"
-        rows.append(("rank correlation", ranks))
+        rows += [("predicted is the", payload["units"]["predicted"]), ("rank correlation", ranks)]
     lines = list(zip(*columns, strict=True))
     sink.result(payload, rows, table=(header, [lines[k] for k in shown]))
 

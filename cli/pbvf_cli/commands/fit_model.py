@@ -15,6 +15,7 @@ from pbvf_cli.shared.registered import CurveLoggers
 from pbvf_cli.shared.settings import SettingsTable
 from pbvf_cli.shared.terminal.output import Sink, number, time_taken
 from pbvf_cli.shared.terminal.progress import Bar
+from pbvf_offline.errors import counted
 from pbvf_offline.models.settings import MODEL_SOURCES, MODEL_UPDATES, ModelRequest
 from pbvf_offline.records import Defaults
 from pbvf_offline.setting_types import MAX_UPDATES
@@ -90,6 +91,7 @@ def fit_model(
         given,
         Defaults(ModelRequest(seed=0, bfloat16=has_bfloat16()), MODEL_SOURCES),
         stored_seed=None if overwrite else lambda asked: stored_model_seed(out, asked, digest),
+        hidden=_unused(given),
     )
     curve.show(table)
     table.show("device", str(place), devices.source(device))
@@ -102,8 +104,8 @@ def fit_model(
         errors = number(trial.check.score, 3), number(trial.check.error_at_all_horizons, 3)
         mixed = ", mixed" if trial.mixed else ""
         sink.note(
-            f"tried noise {trial.noise:g} {angles} angles{mixed}: error {errors[0]} at the longest "
-            f"horizon, {errors[1]} at all"
+            f"tried noise {trial.noise:g} {angles} angles{mixed}: error {errors[0]} spreads at "
+            f"the longest horizon, {errors[1]} at all"
         )
 
     with (
@@ -140,15 +142,28 @@ _OF_THE_CHECK = ("length_error", "length_spread", "episode_steps", "time_limit",
 _NEAR_TIE = "a near tie goes to angles, to no noise, and to mixed networks"
 
 
-def _in_a_row(settings: ModelSettings) -> str:
+def _unroll(settings: ModelSettings) -> str:
     """Return how many steps in a row networks learn, also where the two halves differ."""
     from pbvf_offline.models.objectives import objectives
 
     parts = objectives(settings)
     if len(parts) == 1:
-        return number(parts[0].unroll)
-    each = (f"{part.unroll:,} by {part.members.stop - part.members.start}" for part in parts)
-    return f"{', '.join(each)} of {settings.members} networks"
+        return counted(parts[0].unroll, "step")
+    return ", ".join(
+        f"{counted(part.unroll, 'step')} by "
+        f"{counted(part.members.stop - part.members.start, 'network')}"
+        for part in parts
+    )
+
+
+def _unused(given: Given[ModelRequest]) -> set[str]:
+    """Return the settings that decide nothing, and were not given."""
+    names = set()
+    if all(given.get(name) is not None for name in ("noise", "angles", "mixed")):
+        names.add("trial_updates")
+    if given.get("noise") == 0:
+        names.add("recovery")
+    return names - set(given.values)
 
 
 def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
@@ -187,17 +202,17 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         "fit_for": uses,
         "already_complete": result.already_complete,
     }
-    chosen = [("chosen by", f"{len(file.trials)} short trainings: {_NEAR_TIE}")]
+    chosen = [("chosen by", f"the check of {len(file.trials)} short trainings: {_NEAR_TIE}")]
     rows = [
         ("model", str(out)),
         ("updates", f"{file.fit.updates:,}"),
         ("noise", number(settings.noise)),
         ("angles", "yes" if settings.angles else "no"),
-        ("steps in a row", _in_a_row(settings)),
+        ("unroll", _unroll(settings)),
         ("mixed", "yes" if settings.mixed else "no"),
         *(chosen if file.trials else ()),
         ("seed", str(settings.seed)),
-        ("time", time_taken(seconds, rate, "updates", training)),
+        ("time", time_taken(seconds, rate, "updates", training, done=(done, file.fit.updates))),
         ("fit for", "not checked" if check is None else check.fit_for_words),
     ]
     if check is not None and check.held_words is not None:
@@ -208,7 +223,7 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         rows.append(("not for search", check.shortage))
     if check is not None and check.unseen is not None:
         rows.append(("not checked", check.unseen))
-    header = (
+    header = [
         "after steps",
         "last so long",
         "correlation",
@@ -217,9 +232,9 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
         "spread",
         "in interval",
         "calibrated",
-    )
+    ]
     lines = [
-        (
+        [
             str(horizon.steps),
             f"{'?' if horizon.reached is None else horizon.reached} of {horizon.pieces}",
             number(horizon.correlation, 3),
@@ -228,7 +243,11 @@ def _print(sink: Sink, out: Path, result: ModelResult, data: Data) -> None:
             number(horizon.spread, 4),
             "-" if horizon.coverage is None else f"{horizon.coverage:.0%}",
             "-" if horizon.calibrated is None else f"{horizon.calibrated:.0%}",
-        )
+        ]
         for horizon in horizons
     ]
+    if not all(horizon.passed for horizon in horizons):
+        header.append("missed")
+        for line, horizon in zip(lines, horizons, strict=True):
+            line.append(", ".join(horizon.missed) or "nothing")
     sink.result(payload, rows, table=(header, lines) if lines else None, place=out)

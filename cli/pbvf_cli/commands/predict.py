@@ -162,14 +162,14 @@ def _print(
         "already_complete": already_complete,
     }
     rows = [
-        ("policies", f"{len(entries):,}"),
+        ("policies", f"{len(entries):,}, the one with the highest predicted return first"),
         *((f"{name} is the", unit) for name, unit in units.items() if unit is not None),
         ("90 % interval of", said.interval_of)
         if said.interval_of is not None
         else ("90 % interval", _missing_interval(said)),
     ]
     if check is not None and check.held_words is not None:
-        rows.append(("such intervals held, in the model's check", check.held_words))
+        rows.append(("in the model's check it held", check.held_words))
     if out is not None:
         rows.append(("written", str(out)))
     names = ["predicted"]
@@ -177,7 +177,7 @@ def _print(
     names += ["imagined"] if imagined is not None else []
     if shown < len(entries):
         sink.note(f"the best {shown} of {len(entries):,} policies; --json lists all")
-    header = ("policy", *names, "inside")
+    header = ("policy", *names, "in trust region")
     lines = [
         (
             str(entry["index"]),

@@ -47,8 +47,8 @@ def quickstart(
         Recipe | None,
         option(
             "--recipe",
-            "model: learn the environment and fit a PSSVF to imagined episodes; default: fit a "
-            "PSVF to the data alone, in a sixth of the time.",
+            "model: learn the environment and fit a PSSVF to imagined episodes; default: what "
+            "fit-critic does by default, a PSVF fitted to the data alone, in a sixth of the time.",
             default="model",
         ),
     ] = None,
@@ -60,7 +60,8 @@ def quickstart(
         int | None,
         options.counting(
             "--updates",
-            "Gradient steps of the learned environment, or of the PSVF.",
+            "Gradient steps of the learned environment, after short trials of 3000 each, or of "
+            "the PSVF.",
             show_default="8000, or 3000 of the PSVF",
         ),
     ] = None,
@@ -75,7 +76,12 @@ def quickstart(
     ] = None,
     threads: options.Threads = None,
     seed: Annotated[
-        int | None, option("--seed", "Seed of every stage, 0 to 4294967295.", default="0")
+        int | None,
+        option(
+            "--seed",
+            "Seed of every stage, 0 to 4294967295; the evaluation takes the next one.",
+            default="0",
+        ),
     ] = None,
     device: options.Device = DeviceName.AUTO,
     sink: Sink,
@@ -145,7 +151,7 @@ def quickstart(
                     "best episode in the dataset (5 policies in each)",
                     number(result.best_episode, 4),
                 ),
-                ("nearest dataset policies, whole episodes, mean", number(result.closest, 4)),
+                ("dataset policy nearest to each grown one, mean", number(result.closest, 4)),
                 *(
                     (f"grown from random weights, policy {k}", number(value, 4))
                     for k, value in enumerate(result.returns)

@@ -43,6 +43,7 @@ _FRESH = (
 @command(
     "pbvf synthesize critic.safetensors --out policies.safetensors",
     "pbvf synthesize critic.safetensors --from-scratch 10 --evaluate --out policies.safetensors",
+    "pbvf synthesize critic.safetensors --model model.safetensors --out policies.safetensors",
     "pbvf synthesize critic.safetensors --policy 64,64 --out policies.safetensors",
     "pbvf synthesize critic.safetensors --from policies.safetensors --out better.safetensors",
     "pbvf synthesize critic.safetensors --no-trust-region --evaluate --out policies.safetensors",
@@ -190,7 +191,7 @@ def synthesize(
         )
     curve.note_missing(sink, complete=result.already_complete)
     measured_in = {} if evaluation is None else environments.environment_payload(evaluation.env)
-    _print(sink, out, settings.seed, result, measured_in)
+    _print(sink, out, settings.seed, result, file.unit, measured_in)
 
 
 def _refuse_contradictions(given: Given[SynthesisSettings], start: Path | None) -> None:
@@ -300,7 +301,12 @@ def _states(
 
 
 def _print(
-    sink: Sink, out: Path, seed: int, result: SynthesisResult, measured_in: dict[str, object]
+    sink: Sink,
+    out: Path,
+    seed: int,
+    result: SynthesisResult,
+    unit: str,
+    measured_in: dict[str, object],
 ) -> None:
     header = ["policy", "chosen step", "predicted", "objective", "distance"]
     columns: list[list[str]] = [
@@ -314,7 +320,8 @@ def _print(
         header += ["return", "nearest dataset policy"]
         columns += [[number(v) for v in result.returns], [number(v) for v in result.closest]]
     payload = as_payload(result, "file") | {"policies": out, "seed": seed, **measured_in}
-    rows = [("policies", str(out)), ("seed", str(seed))]
+    payload["units"] = {"predicted": unit}
+    rows = [("policies", str(out)), ("seed", str(seed)), ("predicted is the", unit)]
     if result.cautious is not None:
         header.append("cautious return")
         columns.append([number(v) for v in result.cautious])

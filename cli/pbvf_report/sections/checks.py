@@ -18,15 +18,25 @@ _TEXT = (
     "Held-out pieces of episodes were rolled out in each learned environment, and sums of "
     "predicted rewards compared with the stored ones. Actions were chosen by the policy that had "
     "acted, unless a note says otherwise. Slope: of stored sums regressed on predicted ones. "
-    "Error: mean absolute error in standard deviations of the stored sums. Coverage: share of "
-    "stored sums inside the networks' 90 % interval; calibrated, inside one as wide as the errors "
-    "on other pieces ask for."
+    "Error: mean absolute error of the sums; spread: standard deviation of the stored sums. In "
+    "interval: share of stored sums inside the networks' own 90 % interval; calibrated: inside one "
+    "as wide as the errors on other pieces ask for."
 )
 _MEASURES: tuple[tuple[str, Callable[[HorizonCheck], float | None], tuple[Guide, ...]], ...] = (
     ("correlation", lambda h: h.correlation, (Guide("y", "at least", 0.7),)),
     ("slope", lambda h: h.slope, (Guide("y", "at least", 0.5), Guide("y", "at most", 2.0))),
     ("error (in spreads)", lambda h: h.relative_error, (Guide("y", "at most", 0.75),)),
-    ("coverage (share)", lambda h: h.coverage, (Guide("y", "aimed at", 0.9),)),
+    ("in interval (share)", lambda h: h.coverage, (Guide("y", "aimed at", 0.9),)),
+)
+_HEADER = (
+    "model",
+    "after steps",
+    "last so long",
+    "error",
+    "spread",
+    *(title for title, _, _ in _MEASURES),
+    "calibrated (share)",
+    "missed",
 )
 
 
@@ -63,15 +73,22 @@ def section(sources: Sequence[Source]) -> Section:
             notes.append(f"Not checked of {source.name}: {check.unseen}.")
         if check.held_words is not None:
             notes.append(f"Intervals of {source.name} hold {check.held_words}.")
-        rows += [
-            [source.name, f"{h.steps}", f"{h.pieces}",
-             *(_text(measure(h)) for _, measure, _ in _MEASURES), _text(h.calibrated)]
-            for h in check.horizons
-        ]  # fmt: skip
-    header = ("model", "after steps", "pieces", *(title for title, _, _ in _MEASURES))
-    header = (*header, "calibrated coverage (share)")
-    tables = [Table("Check", header, rows)] if rows else []
+        rows += [_row(source.name, horizon) for horizon in check.horizons]
+    tables = [Table("Check", _HEADER, rows)] if rows else []
     return Section("Learned environments", _TEXT, charts, tables, notes=notes)
+
+
+def _row(name: str, horizon: HorizonCheck) -> list[str]:
+    """Return the cells of :data:`_HEADER`."""
+    reached = "?" if horizon.reached is None else horizon.reached
+    measured = [horizon.error, horizon.spread, *(measure(horizon) for _, measure, _ in _MEASURES)]
+    return [
+        name,
+        f"{horizon.steps}",
+        f"{reached} of {horizon.pieces}",
+        *(_text(value) for value in (*measured, horizon.calibrated)),
+        ", ".join(horizon.missed) or "nothing",
+    ]
 
 
 def _text(value: float | None) -> str:

@@ -12,10 +12,11 @@ from pbvf_report.sources import Source, in_data, measured, numbers
 _MOST = 500  # of a critic's stored policies, since each is looked at in many states
 _TEXT = (
     "Each critic against its own data, against policies that were held out of its fit, and "
-    "against policies that were grown through it. Where both axes have the same unit, points on "
-    "the dashed line are right. Otherwise only the order can be compared: discounted values and "
-    "returns of whole episodes differ from the returns of pieces of episodes."
+    "against policies that were grown through it. Where there is a dashed line, both axes have the "
+    "same unit, and points on it are right. Otherwise only the order can be compared: discounted "
+    "values and returns of whole episodes differ from the returns of pieces of episodes."
 )
+_EQUAL = (Guide("both", "where both are equal"),)
 
 
 def section(sources: Sequence[Source]) -> Section:
@@ -72,7 +73,7 @@ def _held_out(at: int, source: Source) -> list[Chart]:
             [Series("held-out policies", at, predicted, observed, value=observed,
                     quantity=f"observed {unit} of policies held out", index=index)],
             unit="policy",
-            guides=[Guide("both", "where both are equal")],
+            guides=_EQUAL,
         )
     ]  # fmt: skip
 
@@ -92,6 +93,7 @@ def _grown(sources: Sequence[Source], of: Source) -> list[Chart]:
                                  quantity=measured(source, sources), index=index))  # fmt: skip
     if not series:
         return []
+    undiscounted = critic.fit.settings.gamma == 1.0 and not critic.less_bonus
     return [
         Chart(
             f"{of.title}: policies grown through it",
@@ -99,5 +101,6 @@ def _grown(sources: Sequence[Source], of: Source) -> list[Chart]:
             measured(of, sources),
             series,
             unit="policy",
+            guides=_EQUAL if undiscounted else (),
         )
     ]

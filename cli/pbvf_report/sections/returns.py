@@ -26,8 +26,8 @@ def section(sources: Sequence[Source]) -> Section:
     return Section(
         "Returns",
         "Returns are undiscounted. Episodes that a step budget cut short have none and are left "
-        "out. Returns of policies were measured before: they are those that their files "
-        "hold.",
+        "out. Returns of policies are those that their files hold; the axis says whether they "
+        "were measured in the environment or imagined in a learned one.",
         charts,
     )
 

@@ -278,7 +278,7 @@ def _synthesis_defaults(
 def _run(part: Thing, _: Around) -> Facts:
     from pbvf_offline.online.settings import online_defaults
     from pbvf_runs.data import run_config, run_progress
-    from pbvf_runs.records import average_returns
+    from pbvf_runs.records import AVERAGES, average_returns
 
     config, progress = run_config(part.path), run_progress(part.path)
     settings, usual = config.settings, None
@@ -297,7 +297,7 @@ def _run(part: Thing, _: Around) -> Facts:
         },
         _settings(settings.to_dict(), usual),
         {
-            k.replace("_", " "): v
+            AVERAGES[k]: v
             for k, v in average_returns(progress.evaluations, progress.steps).items()
             if v is not None
         },

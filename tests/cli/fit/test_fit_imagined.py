@@ -122,9 +122,13 @@ def test_the_better_of_two_critics_stands_and_is_named(here, drift):
     argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors", *model)
     ran = pbvf(*argv, "--seed", 0, "--json").ok()
     shown = [line.split(":")[0] for line in ran.err.splitlines() if line.startswith("comparing,")]
-    each = ["comparing, climbing", "comparing, imagining"]
-    stages = [stage for stage, _ in itertools.groupby(shown)]
-    assert stages == [*each, "comparing, fitting the default recipe", *each]
+    assert [stage.removeprefix("comparing, ") for stage, _ in itertools.groupby(shown)] == [
+        "climbing the imagined critic",
+        "imagining its policies",
+        "fitting the default recipe",
+        "climbing the default recipe's critic",
+        "imagining its policies",
+    ]
     said = ran.json["comparison"]
     assert said["kind"] == "psvf"  # the data are fragments
     better = said["imagined"] >= said["recipe"]
@@ -201,11 +205,15 @@ def test_grown_policies_are_judged_with_the_caution_of_their_critic(here, drift)
 def test_a_model_whose_check_failed_needs_force(here, drift):
     ran = fit(drift, name="bad")
     assert ran.code == 5
-    assert "is fit for nothing, and not for whole episodes" in ran.error
+    why = "the model's own check failed, so whole episodes are not imagined in it: after 10 steps"
+    assert f"{why} of held-out episodes the " in ran.error
+    assert " is not at most 0.75 of the spread; collect more data" in ran.error
     assert "leave --model out, or use it all the same with --force" in ran.error
     argv = ("fit-critic", "lab/drift-v0", "--critic", "pssvf", "--out", "c.safetensors", "--force")
     argv = (*argv, "--model", drift / "bad", *SMALL[:-2], "--seed", 0)
-    refusal = "the model's own check says that it is fit for nothing, and not for whole episodes"
+    check = load_model(drift / "bad").check
+    assert check is not None
+    refusal = check.refusal
     for shown in (pbvf(*argv).ok(), pbvf(*argv).ok()):  # also when complete
         words = f"warning: {drift / 'bad'}: {refusal}; it is used all the same (--force)"
         assert words in shown.err.splitlines()

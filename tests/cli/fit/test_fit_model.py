@@ -13,7 +13,8 @@ from pbvf_datasets import load_dataset
 from pbvf_offline.models.model_file import load_model
 from untagged import make_untagged
 
-SMALL = ("--hidden", "8,8", "--batch-size", "8", "--members", 2, "-q", "--json")
+SHAPE = ("--hidden", "8,8", "--batch-size", "8", "--members", 2)
+SMALL = (*SHAPE, "-q", "--json")
 FIXED = (*SMALL, "--noise", 0.1, "--no-angles", "--unroll", 2, "--no-mixed", "--updates", 30)
 
 
@@ -116,12 +117,37 @@ def test_people_read_what_it_is_fit_for(here, monkeypatch):
     assert "fit for" in ran.out
     assert "nothing: its check failed" in ran.out
     assert "after steps" in ran.out
-    assert "steps in a row 1 by 2, 10 by 2 of 4 networks" in " ".join(ran.out.split())
-    assert "chosen by 4 short trainings: a near tie goes to angles, to no noise" in " ".join(
-        ran.out.split()
+    words = " ".join(ran.out.split())
+    assert "unroll 1 step by 2 networks, 10 steps by 2 networks" in words
+    assert "chosen by the check of 4 short trainings: a near tie goes to angles, to no" in words
+    assert re.search(
+        "tried noise 0.03 with angles, mixed: error .* spreads at the longest", ran.err
     )
-    assert "tried noise 0.03 with angles, mixed: error" in ran.err
+    check = load_model(here / "m.safetensors").check
+    assert check is not None
+    table = words[words.index(" missed ") :]
+    assert all(", ".join(horizon.missed) in table for horizon in check.horizons)
     assert re.search(r"trying settings: 8/8 updates,.* trial 4 of 4\n", ran.err)
+
+
+def test_settings_that_decide_nothing_are_not_shown(here):
+    chosen = ("--noise", 0, "--no-angles", "--no-mixed", "--updates", 5, "--seed", 1)
+    argv = ("fit-model", "lab/varied-v0", "--out", "m.safetensors", *SHAPE, *chosen)
+    ran = pbvf(*argv).ok()
+    for name in ("trial-updates", "recovery"):
+        assert f" {name} " not in ran.err
+        shown = pbvf(*argv, f"--{name}", 1, "--overwrite").ok().err
+        assert re.search(rf" {name} +1(\.0)? +given", shown)
+
+
+def test_the_time_says_of_how_many_updates_it_is(here):
+    chosen = ("--noise", 0.1, "--no-angles", "--no-mixed", "--seed", 1)
+    argv = ("fit-model", "lab/varied-v0", "--out", "m.safetensors", *SHAPE, *chosen)
+    assert " for the last " not in pbvf(*argv, "--updates", 200).ok().out
+    ran = pbvf(*argv, "--updates", 250).ok()
+    done = re.search(r" s for the last (\d+) of 250 updates ", ran.out)
+    assert done is not None
+    assert int(done[1]) >= 50  # more, since the rate has begun to fall
 
 
 def test_other_settings_are_a_conflict(here):

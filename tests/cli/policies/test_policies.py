@@ -445,8 +445,11 @@ def test_an_unknown_environment_is_asked_for(made, here):
 def test_a_table_for_people(made):
     ran = pbvf("evaluate", made / "toy", "--critic", made / "toy-critic", "--episodes", 2)
     assert "rank correlation" in ran.out
-    assert "predicted" in ran.out
+    unit = load_critic(made / "toy-critic").unit
+    assert f"predicted is the  {unit}" in ran.out
     assert "stored in the critic" in ran.err
+    alone = pbvf("evaluate", made / "toy", "--episodes", 2).ok()
+    assert "predicted" not in alone.out
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from cli_tools import make, pbvf
 from pbvf_datasets import load_dataset
 from pbvf_offline.envs.reference import EnvReference
+from pbvf_offline.fit.critic_file import load_critic
 from pbvf_offline.io.reading import file_digest
 from pbvf_offline.policies import files
 from pbvf_offline.policies.files import load_policies
@@ -116,6 +117,13 @@ def test_the_best_become_a_policies_file_that_says_where_from(drift: Path, here:
     assert told(*argv, "--top", 2, "--overwrite")["already_complete"] is False
     shown = pbvf(*argv, "--top", 2).ok()
     assert f"policy {rows[0]}" in shown.out
+    assert f"predicted is the  {load_critic(drift / 'theta').unit}" in shown.out
+    of_file = pbvf("policies", "info", "best.safetensors").ok().out.splitlines()
+    header = next(
+        k for k, line in enumerate(of_file) if line.split()[:2] == ["policy", "predicted"]
+    )
+    values = [float(line.split()[1]) for line in of_file[header + 2 :]]
+    assert values == pytest.approx([entry["predicted"] for entry in ranked[:2]], rel=1e-5)
 
 
 def test_without_a_critic_their_own_whole_episodes_rank_them(here: Path) -> None:

@@ -280,6 +280,8 @@ def test_predictions_are_the_critics(at: Path, tmp_path: Path) -> None:
     assert critic.unit in chart(out, "policies of its data")["x"]
     (held,) = series(out, "held out of the fit")
     np.testing.assert_allclose(held["y"], critic.validation["observed"], rtol=1e-5)
+    assert [guide["axis"] for guide in chart(out, "held out of the fit")["guides"]] == ["both"]
+    assert chart(out, "grown through it")["guides"] == []  # discounted beside undiscounted
     (grown,) = series(out, "grown through it")
     np.testing.assert_allclose(grown["y"], file.origin["result"]["returns"], rtol=1e-5)
     (known,) = series(out, "distance and return in its data")  # of pieces of episodes
@@ -348,7 +350,13 @@ def test_a_check_is_shown_with_what_it_has_to_pass(at: Path, tmp_path: Path) -> 
     good, bad = series(out, "Error by horizon")
     np.testing.assert_allclose(good["y"], [h.relative_error for h in check.horizons], rtol=1e-5)
     assert min(bad["y"]) > 0.75 > max(good["y"])
-    assert "Dashed: at most 0.75." in out.read_text()
+    text = out.read_text()
+    assert "Dashed: at most 0.75." in text
+    assert "correlation, " in text
+    last = check.horizons[-1]
+    assert f"{last.reached} of {last.pieces}" in text
+    assert f"{last.error:.3g}" in text
+    assert f"{last.spread:.3g}" in text
     assert [s["source"] for s in series(out, "Fit of the model")] == [0]  # bad has one update
 
 

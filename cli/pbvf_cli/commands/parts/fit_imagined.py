@@ -152,7 +152,8 @@ def fit_imagined(
             nonlocal done
             done += 1
             believed, imagined = number(last.believed, 4), number(last.cautious, 4)
-            bar.update(done, total, f"the critic says {believed}{unit}, the model {imagined}")
+            words = f"the critic says {believed}{unit}, the model {imagined} (cautious)"
+            bar.update(done, total, words)
 
         def comparing(stage: str, done: int, total: int) -> None:
             bar.close()

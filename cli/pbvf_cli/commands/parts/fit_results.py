@@ -52,7 +52,7 @@ def print_fit(sink: Sink, out: Path, result: FitResult, data: Data) -> None:
         ("loss", number(fit.loss)),
         ("gamma", number(fit.settings.gamma)),
         ("seed", str(fit.settings.seed)),
-        ("time", time_taken(result.seconds, _rate(result), "updates")),
+        ("time", _time(result, "updates")),
         *(("snapshot", str(path)) for path in result.snapshots),
     ]
     if validation is not None:
@@ -84,7 +84,7 @@ def print_fits(sink: Sink, files: Sequence[Path], results: Sequence[FitResult], 
         ("critics", f"{len(parts):,}"),
         ("updates", f"{first['updates']:,} each"),
         ("gamma", number(first["gamma"])),
-        ("time", time_taken(slowest.seconds, _rate(slowest), "updates of each")),
+        ("time", _time(slowest, "updates of each")),
         *(("snapshot", str(path)) for path in payload["snapshots"]),
     ]
     header, columns = ["seed", "loss"], [payload["seeds"], [number(v) for v in payload["loss"]]]
@@ -104,6 +104,11 @@ def _rate(result: FitResult) -> float | None:
     """Return the gradient steps a second of one fit; None where there were none."""
     done, seconds = result.updates_done_now, result.seconds
     return done / seconds if done and seconds > 0 else None
+
+
+def _time(result: FitResult, unit: str) -> str:
+    done = (result.updates_done_now, result.file.fit.updates)
+    return time_taken(result.seconds, _rate(result), unit, done=done)
 
 
 def _payload(out: Path, result: FitResult, data: Data) -> dict[str, Any]:

@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.terminal.output import Sink, number
+from pbvf_offline.errors import counted
+from pbvf_runs.records import AVERAGES
 
 if TYPE_CHECKING:
     from pbvf_runs.compare.statistics import Interval
     from pbvf_runs.records import Evaluation, RunConfig, RunResult
 
 _SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of a run, for the table that people read
-_RETURNS = {
-    "average_return": "average return",
-    "last20_return": "return over the last fifth",
-    "perturbed_return": "return of the perturbed policies",
-    "average_return_without_survival": "average without survival",
-    "last20_return_without_survival": "last fifth without survival",
-}
+_RETURNS = {"perturbed_return": "return of the perturbed policies", **AVERAGES}
 
 
 def _payload(result: RunResult, source: str) -> dict[str, Any]:
@@ -73,10 +69,12 @@ def print_run(sink: Sink, result: RunResult, source: str) -> None:
     from pbvf_datasets.format.statistics import Ends
 
     payload = _payload(result, source)
+    shown = _milestones(result)
     rows = [
         ("run", str(result.folder)),
         ("steps", f"{result.steps:,}"),
         ("episodes", str(Ends(result.episodes + result.cut, None, result.cut))),
+        ("evaluations", _evaluations_text(result, len(shown))),
         *_return_rows(payload, number),
         ("hyperparameters", source),
         ("seed", str(payload["seed"])),
@@ -89,10 +87,17 @@ def print_run(sink: Sink, result: RunResult, source: str) -> None:
         rows.append(("dataset", str(result.exported)))
     lines = [
         [f"{e.step:,}", number(sum(e.returns) / len(e.returns)), *map(number, _span(e.returns))]
-        for e in _milestones(result)
+        for e in shown
     ]
     table = (("step", "mean return", "min", "max"), lines) if lines else None
     sink.result(payload, rows, table=table, place=result.folder)
+
+
+def _evaluations_text(result: RunResult, shown: int) -> str:
+    """Return how many evaluations there are, and how many of them a table of so many shows."""
+    count = len(result.evaluations)
+    text = f"{count:,}, of {counted(result.config.evaluation_episodes, 'episode')} each"
+    return f"{text}; averages are over all, the table has {shown}" if shown < count else text
 
 
 def _return_rows(values: Mapping[str, Any], shown: Callable[[Any], str]) -> list[tuple[str, str]]:
@@ -153,6 +158,7 @@ def print_seeds(
         ("run", str(run)),
         ("seeds", ",".join(str(part["seed"]) for part in parts)),
         ("steps", f"{results[0].steps:,} each"),
+        ("evaluations", _evaluations_text(results[0], len(_milestones(results[0])))),
         *_return_rows(over, _shown),
         ("hyperparameters", source),
         ("time", "nothing to do" if complete else f"{seconds:.1f} s"),

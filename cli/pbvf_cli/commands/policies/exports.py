@@ -141,6 +141,7 @@ def export(
     payload["files"] = [
         {"path": path, "policy": int(row)} for path, row in zip(paths, choice.rows, strict=True)
     ]
+    payload["units"] = {"predicted": None if judge is None else judge.unit}
     _print(sink, payload, choice, chosen.spec)
 
 
@@ -148,6 +149,8 @@ def _print(sink: Sink, payload: dict[str, Any], choice: Choice, spec: PolicySpec
     files, one_file = payload["files"], payload["format"] == "policies"
     ranks = "" if choice.by is None else f", the one with the highest {choice.by} return first"
     rows = [("policies", f"{len(files):,}{ranks}")]
+    if payload["units"]["predicted"] is not None:
+        rows.append(("predicted is the", payload["units"]["predicted"]))
     if one_file:
         rows.append(("written", str(files[0]["path"])))
     if not one_file or choice.values is not None:

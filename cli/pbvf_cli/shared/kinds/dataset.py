@@ -75,7 +75,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
             ("versions", pairs(provenance["versions"])),
             ("seed", "not known" if seed is None else str(seed)),
             ("warm-up steps", f"{provenance['warmup_steps']:,}, not stored"),
-            ("settings", pairs(chosen(provenance["settings"]) | {"policy": None}) or "-"),
+            ("settings", _settings_text(provenance["settings"])),
             ("command", CommandText(provenance.get("command") or "-")),
         ]
         sources = [
@@ -121,6 +121,15 @@ def _normaliser(found: Description) -> str:
 def _numbers(values: NDArray[Any]) -> str:
     text = " ".join(number(value, 4) for value in values[:_SHOWN].tolist())
     return f"{text} … ({len(values)})" if len(values) > _SHOWN else text
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    """Return what was chosen in one line; the policy and the spec have a line of their own."""
+    own = chosen(settings)
+    nested = own.pop("settings", None)  # of a training run, whose episodes it holds
+    if isinstance(nested, dict):
+        own |= nested
+    return pairs(own | {"policy": None, "spec": None}) or "-"
 
 
 def chosen(settings: Mapping[str, Any]) -> dict[str, Any]:

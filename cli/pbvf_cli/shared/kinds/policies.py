@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from pbvf_offline.exchange.exported import ExportedFile, Tensor
     from pbvf_offline.policies.files import PoliciesFile
 
+_RETURNS = {
+    "predicted": "predicted",
+    "observed": "observed in its data",
+    "cautious": "cautious return",
+    "returns": "measured return",
+}
+"""What a file may say of the return of each policy, and what that is called."""
+
 
 def show(policies: Path) -> Shown:
     """Return what a policies file holds; nothing in it is run, and no environment is built.
@@ -64,11 +72,14 @@ def show(policies: Path) -> Shown:
         *_origin_rows(loaded),
         ("sha256", str(payload["sha256"])),
     ]
-    header = ["policy", "norm of theta", "largest |theta|", "mean of obs_mean", "mean of obs_std"]
+    said = _said_of_each(loaded)
+    header = ["policy", *said]
+    header += ["norm of theta", "largest |theta|", "mean of obs_mean", "mean of obs_std"]
     largest = np.abs(held.theta).max(axis=1)
     table = [
         [
             str(k),
+            *(number(values[k]) for values in said.values()),
             number(float(norms[k])),
             number(float(largest[k])),
             number(float(held.obs_mean[k].mean())),
@@ -79,6 +90,21 @@ def show(policies: Path) -> Shown:
     if len(held) > ROWS_SHOWN:
         table.append(["…", f"{len(held) - ROWS_SHOWN:,} more"])
     return Shown(payload, rows, (header, table))
+
+
+def _said_of_each(loaded: PoliciesFile) -> dict[str, list[float]]:
+    """Return what the file says of the return of each of its policies, by a name for people."""
+    result = loaded.origin.get("result")
+    said = {}
+    for name, words in _RETURNS.items():
+        values = result.get(name) if isinstance(result, dict) else None
+        if (
+            isinstance(values, list)
+            and len(values) == len(loaded.policies)
+            and all(type(value) in (int, float) for value in values)
+        ):
+            said[words] = values
+    return said
 
 
 def _origin_rows(loaded: PoliciesFile) -> list[tuple[str, str]]:

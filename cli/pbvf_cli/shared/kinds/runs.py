@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pbvf_cli.shared.terminal.output import Shown, number, pairs
 from pbvf_cli.shared.terminal.policy_text import environment_rows, kind_text
+from pbvf_runs.records import AVERAGES
 
 if TYPE_CHECKING:
     from pbvf_runs.data import RunData
     from pbvf_runs.records import StoredConfig
 
-_AVERAGES = {"average_return": "average return", "last20_return": "return over the last fifth"}
+_AVERAGES = {name: AVERAGES[name] for name in ("average_return", "last20_return")}
 
 
 def show(folder: Path) -> Shown:

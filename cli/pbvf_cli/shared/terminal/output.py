@@ -142,21 +142,34 @@ def return_range(returns: Mapping[str, float] | None) -> str:
 
 
 def time_taken(
-    seconds: float, rate: float | None, unit: str, of_seconds: float | None = None
+    seconds: float,
+    rate: float | None,
+    unit: str,
+    of_seconds: float | None = None,
+    *,
+    done: tuple[int, int] | None = None,
 ) -> str:
     """Return how long work took and how fast it was, for people.
 
     Args:
-        seconds: The whole time.
+        seconds: The time that this command took.
         rate: Units a second; None where there was nothing to do.
         unit: What was counted.
         of_seconds: The part of the time that the rate is of; None: all of it.
+        done: Units done by this command, and those that there are with what an earlier one did;
+            None: all were done now.
+
+    >>> time_taken(2.0, 5.0, "updates", done=(10, 100))
+    '2.0 s for the last 10 of 100 updates (5 updates/s)'
     """
     if rate is None:
         return "nothing to do"
     speed = f"{rate:,.0f}" if rate >= 1_000 else f"{rate:.4g}"
     part = "" if of_seconds is None else f" in {of_seconds:.1f} s of it"
-    return f"{seconds:.1f} s ({speed} {unit}/s{part})"
+    which = ""
+    if done is not None and done[0] < done[1]:
+        which = f" for the last {done[0]:,} of {done[1]:,} {unit}"
+    return f"{seconds:.1f} s{which} ({speed} {unit}/s{part})"
 
 
 @dataclass(frozen=True)

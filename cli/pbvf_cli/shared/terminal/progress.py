@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from pbvf_cli.shared.terminal.output import Sink
 
 COMPARING: Final = {
-    "climb": ("comparing, climbing", "steps"),
-    "judge": ("comparing, imagining", "policies"),
+    "climb-imagined": ("comparing, climbing the imagined critic", "steps"),
+    "judge-imagined": ("comparing, imagining its policies", "policies"),
     "fit": ("comparing, fitting the default recipe", "updates"),
+    "climb-recipe": ("comparing, climbing the default recipe's critic", "steps"),
+    "judge-recipe": ("comparing, imagining its policies", "policies"),
 }
 """What the stages of the comparison of two critics are called, with their units."""
 _LINE_SECONDS = 5.0
@@ -156,13 +158,13 @@ class Stages:
         if self._bar is not None:
             self._bar.close()
 
-    def update(self, stage: str, done: int, total: int | None) -> None:
-        """Show how much of a stage is done."""
+    def update(self, stage: str, done: int, total: int | None, detail: str = "") -> None:
+        """Show how much of a stage is done, and more, such as which trial it is."""
         if stage != self._stage or self._bar is None:
             self.__exit__()
             self._stage = stage
             self._bar = Bar(*self._names[stage], sink=self._sink, at_once=True)
-        self._bar.update(done, total)
+        self._bar.update(done, total, detail)
 
 
 def duration(seconds: float) -> str:
