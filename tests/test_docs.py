@@ -412,6 +412,7 @@ def test_results_page_shows_the_results_of_other_environments() -> None:
     folders = sorted((RESULTS / "environments" / "raw").iterdir())
     assert folders
     sure: list[bool] = []  # whether policies that are said to be above the data are so
+    beside: list[int] = []  # 0: inside the interval, -1: below it, 1: above it
     for folder in folders:
         env, policy = folder.name.rsplit("-", 1)
         found = []
@@ -440,9 +441,20 @@ def test_results_page_shows_the_results_of_other_environments() -> None:
             grown_here = one["commands"]["trust_region"]
             pairs = zip(grown_here.get("above_data") or (), grown_here["returns"], strict=False)
             sure += [earned > other for said, earned in pairs if said]
+            ends = (grown_here.get(end) or () for end in ("low", "high"))
+            beside += [
+                int(earned > high) - int(earned < low)
+                for earned, low, high in zip(grown_here["returns"], *ends, strict=False)
+                if low is not None
+            ]
     words = " ".join(page.split())
     assert f"{len(sure)} policies are said to be above the data" in words
     assert f"Of these {sum(sure)} are above the best dataset policy" in words
+    inside, below, higher = (beside.count(place) for place in (0, -1, 1))
+    assert f"Intervals hold {inside} of the {len(beside)} policies that have one" in words
+    assert f"{below} earn less than their interval says" in words
+    assert f". {higher} earn more. The luck" in words
+    assert 0.6 < inside / len(beside) < 0.7  # two in three
     assert f"On other environments it says it of {len(sure)}, of which {sum(sure)} are." in TRUST
 
 

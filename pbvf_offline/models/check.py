@@ -163,8 +163,10 @@ class ModelCheck(Record):
     def held(self) -> float | None:
         """Fraction of stored sums over the longest horizon inside intervals as predictions have.
 
-        Calibrated ones where there is a calibration; None for one member, of no horizon, and with
-        9 pieces, which calibrate intervals and leave too few once one is left out.
+        Those of predictions reach at least as far: they hold these, and the same with limits on
+        what is trusted. Calibrated ones where there is a calibration; None for one member, of no
+        horizon, and with 9 pieces, which calibrate intervals and leave too few once one is left
+        out.
         """
         if not self.horizons:
             return None

@@ -105,15 +105,16 @@ class ImaginedReturns:
         :class:`~pbvf_offline.models.calibration.Calibration`; over at most 200 steps and of the
         data's policies. Of policies that were optimised with the model fewer are inside. Without
         such a measurement by the members' deviation alone, see
-        :func:`~pbvf_offline.models.members.interval_90`. Where the low end is lower without the
-        limit on ``members``, it is that. NaN where episodes are imagined to last for ``unseen``
-        steps on average, or more; None where the model has one member.
+        :func:`~pbvf_offline.models.members.interval_90`. Each end is the farther one with and
+        without the limit on ``members``: what the check measured is without it. NaN where episodes
+        are imagined to last for ``unseen`` steps on average, or more; None where the model has one
+        member.
         """
         limited, free = self._interval(self.members), self._interval(self.free_members)
         if limited is None or free is None:
             return None
         known = self.lengths < self.unseen
-        low, high = np.minimum(limited[0], free[0]), limited[1]
+        low, high = np.minimum(limited[0], free[0]), np.maximum(limited[1], free[1])
         return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
     def _interval(

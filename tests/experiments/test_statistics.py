@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.intervals import coverage
 from pbvf_runs.compare.statistics import (
     Interval,
     estimate,
@@ -125,3 +126,10 @@ def test_samples_are_resampled_apart_and_one_of_few_has_no_interval() -> None:
     # Twice the variance of one mean; resampled together, the difference would always be 0.
     assert same.high - same.low == pytest.approx(2 * 1.96 * np.sqrt(2 * X.var() / 10), rel=0.05)
     assert estimate(less, X, X[:4]).low is None
+
+
+@pytest.mark.parametrize(("values", "held"), [(5, 0.84), (20, 0.92)])
+def test_intervals_of_few_values_are_too_narrow_by_as_much_as_is_said(
+    values: int, held: float
+) -> None:
+    assert coverage(np.mean, values, samples=500) == pytest.approx(held, abs=0.04)

@@ -268,6 +268,19 @@ def test_caution_and_interval_by_hand() -> None:
     assert (low[1], high[1]) == (pytest.approx(10 - half), pytest.approx(10 + half))
 
 
+def test_an_interval_reaches_as_far_as_with_and_without_what_limits_take_off() -> None:
+    measured = Calibration(factor=1.0, floor=0.0, pieces=50)
+    imagined = returns([[8.0, 8.0]], calibration=measured)
+    imagined = dataclasses.replace(imagined, free=np.array([[10.0, 30.0]]))
+    assert imagined.interval is not None
+    low, high = imagined.interval
+    half = np.sqrt(200.0)  # of 20 ± 10, without the limits
+    assert (low[0], high[0]) == (pytest.approx(20 - half), pytest.approx(20 + half))
+    imagined = dataclasses.replace(imagined, free=np.array([[10.0, 10.0]]))
+    assert imagined.interval is not None
+    assert [end[0] for end in imagined.interval] == [8.0, 10.0]
+
+
 def test_intervals_are_as_wide_as_the_check_found() -> None:
     """By hand: 2 sqrt(18 + (0.4 * 10)²), where 18 is the sample variance of 7 and 13."""
     measured = Calibration(factor=2.0, floor=0.4, pieces=50)

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from pbvf_offline.policies.policy import Policies
 
 
+_LUCK = 0.05  # chance of equal policies below which returns count as different
+
+
 @dataclass(frozen=True)
 class Measurement(Record):
     """How policies are measured."""
@@ -214,14 +217,14 @@ def _compare(
 ) -> dict[str, Any]:
     """Return what a critic predicts, if there is one, and how well it ranks.
 
-    No ranks exist among equals.
+    The ranks of policies whose mean returns differ by luck alone say nothing, which ``equal`` says.
     """
     if judge is None or predicted is None:
         return {}
     from pbvf_offline.fit.validation import rank_correlation
 
+    ranks = rank_correlation(predicted, discounted.mean(axis=1))
     equal = _are_equal(discounted)
-    ranks = None if equal else rank_correlation(predicted, discounted.mean(axis=1))
     units = {"predicted": judge.unit}
     return {"predicted": predicted, "units": units, "rank_correlation": ranks, "equal": equal}
 
@@ -229,15 +232,20 @@ def _compare(
 def _are_equal(returns: NDArray[np.float64]) -> bool:
     """Return whether the mean returns of policies (K, episodes) differ by no more than luck.
 
-    That is by the mean standard error of one of them.
+    That is where the F test of a one-way analysis of variance does not tell them apart at 5 %.
     """
     import numpy as np
+    from scipy.stats import f as f_distribution
 
-    episodes = returns.shape[1]
-    if len(returns) < 2 or episodes < 2:
+    policies, episodes = returns.shape
+    if policies < 2 or episodes < 2:
         return False
-    errors = returns.std(axis=1, ddof=1) / np.sqrt(episodes)
-    return bool(np.ptp(returns.mean(axis=1)) <= errors.mean())
+    between = episodes * returns.mean(axis=1).var(ddof=1)
+    within = returns.var(axis=1, ddof=1).mean()
+    if within == 0:
+        return bool(np.ptp(returns) == 0)
+    chance = f_distribution.sf(between / within, policies - 1, policies * (episodes - 1))
+    return bool(chance > _LUCK)
 
 
 def _print(
@@ -276,7 +284,8 @@ def _print(
         columns.append([number(v) for v in payload["predicted"]])
         ranks = number(payload["rank_correlation"], 3)
         if payload["equal"]:
-            ranks = "none: the mean returns are equal within their standard error"
+            rank = "none:" if payload["rank_correlation"] is None else f"{ranks}, but"
+            ranks = f"{rank} the mean returns differ by no more than luck would give"
         rows += [("predicted is the", payload["units"]["predicted"]), ("rank correlation", ranks)]
     lines = list(zip(*columns, strict=True))
     sink.result(payload, rows, table=(header, [lines[k] for k in shown]))

@@ -246,12 +246,23 @@ def test_predictions_agree_with_synthesis(made, here):
 
 
 def test_policies_whose_returns_differ_by_luck_alone_are_equal():
+    from scipy.stats import f_oneway
+
     from pbvf_cli.commands.evaluate import _are_equal
 
     noise = np.random.default_rng(0).normal(size=(5, 10))
-    assert _are_equal(360.0 + 5.0 * (noise - noise.mean(axis=1, keepdims=True)))
     assert not _are_equal(noise + 10.0 * np.arange(5)[:, None])
     assert not _are_equal(np.arange(5.0)[:, None])  # one episode each says nothing of luck
+    assert _are_equal(np.full((3, 4), 500.0))
+    assert not _are_equal(np.full((3, 4), 500.0) + np.arange(3)[:, None])
+    # Equal policies are told apart one time in twenty, however many they are.
+    rng = np.random.default_rng(1)
+    for policies in (2, 5, 20):
+        found = [_are_equal(360 + 5 * rng.normal(size=(policies, 10))) for _ in range(400)]
+        assert 0.91 <= np.mean(found) <= 0.99
+    one = noise[:, :3]
+    expected = f_oneway(*one).pvalue > 0.05
+    assert _are_equal(one) == expected
 
 
 def test_rank_correlation_is_that_of_scipy_and_null_below_three(made, here):
