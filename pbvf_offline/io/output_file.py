@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from pbvf_offline.errors import ConflictError, PbvfError
+from pbvf_offline.errors import (
+    ConflictError,
+    DamagedError,
+    IncompatibleError,
+    PbvfError,
+    UnsafeError,
+    UsageError,
+)
 from pbvf_offline.io.durable import remove_file, resource_error, temporary_path
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import refuse_other_kind
@@ -18,14 +25,42 @@ from pbvf_offline.io.work_folder import START_ANEW, refuse_difference, same_sett
 from pbvf_offline.records import Record
 
 F = TypeVar("F")
-_FINISH_OR_DROP: Final = (
-    "finish it by its own command without --overwrite, or remove this file to drop it"
-)
+_DROP: Final = "or remove this file to drop it"
+FINISH_OR_DROP: Final = f"finish it by its own command without --overwrite, {_DROP}"
 
 
 def partial_path(out: Path) -> Path:
     """Return where an unfinished output is kept: a hidden file beside it."""
     return out.with_name(f".{out.name}.partial")
+
+
+def unfinished_file(out: Path, read: Callable[[Path], F]) -> F | None:
+    """Return what an interrupted training left beside ``out``; None: nothing, or a damaged file.
+
+    Args:
+        out: The finished file.
+        read: Reads a file of such a training.
+
+    Raises:
+        IncompatibleError: It is whole, but of a newer version or of another kind, so it is not to
+            be lost.
+        ResourceError: It cannot be read.
+    """
+    path = partial_path(out)
+    try:
+        return read(path)
+    except IncompatibleError as error:
+        remedy = ", ".join([*filter(None, [error.remedy]), _DROP])
+        raise IncompatibleError(error.what, where=path, remedy=remedy) from error
+    except (UsageError, DamagedError, UnsafeError):
+        return None  # only ever our own leftovers
+
+
+def note_staying(error: PbvfError, note: Callable[[str], None] | None) -> None:
+    """Tell beside a finished file that the unfinished one, which ``error`` is about, stays."""
+    if note is not None:
+        words = "; ".join(filter(None, [error.what, error.remedy]))
+        note(f"note: {error.where} stays: {words}")
 
 
 @contextlib.contextmanager
@@ -145,13 +180,10 @@ class TrainingPlace(ABC, Generic[F]):
 
         Raises:
             ConflictError: It was made otherwise.
+            PbvfError: See :func:`unfinished_file`.
         """
-        try:
-            return self.load(self.partial, START_ANEW if done is None else _FINISH_OR_DROP)
-        except ConflictError:
-            raise
-        except PbvfError:
-            return None  # none, or damaged: only ever our own leftovers
+        remedy = START_ANEW if done is None else FINISH_OR_DROP
+        return unfinished_file(self.out, lambda path: self.load(path, remedy))
 
     def to_go_on(self, updates: int, done: F | None) -> F | None:
         """Return what an interrupted training left, if it is of use; see :meth:`unfinished`.
@@ -159,6 +191,7 @@ class TrainingPlace(ABC, Generic[F]):
         Raises:
             ConflictError: It was made otherwise, or cannot end at so few updates, so that what
                 it has would be lost.
+            PbvfError: See :func:`unfinished_file`.
         """
         file = self.unfinished(done)
         if file is not None and self.updates_of(file) > updates:
@@ -167,7 +200,7 @@ class TrainingPlace(ABC, Generic[F]):
                 "asked for",
                 where=self.partial,
                 remedy=f"go on with it by --updates {self.updates_of(file)} or more, "
-                + (START_ANEW if done is None else "or remove this file to drop it"),
+                + (START_ANEW if done is None else _DROP),
             )
         return file
 
@@ -176,7 +209,7 @@ class TrainingPlace(ABC, Generic[F]):
         try:
             if not self.out.exists() or self.unfinished() is None:
                 return False
-        except ConflictError:
+        except PbvfError:
             return False
         try:
             self.load(self.out)
@@ -189,15 +222,18 @@ class TrainingPlace(ABC, Generic[F]):
     def settle(self, done: F, note: Callable[[str], None] | None) -> None:
         """Remove what an interruption left beside the finished file, if it goes no further.
 
-        A longer one stays, and so does what was begun of another training.
+        A longer one stays, and so does what was begun of another training, or by a newer version.
 
         Args:
             done: The finished training.
-            note: Told in a line of a longer one.
+            note: Told in a line of a longer one, and of one that this version cannot read.
         """
         try:
             file = self.unfinished()
         except ConflictError:
+            return
+        except PbvfError as error:
+            note_staying(error, note)
             return
         if file is None or self.updates_of(file) <= self.updates_of(done):
             remove_file(self.partial)

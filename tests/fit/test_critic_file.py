@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 import pbvf_offline.critics.network as network_module
 import pbvf_offline.fit.critic_context as module
 import pbvf_offline.fit.critic_file as critic_file
-from libtools import box_spec, make_data, make_episode, make_file, make_policies
+from libtools import box_spec, make_data, make_episode, make_file, make_policies, of_newer_version
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     DamagedError,
@@ -280,9 +279,7 @@ def test_a_kind_of_the_future(tmp_path: Path) -> None:
 
 def test_a_newer_version(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
-    content, tensors = decode(KIND, make_file().encode(), "x")
-    future = SimpleNamespace(format_version=99, to_dict=lambda: {**content, "more": 1})
-    path.write_bytes(encode(KIND, future, tensors))
+    path.write_bytes(of_newer_version(KIND, make_file().encode()))
     with pytest.raises(IncompatibleError, match="upgrade"):
         load_critic(path)
 

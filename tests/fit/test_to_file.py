@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from libtools import box_spec, discrete_spec, fit_settings, make_data
+from libtools import box_spec, discrete_spec, fit_settings, make_data, of_newer_version
 from pbvf_datasets.read.cache import load_cache, store_cache
 from pbvf_offline.critics.stochastic_pavf import StochasticPAVF
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
     ConflictError,
     DivergedError,
+    IncompatibleError,
+    ResourceError,
     UsageError,
 )
 from pbvf_offline.fit.critic_file import load_critic
@@ -22,6 +24,7 @@ from pbvf_offline.fit.to_file import FitResult, fit_to_file, stored_seed
 from pbvf_offline.fit.work import snapshot_path
 from pbvf_offline.io import columns, mapped
 from pbvf_offline.io.output_file import partial_path
+from pbvf_offline.io.tensor_file import encode, read_tensor_file
 from pbvf_offline.policies import normaliser
 from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout import episodes
@@ -207,6 +210,55 @@ def test_a_damaged_partial_file_is_only_our_own_leftover(
     run(out, 120)
     assert out.read_bytes() == undisturbed
     assert not partial_path(out).exists()
+
+
+def test_what_a_newer_version_was_interrupted_in_stays(tmp_path: Path, undisturbed: bytes) -> None:
+    out, notes = tmp_path / "c.safetensors", []
+    partial_path(out).write_bytes(of_newer_version("critic", undisturbed))
+    left = partial_path(out).read_bytes()
+    words = (
+        "it has format version 99; this program reads up to 2; upgrade to a pbvf-offline that "
+        "reads version 99 (pip install --upgrade pbvf-offline), or remove this file to drop it"
+    )
+    with pytest.raises(IncompatibleError) as caught:
+        run(out, 120)
+    assert str(caught.value) == f"{partial_path(out)}: {words}"
+    assert names(tmp_path) == [partial_path(out).name, "undisturbed.safetensors"]
+    out.write_bytes(undisturbed)
+    assert run(out, 120, note=notes.append).already_complete
+    assert notes == [f"note: {partial_path(out)} stays: {words}"]
+    with pytest.raises(IncompatibleError):
+        run(out, 130)
+    assert (out.read_bytes(), partial_path(out).read_bytes()) == (undisturbed, left)
+    run(out, 5, overwrite=True)
+    assert not partial_path(out).exists()
+
+
+def test_an_interrupted_model_of_the_same_name_stays(tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    partial_path(out).write_bytes(encode("model", {}, {}))
+    with pytest.raises(IncompatibleError, match="is a model file, not a critic file") as caught:
+        run(out, 5)
+    assert caught.value.where == str(partial_path(out))
+    assert names(tmp_path) == [partial_path(out).name]
+
+
+def test_what_cannot_be_read_of_an_interruption_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, notes = tmp_path / "c.safetensors", []
+    run(out, 5)
+    partial_path(out).write_bytes(out.read_bytes())
+
+    def refuse(path: Path) -> bytes:
+        if path == partial_path(out):
+            raise ResourceError("permission denied", where=path, remedy="allow it")
+        return read_tensor_file(path)
+
+    monkeypatch.setattr("pbvf_offline.fit.critic_file.read_tensor_file", refuse)
+    assert run(out, 5, note=notes.append).already_complete
+    assert notes == [f"note: {partial_path(out)} stays: permission denied; allow it"]
+    assert partial_path(out).exists()
 
 
 @pytest.mark.parametrize("first", [1, 60, 100, 119])

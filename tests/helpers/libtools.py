@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pbvf_offline.fit.critic_context import make_context
 from pbvf_offline.fit.critic_file import CriticFile, finished_file
 from pbvf_offline.fit.loop import advance, start_fit, training_set
 from pbvf_offline.fit.settings import FitSettings
+from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.online.settings import OnlineSettings
 from pbvf_offline.policies.actions import BoxActions, DiscreteActions
 from pbvf_offline.policies.actor import Actor
@@ -155,6 +157,13 @@ def make_file(kind: str = "psvf", updates: int = 5, data: Any = None, **kwargs: 
     context = make_context(data, fit, environment=EnvReference("LQR-v0"), dataset="d" * 64)
     advance(fit, training_set(fit, data, device), updates)
     return finished_file(fit, data, context)
+
+
+def of_newer_version(kind: str, image: bytes) -> bytes:
+    """Return a tensor file as a newer version of the program could write it."""
+    content, tensors = decode(kind, image, kind)
+    future = SimpleNamespace(format_version=99, to_dict=lambda: {**content, "more": 1})
+    return encode(kind, future, tensors)
 
 
 def fill(critic: Critic, **weights: Any) -> None:

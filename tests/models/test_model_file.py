@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from libtools import box_spec, make_policies
+from libtools import box_spec, make_policies, of_newer_version
 from model_tools import played
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import (
@@ -264,6 +264,21 @@ def test_a_complete_model_leaves_what_was_interrupted_of_a_longer_training(tmp_p
     assert make(out, updates=200, hooks=hooks).updates_done_now == 200 - 61
     assert out.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
     assert len(notes) == 1
+
+
+def test_what_a_newer_version_was_interrupted_in_stays(tmp_path: Path) -> None:
+    out, notes = tmp_path / "m.safetensors", []
+    make(out)
+    partial_path(out).write_bytes(of_newer_version("model", out.read_bytes()))
+    before = out.read_bytes(), partial_path(out).read_bytes()
+    assert make(out, hooks=Hooks(note=notes.append)).already_complete
+    assert [note.split(" (")[0] for note in notes] == [
+        f"note: {partial_path(out)} stays: it has format version 99; this program reads up to 2; "
+        "upgrade to a pbvf-offline that reads version 99"
+    ]
+    with pytest.raises(IncompatibleError, match="or remove this file to drop it"):
+        make(out, updates=200)
+    assert (out.read_bytes(), partial_path(out).read_bytes()) == before
 
 
 def test_a_complete_model_drops_what_goes_no_further(tmp_path: Path) -> None:
