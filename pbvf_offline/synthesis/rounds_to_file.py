@@ -12,11 +12,18 @@ from typing import Any, Final
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.make import named_limit
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import ConflictError, PbvfError
+from pbvf_offline.errors import ConflictError, PbvfError, counted
 from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
 from pbvf_offline.fit.rounds import Round, RoundSettings
 from pbvf_offline.fit.steps import Fit
-from pbvf_offline.io.output_file import writing
+from pbvf_offline.io.durable import remove_file
+from pbvf_offline.io.output_file import (
+    FINISH_OR_DROP,
+    note_staying,
+    partial_path,
+    unfinished_file,
+    writing,
+)
 from pbvf_offline.io.work_folder import START_ANEW, refuse_difference
 from pbvf_offline.models.model_file import ModelFile
 from pbvf_offline.rollout.episodes import Trajectories
@@ -66,12 +73,14 @@ class RoundCallbacks:
         on_event: Called with each event of the curve: ``round`` by its number over all tries,
             ``recipe`` at every 100th update of the default recipe, the mean loss since the one
             before, and after the last round ``comparison``. Not of rounds that are complete.
+        note: Told in a line of an interrupted fit to the data beside rounds that are complete.
     """
 
     begun: Callable[[], None] | None = None
     after_round: Callable[[Round], None] | None = None
     comparing: Callable[[str, int, int], None] | None = None
     on_event: OnEvent | None = None
+    note: Callable[[str], None] | None = None
 
 
 NO_CALLBACKS: Final = RoundCallbacks()
@@ -105,23 +114,30 @@ def rounds_to_file(
         model_digest: Digest of the model's file.
         environment: The dataset's environment.
         dataset: The dataset's digest.
-        overwrite: Start over whatever is there; it stays until the new one is finished.
+        overwrite: Start over whatever is there; it stays until the new one is finished, and so
+            does what was interrupted of a fit to the data themselves.
         callbacks: What is called on the way.
 
     Raises:
-        IncompatibleError: The policies act in another environment than the model's.
-        ConflictError: ``out`` exists with other settings or more rounds, or another
-            process writes it.
+        IncompatibleError: The policies act in another environment than the model's, or what a newer
+            version of this program was interrupted in is there.
+        ConflictError: ``out`` exists with other settings or more rounds, a fit to the data
+            themselves was interrupted there, or another process writes it.
         DivergedError: The critic's loss became NaN or infinite, or returns in the unit of the
             rewards are beyond single precision.
         ResourceError: The disk or a permission refuses.
     """
     with writing(out, kind=KIND, overwrite=overwrite) as refusal:
         done = None if overwrite else _finished(out, settings, model_digest, dataset)
+        left = None if refusal is not None else _interrupted(out)
         if done is not None:
+            if left is not None:
+                note_staying(left, callbacks.note)
             return RoundsResult(done, 0.0, 0.0, already_complete=True)
         if refusal is not None:
             raise refusal
+        if left is not None and not overwrite:
+            raise left  # its own command would go on with it, in the place of these rounds' critic
         if callbacks.begun is not None:
             callbacks.begun()
         started = time.perf_counter()
@@ -153,6 +169,7 @@ def rounds_to_file(
             )
             curve.compared(file)
         file.save(out)
+        remove_file(partial_path(out))
     seconds = time.perf_counter() - started
     return RoundsResult(file, seconds, rounds_seconds, already_complete=False)
 
@@ -187,6 +204,21 @@ def stored_rounds_seed(out: Path) -> int | None:
         if out.exists() and (imagined := load_critic(out).imagined) is not None:
             return imagined.settings.seed
     return None
+
+
+def _interrupted(out: Path) -> PbvfError | None:
+    """Return why rounds are not to begin where a fit to the data was interrupted, if one was."""
+    try:
+        left = unfinished_file(out, load_critic)
+    except PbvfError as error:
+        return error
+    if left is None:
+        return None
+    return ConflictError(
+        f"it has {counted(left.fit.updates, 'update')} of an interrupted fit without --model",
+        where=partial_path(out),
+        remedy=FINISH_OR_DROP if out.exists() else f"finish it by its own command, {START_ANEW}",
+    )
 
 
 def _finished(out: Path, settings: RoundSettings, model: str, dataset: str) -> CriticFile | None:

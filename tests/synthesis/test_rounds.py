@@ -7,12 +7,13 @@ import dataclasses
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from libtools import box_spec, discrete_spec, make_policies
+from libtools import box_spec, discrete_spec, make_policies, of_newer_version
 from model_tools import SETTINGS, TARGET_HORIZON, held_out, played, target_data, to_target
 from pbvf_offline.envs.reference import EnvReference
 from pbvf_offline.errors import ConflictError, DivergedError, IncompatibleError, UsageError
@@ -20,7 +21,8 @@ from pbvf_offline.fit.critic_file import CriticFile, load_critic
 from pbvf_offline.fit.loop import RewardScaleWarning
 from pbvf_offline.fit.rounds import ImaginedFit, RoundSettings
 from pbvf_offline.fit.settings import fit_defaults
-from pbvf_offline.fit.to_file import fit_to_file
+from pbvf_offline.fit.to_file import FitResult, fit_to_file
+from pbvf_offline.io.output_file import partial_path
 from pbvf_offline.models.choice import train
 from pbvf_offline.models.ensemble import Ensemble
 from pbvf_offline.models.imagine import imagine
@@ -36,7 +38,12 @@ from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.examples import ReturnExamples
 from pbvf_offline.synthesis.model_evaluation import refuse_unfit
 from pbvf_offline.synthesis.rounds import imagined_rounds
-from pbvf_offline.synthesis.rounds_to_file import episode_limit, rounds_to_file
+from pbvf_offline.synthesis.rounds_to_file import (
+    RoundCallbacks,
+    RoundsResult,
+    episode_limit,
+    rounds_to_file,
+)
 from pbvf_offline.synthesis.settings import SynthesisSettings
 
 SMALL = RoundSettings(
@@ -397,20 +404,81 @@ def test_the_time_limit_is_that_of_an_episode_that_one_ended() -> None:
     assert episode_limit(cut, EnvReference("CartPole-v1")) == 500
 
 
+def to_file(out: Path, settings: RoundSettings = SMALL, **options: Any) -> RoundsResult:
+    return rounds_to_file(
+        target_data(),
+        a_model(),
+        settings,
+        out,
+        model_digest="1" * 64,
+        environment=None,
+        dataset="0" * 64,
+        **options,
+    )
+
+
+def plain_fit(out: Path, updates: int, **options: Any) -> FitResult:
+    settings = fit_defaults("pssvf", None, target_data().policies.spec).settings
+    return fit_to_file(
+        target_data(), settings, out, updates=updates, environment=None, dataset="0" * 64, **options
+    )
+
+
+def interrupt_plain_fit(out: Path, **options: Any) -> bytes:
+    """Begin a fit to the data themselves; return what its interruption after 2 updates left."""
+
+    def stop(done: int, wanted: int, loss: float) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plain_fit(out, 3, progress=stop, **options)
+    return partial_path(out).read_bytes()
+
+
 def test_an_ordinary_critic_is_not_taken_for_one_of_imagined_returns(tmp_path: Path) -> None:
     out = tmp_path / "c.safetensors"
-    settings = fit_defaults("pssvf", None, target_data().policies.spec).settings
-    fit_to_file(target_data(), settings, out, updates=1, environment=None, dataset="0" * 64)
+    plain_fit(out, 1)
     with pytest.raises(ConflictError, match="settings: model is not given there and"):
-        rounds_to_file(
-            target_data(),
-            a_model(),
-            SMALL,
-            out,
-            model_digest="1" * 64,
-            environment=None,
-            dataset="0" * 64,
-        )
+        to_file(out)
+
+
+def test_an_interrupted_fit_to_the_data_is_not_lost_to_rounds(tmp_path: Path) -> None:
+    out, quick = tmp_path / "c.safetensors", dataclasses.replace(SMALL, rounds=1, compare=0)
+    left = interrupt_plain_fit(out)
+    with pytest.raises(ConflictError) as caught:
+        to_file(out, quick)
+    assert str(caught.value) == (
+        f"{partial_path(out)}: it has 2 updates of an interrupted fit without --model; finish it "
+        "by its own command, choose another --out, or start over with --overwrite"
+    )
+    assert not out.exists()
+    assert partial_path(out).read_bytes() == left
+    assert plain_fit(out, 3).updates_done_now == 1
+    interrupt_plain_fit(out, overwrite=True)
+    to_file(out, quick, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+def test_rounds_leave_an_interrupted_fit_that_is_to_replace_them(tmp_path: Path) -> None:
+    out, notes = tmp_path / "c.safetensors", []
+    quick = dataclasses.replace(SMALL, rounds=1, compare=0)
+    to_file(out, quick)
+    left, done = interrupt_plain_fit(out, overwrite=True), out.read_bytes()
+    words = (
+        "it has 2 updates of an interrupted fit without --model; finish it by its own command "
+        "without --overwrite, or remove this file to drop it"
+    )
+    assert to_file(out, quick, callbacks=RoundCallbacks(note=notes.append)).already_complete
+    assert notes == [f"note: {partial_path(out)} stays: {words}"]
+    with pytest.raises(ConflictError, match=words):
+        to_file(out, dataclasses.replace(quick, rounds=2))
+    partial_path(out).write_bytes(of_newer_version("critic", left))
+    with pytest.raises(IncompatibleError, match="format version 99"):
+        to_file(out, dataclasses.replace(quick, rounds=2))
+    partial_path(out).write_bytes(left)
+    assert out.read_bytes() == done
+    assert plain_fit(out, 3).updates_done_now == 1
 
 
 def a_model() -> ModelFile:

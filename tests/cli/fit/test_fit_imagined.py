@@ -77,6 +77,14 @@ def test_a_critic_of_imagined_returns_is_a_critic_like_any_other(here, drift):
                 "c.safetensors", "--episodes", 1, "-q", "--json").code == 0  # fmt: skip
 
 
+def test_an_interrupted_fit_to_the_data_is_named(here, drift):
+    plain = ("fit-critic", "lab/drift-v0", "--critic", "psvf", "--seed", 0, "--hidden", "8", "-q")
+    pbvf(*plain, "--updates", 2, "--out", "left").ok()
+    (here / "left").rename(here / ".c.safetensors.partial")
+    fit(drift, "--seed", 0).refused(7, "2 updates of an interrupted fit without --model")
+    assert pbvf(*plain, "--updates", 3, "--out", "c.safetensors").code == 0
+
+
 def test_critics_of_steps_take_discount_and_targets(here, drift):
     argv = (
         "fit-critic", "lab/drift-v0", "--critic", "pavf", "--out", "c.safetensors",

@@ -169,7 +169,7 @@ def fit_imagined(
             dataset=data.digest_in(out),
             overwrite=overwrite,
             # The first round may take a minute.
-            callbacks=RoundCallbacks(sink.begin, report, comparing, on_event),
+            callbacks=RoundCallbacks(sink.begin, report, comparing, on_event, sink.note),
         )
     curve.note_missing(sink, complete=result.already_complete)
     _print(sink, out, result, data, failed)
