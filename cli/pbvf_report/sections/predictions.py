@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pbvf_offline.errors import DivergedError
 from pbvf_report.content import Chart, Guide, Section, Series, spread
 from pbvf_report.sources import Source, in_data, measured, numbers
 
@@ -20,16 +21,26 @@ _EQUAL = (Guide("both", "where both are equal"),)
 
 
 def section(sources: Sequence[Source]) -> Section:
-    """Return the charts of each critic."""
-    charts = []
+    """Return the charts of each critic, and which of them predicts no numbers."""
+    charts, notes = [], []
     for at, source in enumerate(sources):
         if source.critic is not None:
-            charts += [*_of_the_data(at, sources), *_held_out(at, source)]
-            charts += _grown(sources, source)
-    return Section("Predictions", _TEXT, charts)
+            try:
+                charts += _of_the_data(at, sources)
+            except DivergedError as error:
+                notes.append(f"{source.title}: {error.what}, so no chart shows them.")
+            charts += [*_held_out(at, source), *_grown(sources, source)]
+    return Section("Predictions", _TEXT, charts, notes=notes)
 
 
 def _of_the_data(at: int, sources: Sequence[Source]) -> list[Chart]:
+    """Return the chart of the critic's own data.
+
+    Raises:
+        DivergedError: Predictions are NaN or infinite.
+    """
+    from pbvf_offline.fit.critic_file import finite_predictions
+
     source, quantity = sources[at], in_data(sources[at], sources)
     critic = source.critic
     assert critic is not None
@@ -37,7 +48,7 @@ def _of_the_data(at: int, sources: Sequence[Source]) -> list[Chart]:
     rows = spread(returns, _MOST)
     if not rows.size:
         return []
-    values = critic.predict(critic.context.theta[rows])
+    values = finite_predictions(critic, critic.predict(critic.context.theta[rows]))
     return [
         Chart(
             f"{source.title}: policies of its data",

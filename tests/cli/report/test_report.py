@@ -17,6 +17,7 @@ import pytest
 from cli_tools import make, pbvf
 from pbvf_datasets import load_dataset
 from pbvf_offline.fit.critic_file import load_critic
+from pbvf_offline.io.tensor_file import decode, encode
 from pbvf_offline.models.model_file import load_model
 from pbvf_offline.policies.files import load_policies
 from report_tools import Page, chart, series, write_policies
@@ -290,6 +291,19 @@ def test_predictions_are_the_critics(at: Path, tmp_path: Path) -> None:
     assert np.quantile(known["x"], 0.95) == pytest.approx(1, abs=0.01)
     measured, predicted = series(out, "Ascents")
     assert (measured["x"], predicted["style"]) == ([0, 5], "band")
+
+
+def test_a_critic_whose_predictions_are_no_numbers_is_named(at: Path, tmp_path: Path) -> None:
+    content, tensors = decode("critic", Path("theta").read_bytes(), "theta")
+    huge = {k: np.full_like(v, 3e38) if "network" in k else v for k, v in tensors.items()}
+    (tmp_path / "huge").write_bytes(encode("critic", content, huge))
+    out = tmp_path / "page.html"
+    pbvf("report", "theta", tmp_path / "huge", "--out", out, "-q").ok()
+    count = len(load_critic(tmp_path / "huge").context.theta)
+    words = f"predictions for {count} of {count} policies are not finite, so no chart shows them."
+    assert f"huge (psvf): the critic&#39;s {words}" in out.read_text()
+    titles = [c["title"] for c in Page(out).data["charts"] if "policies of its data" in c["title"]]
+    assert titles == ["theta (psvf): policies of its data"]
 
 
 def test_returns_without_the_survival_bonus_are_called_so_and_mixed_with_no_others(
