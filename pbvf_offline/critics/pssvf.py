@@ -30,11 +30,13 @@ class PSSVF(Critic):
         rewards = chosen_rewards(data, self.config.reward)
         policy, returns = monte_carlo_returns(data, rewards, self.config.gamma)
         theta = data.policies.in_normaliser(normaliser.mean, normaliser.std)
+        with np.errstate(over="ignore"):  # an infinite loss is noticed and says more
+            value = returns.astype(np.float32)
         return TrainingSet(
             entry=torch.from_numpy(np.flatnonzero(~held_out[policy])).to(device),
             theta=torch.from_numpy(theta).to(device),
             policy=torch.from_numpy(policy.astype(np.int64)).to(device),
-            value=torch.from_numpy(returns.astype(np.float32)).to(device),
+            value=torch.from_numpy(value).to(device),
         )
 
     def loss(self, batch: TrainingSet, index: Tensor, noise: Tensor | None = None) -> Tensor:

@@ -51,7 +51,8 @@ class PSVF(Critic):
             return StoredColumn(length, make, device)
 
         def observations(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-            return normaliser.apply(taken(data.observations, rows)).astype(np.float32)
+            with np.errstate(over="ignore"):  # a loss that is no number is noticed and says more
+                return normaliser.apply(taken(data.observations, rows)).astype(np.float32)
 
         def actions(steps: NDArray[np.int64]) -> NDArray[np.float32]:
             return action_input(config.spec, taken(data.actions, steps), _CPU).numpy()

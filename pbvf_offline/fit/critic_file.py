@@ -125,7 +125,8 @@ class CriticFile:
 
     def normalised(self, observations: NDArray[np.float64]) -> torch.Tensor:
         """Return raw observations (S, obs_dim) as the critic sees them, on its device."""
-        rows = self.normaliser.apply(observations).astype(np.float32)
+        with np.errstate(over="ignore"):  # whoever uses what comes of it refuses what is not finite
+            rows = self.normaliser.apply(observations).astype(np.float32)
         return torch.from_numpy(rows).to(self.critic.device)
 
     def critic_of(self, spec: PolicySpec | None) -> Critic:

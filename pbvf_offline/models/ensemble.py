@@ -97,7 +97,10 @@ class Ensemble(torch.nn.Module):
             ("change_std", scales.change_std / normaliser.std),
             ("action_std", scales.action_std),
         ):
-            self.register_buffer(name, torch.from_numpy(np.asarray(value, np.float32)))
+            # Mean and std may be beyond single precision. Only angles are made of them, and a loss
+            # that is no number is noticed.
+            with np.errstate(over="ignore"):
+                self.register_buffer(name, torch.from_numpy(np.asarray(value, np.float32)))
         slack = _HELD * self.change_std
         for name, is_limit in (
             ("slack_low", scales.low_is_limit),

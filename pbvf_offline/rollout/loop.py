@@ -30,6 +30,7 @@ from pbvf_offline.errors import DivergedError, PbvfError, UsageError, exception_
 from pbvf_offline.foreign import failure, place_of, stops
 from pbvf_offline.policies.actions import BoxActions
 from pbvf_offline.policies.actor import Actor
+from pbvf_offline.policies.spec import PolicySpec
 from pbvf_offline.rollout.answers import FLAGS, NUMBERS, Answers
 from pbvf_offline.rollout.episodes import Episode, assemble
 from pbvf_offline.rollout.native.chunks import Chunks, rows_for
@@ -56,6 +57,7 @@ _FIRST_CAPACITY = 1024
 _MAX_INT32 = 2**31 - 1
 _RESET_ANSWER = "observation, info"
 _STEP_ANSWER = "observation, reward, terminated, truncated, info"
+_Act = Callable[..., tuple[Any, NDArray[np.float64] | None]]
 
 
 class EpisodeRun:
@@ -111,7 +113,7 @@ class EpisodeRun:
         self._rng = schedule.action_rng(index) if spec.stochastic else None
         self._keep_pre = spec.stochastic and not discrete
         self._segments: list[Segment] = []
-        self._act: Callable[..., tuple[Any, NDArray[np.float64] | None]] | None = None
+        self._act: _Act | None = None
         self._next_change = 0
         self._shared = shared or SharedRandomness(schedule.reset_seed(index), env)
         self.seed = self._shared.seed
@@ -176,9 +178,7 @@ class EpisodeRun:
                 if t == next_change or act is None:
                     segment = schedule.segment(self._index, len(self._segments))
                     self._segments.append(segment)
-                    values = (segment.theta, segment.obs_mean, segment.obs_std)
-                    # Perturbed beyond all bounds, it shows in what it does: a divergence.
-                    act = Actor(spec, *values, trusted=True).act
+                    act = _acting(spec, segment)
                     next_change = -1 if every is None else t + every
                 if t == capacity:
                     self._grow()
@@ -314,6 +314,17 @@ def run_episode(env: Env, schedule: Schedule, index: int, max_steps: int | None 
         run = EpisodeRun(env, schedule, index, shared=shared)
         run.advance(max_steps)
     return run.episode()
+
+
+def _acting(spec: PolicySpec, segment: Segment) -> _Act:
+    """Return what chooses the actions of a segment.
+
+    Perturbed beyond all bounds, it shows in what it does: a divergence, which says more than what
+    numpy would warn of.
+    """
+    with np.errstate(all="ignore"):
+        act = Actor(spec, segment.theta, segment.obs_mean, segment.obs_std, trusted=True).act
+    return act if np.isfinite(segment.theta).all() else np.errstate(all="ignore")(act)
 
 
 def _or_arguments(env: Env) -> str:

@@ -132,7 +132,8 @@ def n_step_targets(
         segment_end = np.repeat(starts[1:], np.diff(starts))
         end = np.minimum(step + n, segment_end)
         beyond = np.where(end < segment_end, to_go[end], 0.0)
-        value[own] = to_go[:-1] - powers[end - step] * beyond
+        with np.errstate(over="ignore"):  # an infinite loss is noticed and says more
+            value[own] = to_go[:-1] - powers[end - step] * beyond
         reach[own] = np.where(part.terminated[end - 1], step - end, end - step)
     return NStepTargets(value, reach, powers.astype(np.float32))
 

@@ -315,7 +315,7 @@ class ModelEvaluator:
                 imagined.member_values(),
                 math.inf if self.check is None else self.check.looked_until,
             )
-            sums = found.mean, found.free_members.mean(axis=1)
+            sums = found.mean, found.free_members.mean(axis=1), found.cautious
         if not all(np.isfinite(part).all() for part in sums):
             raise DivergedError(
                 "the learned environment's returns are not finite",

@@ -162,7 +162,10 @@ class _Try:
         }
         first = self._first(data)
         # The critic learns values of unit spread; a frozen one gets their unit back.
-        self._scale = Scale.of(first, settings.gamma)
+        with np.errstate(over="ignore"):
+            self._scale = Scale.of(first, settings.gamma)
+        if not math.isfinite(self._scale.unit):
+            raise self._beyond(self._scale.shift)
         self._learn()
 
     def next_round(self) -> Round:
@@ -221,13 +224,15 @@ class _Try:
         file = CriticFile(fit, self._file.context)
         # A weight that is no number leaves no value one.
         if not np.isfinite(file.predict(file.context.theta)).all():
-            size = max(abs(scale.shift), scale.unit)
-            raise DivergedError(
-                f"the critic's values, which are about {size:.3g}, are beyond single precision",
-                where=self._evaluator.where,
-                remedy="learn the model again, from rewards of a smaller scale",
-            )
+            raise self._beyond(max(abs(scale.shift), scale.unit))
         return file, kept
+
+    def _beyond(self, size: float) -> DivergedError:
+        return DivergedError(
+            f"the critic's values, which are about {abs(size):.3g}, are beyond single precision",
+            where=self._evaluator.where,
+            remedy="learn the model again, from rewards of a smaller scale",
+        )
 
     def _first(self, data: Trajectories) -> ImaginedReturns:
         """Play dataset policies and fresh ones."""

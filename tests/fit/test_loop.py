@@ -234,6 +234,17 @@ def test_squared_gradients_beyond_single_precision_diverge() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["rewards", "observations"])
+@pytest.mark.filterwarnings("ignore::pbvf_offline.fit.loop.RewardScaleWarning")
+def test_beyond_single_precision_a_fit_diverges_and_says_no_more(name: str, kind: str) -> None:
+    """A warning of numpy's would be an error here."""
+    data = make_data(policies=4)
+    data = dataclasses.replace(data, **{name: 1e200 * getattr(data, name)})
+    with pytest.raises(DivergedError):
+        fitted(data, fit_settings(kind, relabel=0.3), 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_policies_that_hardly_differ_are_as_good_as_one(kind: str) -> None:
     data = make_data(policies=4)
     theta = np.zeros_like(data.policies.theta)

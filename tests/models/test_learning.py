@@ -384,6 +384,14 @@ def test_the_unit_of_the_reward_does_not_matter(size: float) -> None:
     assert check.horizons[0].spread == pytest.approx(size * 4.2, rel=0.5)
 
 
+def test_angles_beyond_single_precision_diverge_and_nothing_else_is_said() -> None:
+    """A warning of numpy's would be an error here."""
+    data = noise_data()
+    data = dataclasses.replace(data, observations=1e150 * data.observations)
+    with pytest.raises(DivergedError, match="loss is nan at update 5"):
+        train(data, held_out(data), dataclasses.replace(SETTINGS, angles=True), 5)
+
+
 def test_sums_that_are_all_alike_decide_nothing() -> None:
     """Any model foretells them, and an error in units of no spread is any number."""
     alike = HorizonCheck(10, 9, None, None, 4e-5, 0.0, 0.9, 0.1)

@@ -280,6 +280,12 @@ def test_nan_observation_is_divergence_even_if_the_env_checks_actions() -> None:
         played(config, schedule(spec))
 
 
+def test_a_policy_perturbed_beyond_all_bounds_is_divergence_and_nothing_else_is_said() -> None:
+    """A warning of numpy's would be an error here."""
+    with pytest.raises(DivergedError, match="infinite observation in step 1 of episode 0"):
+        played(EnvConfig("LQR-v0"), schedule(box_spec(1), sigma=1e200))
+
+
 def test_an_exception_of_the_environment_names_it() -> None:
     with pytest.raises(
         UsageError, match=r"raised KeyError: 'broken' in step 5 of episode 1"

@@ -51,6 +51,14 @@ def test_starts_at_pytorchs_initialisation(trust_region: bool) -> None:
     assert other.chosen_step.tolist() == [0, 0, 0]
 
 
+def test_states_beyond_single_precision_diverge_and_nothing_else_is_said() -> None:
+    """A warning of numpy's would be an error here."""
+    file = make_file("psvf")
+    context = dataclasses.replace(file.context, observations=1e200 * file.context.observations)
+    with pytest.raises(DivergedError, match="objective or its gradient is not finite at step 0"):
+        grow(dataclasses.replace(file, context=context))
+
+
 def adam_by_hand(
     file: CriticFile, theta: np.ndarray, states: torch.Tensor, steps: int, lr: float
 ) -> np.ndarray:

@@ -140,14 +140,28 @@ def test_rewards_of_any_size_are_learned_without_a_warning() -> None:
         )
 
 
-@pytest.mark.parametrize("scale", [1e38, 1e45, 1e150])
-def test_values_beyond_single_precision_leave_no_critic(scale: float, tmp_path: Path) -> None:
+_BEYOND = r"values, which are about .*, are beyond single precision; .* of a smaller scale"
+
+
+@pytest.mark.parametrize(
+    ("scale", "members", "words"),
+    [
+        (1e38, 2, _BEYOND),
+        (1e45, 2, _BEYOND),
+        (1e150, 2, _BEYOND),
+        # Beyond all numbers are the squares of such values, so their spread.
+        (1e200, 1, _BEYOND),
+        (1e200, 2, "environment's returns are not finite; .* of a smaller scale"),
+    ],
+)
+def test_values_beyond_single_precision_leave_no_critic(
+    scale: float, members: int, words: str, tmp_path: Path
+) -> None:
     """They are learned in a unit of their own; in that of returns weights have no numbers."""
     data = target_data()
     large = dataclasses.replace(data, rewards=scale * data.rewards)
-    learned = train(large, held_out(large), SETTINGS, 20)
+    learned = train(large, held_out(large), dataclasses.replace(SETTINGS, members=members), 20)
     model = dataclasses.replace(a_model(), fit=start_training(learned, 1), where="the model")
-    words = r"values, which are about .*, are beyond single precision; .* of a smaller scale"
     with pytest.raises(DivergedError, match=words) as caught:
         rounds_to_file(
             large,

@@ -86,6 +86,7 @@ class Relabelling:
         return result
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a loss that is no number is noticed and says more
 def make(
     data: Trajectories,
     theta: NDArray[np.float32],
