@@ -6,8 +6,9 @@ library and the command line cannot disagree about what a failure means.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 UNKNOWN: Final = object()
@@ -161,3 +162,14 @@ class NetworkError(PbvfError):
     """A remote place could not be reached or refused."""
 
     exit_code = 10
+
+
+@contextlib.contextmanager
+def naming(where: str | os.PathLike[str], *kinds: type[PbvfError]) -> Iterator[None]:
+    """Have errors of some kinds that name no place name this one."""
+    try:
+        yield
+    except kinds as error:
+        if error.where is not None:
+            raise
+        raise type(error)(error.what, where=where, remedy=error.remedy) from error

@@ -27,7 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pbvf_offline.envs.make import close_env, make_env, time_limit
-from pbvf_offline.errors import IncompatibleError, PbvfError, UsageError
+from pbvf_offline.errors import (
+    DivergedError,
+    IncompatibleError,
+    PbvfError,
+    UsageError,
+    naming,
+)
 from pbvf_offline.io.durable import remove_tree, resource_errors, write_durably
 from pbvf_offline.io.lock import locked
 from pbvf_offline.io.tensor_file import read_tensor_file
@@ -145,7 +151,8 @@ def train_run(
                         refuse_foreign(folder)
                     clear(folder, keep_config=shared)  # what says that the folder is a run's
                 claimed = claim(config, folder, shared=shared)
-                return finished_run(config, folder, steps, wanted) or runner.run()
+                with naming(folder, DivergedError):
+                    return finished_run(config, folder, steps, wanted) or runner.run()
         except (UsageError, IncompatibleError):
             # Only the first steps showed that the settings do not fit; others may have the folder.
             if claimed and not (folder / CHECKPOINT_FILE).exists():

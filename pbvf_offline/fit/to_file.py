@@ -284,12 +284,13 @@ def _results(works: Sequence[Work]) -> list[FitResult]:
     """
     failed = [work for work in works if work.error is not None]
     if failed and failed[0].error is not None:
-        error = failed[0].error
+        error, out = failed[0].error, failed[0].place.out
         if len(works) == 1:
-            raise error
+            raise DivergedError(error.what, where=out, remedy=error.remedy) from error
         seed, many = failed[0].place.settings.seed, f"{len(failed)} of {len(works)} seeds failed"
         rest = "" if len(failed) == len(works) else ", the others are finished"
-        raise DivergedError(f"seed {seed}: {error.what} ({many}{rest})", remedy=error.remedy)
+        what = f"seed {seed}: {error.what} ({many}{rest})"
+        raise DivergedError(what, where=out, remedy=error.remedy) from error
     return [
         FitResult(work.done, work.seconds, work.now, work.files, already_complete=work.seconds == 0)
         for work in works

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import DamagedError, DivergedError, PbvfError, UsageError, counted
+from pbvf_offline.errors import (
+    DamagedError,
+    DivergedError,
+    PbvfError,
+    UsageError,
+    counted,
+    naming,
+)
 from pbvf_offline.io.durable import remove_file
 from pbvf_offline.io.output_file import TrainingPlace, writing
 from pbvf_offline.models.check import (
@@ -173,7 +180,10 @@ def fit_model_to_file(
     hooks = hooks or Hooks()
     place = ModelPlace(out, request, dataset, device)
     held = held_out_episodes(data.episodes, request.validation, request.seed)
-    with writing(out, kind="model", overwrite=overwrite) as refusal:
+    with (
+        naming(out, DivergedError),
+        writing(out, kind="model", overwrite=overwrite) as refusal,
+    ):
         done = None if overwrite or place.is_replacement() else place.finished(updates)
         if done is not None and done.check is None:
             raise DamagedError(

@@ -239,7 +239,9 @@ class _Try:
         settings, normaliser = self._settings, self._fit.normaliser
         rng = self._generator(Stream.ROUND_NEIGHBOUR)
         rows = np.sort(rng.permutation(len(data.policies))[: settings.known])
-        known = data.policies.select(rows).in_normaliser(normaliser.mean, normaliser.std)
+        some, model = data.policies.select(rows), self._evaluator.ensemble.scales.normaliser
+        some.in_normaliser(model.mean, model.std, rows)  # refused by their numbers in the data
+        known = some.in_normaliser(normaliser.mean, normaliser.std)
         fresh = np.stack([init_theta(self._grown, rng) for _ in range(settings.fresh)])
         own = data.policies.spec
         if own == self._grown:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pbvf_offline.curve import LossEvents, OnEvent
 from pbvf_offline.envs.make import named_limit
 from pbvf_offline.envs.reference import EnvReference
-from pbvf_offline.errors import ConflictError, PbvfError, counted
+from pbvf_offline.errors import ConflictError, DivergedError, PbvfError, counted, naming
 from pbvf_offline.fit.critic_file import KIND, CriticFile, load_critic
 from pbvf_offline.fit.rounds import Round, RoundSettings
 from pbvf_offline.fit.steps import Fit
@@ -127,7 +127,7 @@ def rounds_to_file(
             rewards are beyond single precision.
         ResourceError: The disk or a permission refuses.
     """
-    with writing(out, kind=KIND, overwrite=overwrite) as refusal:
+    with naming(out, DivergedError), writing(out, kind=KIND, overwrite=overwrite) as refusal:
         done = None if overwrite else _finished(out, settings, model_digest, dataset)
         left = None if refusal is not None else _interrupted(out)
         if done is not None:

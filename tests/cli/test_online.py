@@ -623,7 +623,8 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     argv = ["--lr-critic", 1e30, "--update-every", 120, "--seed", 0]
     trained("LQR-v0", run, "--steps", 100, *argv, critic="psvf")
     before = (run / "checkpoint.safetensors").read_bytes()
-    train("LQR-v0", run, "--steps", 200, *argv, critic="psvf").refused(8, "--lr-critic")
+    ran = train("LQR-v0", run, "--steps", 200, *argv, critic="psvf")
+    ran.refused(8, f"{run}: the ", "--lr-critic")
     assert (run / "checkpoint.safetensors").read_bytes() == before
     # Up to there the run is as good as it was.
     assert trained("LQR-v0", run, "--steps", 100, *argv, critic="psvf")["steps"] == 100

@@ -292,8 +292,9 @@ def test_a_seed_that_diverges_stops_no_other(tmp_path: Path) -> None:
     data = dataclasses.replace(DATA, rewards=rewards)
     failed = [seed for seed in SEEDS if seed not in fine]
     words = rf"seed {failed[0]}: the loss is inf at update \d+ \({len(failed)} of 3 seeds failed, "
-    with pytest.raises(DivergedError, match=words + "the others are finished"):
+    with pytest.raises(DivergedError, match=words + "the others are finished") as caught:
         run(tmp_path, 200, settings, data)
+    assert caught.value.where == str(tmp_path / f"{failed[0]}.safetensors")
     assert list(content(tmp_path)) == [f"{seed}.safetensors" for seed in fine]
     for seed in fine:
         ours = load_critic(tmp_path / f"{seed}.safetensors").fit

@@ -483,7 +483,7 @@ def test_diverging_keeps_the_last_good_file(tmp_path: Path) -> None:
     good = out.read_bytes()
     with pytest.raises(DivergedError) as caught:
         run(out, 400, wild)
-    assert caught.value.exit_code == 8
+    assert (caught.value.exit_code, caught.value.where) == (8, str(out))
     assert out.read_bytes() == good
     assert load_critic(out).fit.updates == 1
     with pytest.raises(DivergedError):

@@ -311,8 +311,9 @@ def test_more_updates_extend_to_the_bytes_of_an_uninterrupted_training(tmp_path:
 
 def test_a_training_that_diverges_keeps_the_last_good_file(tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
-    with pytest.raises(DivergedError):
+    with pytest.raises(DivergedError) as caught:
         make(out, dataclasses.replace(FIXED, lr=1e30), updates=3_000)
+    assert caught.value.where == str(out)
     assert not out.exists()
     make(out, updates=1)
     good = out.read_bytes()

@@ -495,6 +495,26 @@ def test_rounds_leave_an_interrupted_fit_that_is_to_replace_them(tmp_path: Path)
     assert plain_fit(out, 3).updates_done_now == 1
 
 
+def test_rounds_that_diverge_name_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverged(*args: object, **kwargs: object) -> None:
+        raise DivergedError("the loss is nan at update 7", remedy="scale the rewards")
+
+    monkeypatch.setattr("pbvf_offline.synthesis.rounds_to_file.imagined_rounds", diverged)
+    with pytest.raises(DivergedError) as caught:
+        to_file(tmp_path / "c")
+    assert str(caught.value) == f"{tmp_path / 'c'}: the loss is nan at update 7; scale the rewards"
+
+
+def test_policies_of_the_data_that_the_model_cannot_express_are_numbered_as_there() -> None:
+    known = ensemble()
+    far = dataclasses.replace(known.scales.normaliser, std=np.array([1e300]))
+    scales = dataclasses.replace(known.scales, normaliser=far)
+    with pytest.raises(IncompatibleError, match=r"^policy [1-9]\d* \(and 15 more\) cannot be"):
+        search(learned=Ensemble(known.spec, scales, known.settings))
+
+
 def a_model() -> ModelFile:
     return ModelFile(
         start_training(ensemble(), 1),

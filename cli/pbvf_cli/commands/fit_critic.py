@@ -12,7 +12,7 @@ from pbvf_cli.commands.parts import fit_results as results
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.inputs.data import open_all
+from pbvf_cli.shared.inputs.data import naming_data, open_all
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import Critic, CurveLoggers
@@ -131,18 +131,19 @@ def fit_critic(
     if model is not None:
         place = devices.with_doubles(torch_device, sink)
         table.show("device", str(place), devices.source(device))
-        imagined.fit_imagined(
-            sink,
-            table,
-            data,
-            critic,
-            model,
-            asked,
-            curve,
-            device=place,
-            overwrite=overwrite,
-            force=force,
-        )
+        with naming_data(datasets):
+            imagined.fit_imagined(
+                sink,
+                table,
+                data,
+                critic,
+                model,
+                asked,
+                curve,
+                device=place,
+                overwrite=overwrite,
+                force=force,
+            )
         return
     bonus = data.trajectories.reward_survive is not None
     updates = table.choose("updates", updates, CRITICS[critic].offline.updates)
@@ -170,6 +171,7 @@ def fit_critic(
         Bar("fitting", "updates", sink=sink) as bar,
         contextlib.ExitStack() as logs,
         signals.held(),
+        naming_data(datasets),
     ):
         jobs = [
             FitJob(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pbvf_cli.shared import devices, options, values
 from pbvf_cli.shared.command import Given, command
 from pbvf_cli.shared.errors import signals
-from pbvf_cli.shared.inputs.data import Data, open_all
+from pbvf_cli.shared.inputs.data import Data, naming_data, open_all
 from pbvf_cli.shared.options import DeviceName, option
 from pbvf_cli.shared.outputs.curves import Curve
 from pbvf_cli.shared.registered import CurveLoggers
@@ -113,6 +113,7 @@ def fit_model(
         Bar("learning", "updates", sink=sink) as bar,
         curve.opened("fit-model", table) as on_event,
         signals.held(),
+        naming_data(datasets),
     ):
 
         def trying(done: int, total: int, number: int, count: int) -> None:

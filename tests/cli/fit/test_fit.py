@@ -9,8 +9,10 @@ import resource
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import hostile
 from cli_tools import make, pbvf, rows
 from pbvf_offline.fit.augment import AUGMENTATIONS
 from pbvf_offline.fit.critic_file import load_critic
@@ -51,6 +53,30 @@ def run(dataset: str, kind: str, *argv: object, **kwargs: bool):
 def fit(dataset: str, kind: str, *argv: object):
     ran = run(dataset, kind, *argv).ok()
     return ran.json
+
+
+def test_policies_that_the_fit_cannot_express_name_their_dataset(here, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(here))
+    for name, numbers in (("fine", range(4)), ("odd", range(4, 16))):
+        stds = {k: np.full((1, 3), 1e-300 if k == 6 else 1.0) for k in numbers}
+        episodes = [hostile.episode(k, policies=1, obs_std=std) for k, std in stds.items()]
+        hostile.make(here, f"lab/{name}-v0", episodes=episodes)
+    words = "lab/odd-v0: policy 2 cannot be expressed in another normaliser"
+    run("lab/odd-v0", "psvf", "--updates", 2).refused(5, words, "leave such policies out")
+    several = ("fit-critic", "lab/fine-v0", "lab/odd-v0", "--critic", "psvf", "--out", "c", *SMALL)
+    pbvf(*several).refused(5, "lab/fine-v0, lab/odd-v0: policy 6 cannot be expressed")
+    model = ("--noise", 0, "--no-angles", "--no-mixed", "--updates", 2, "--hidden", 8, "-q")
+    checked = pbvf("fit-model", "lab/odd-v0", "--out", "m", "--validation-episodes", 0.5, *model)
+    checked.refused(5, words)
+
+
+def test_values_beyond_single_precision_name_the_dataset_and_a_loss_the_output(here, datasets):
+    huge = pbvf("collect", "toyenv:ToyHuge-v0", "--dataset", "lab/huge-v0", "--steps", 40, "-q")
+    assert huge.code == 0, huge.err
+    words = "beyond single precision; scale the rewards"
+    run("lab/huge-v0", "psvf", "--seed", 0).refused(8, "lab/huge-v0: values up to", words)
+    lost = run("lab/toy-v0", "psvf", "--lr", 1e30, "--updates", 50, "--seed", 0)
+    lost.refused(8, "c.safetensors: the loss is", "lower --lr")
 
 
 @pytest.mark.parametrize("kind", ["pssvf", "psvf", "pavf"])

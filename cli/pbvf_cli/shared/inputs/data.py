@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pbvf_offline.errors import PbvfError, UnsafeError, UsageError
+from pbvf_offline.errors import (
+    DivergedError,
+    IncompatibleError,
+    PbvfError,
+    UnsafeError,
+    UsageError,
+    naming,
+)
 
 if TYPE_CHECKING:
     from pbvf_cli.shared.settings import SettingsTable
@@ -218,6 +225,14 @@ def open_all(
     table.show("environment", data.env_name, "stored in the first of them")
     _show_untagged(data, table)
     return data
+
+
+def naming_data(names: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Have errors about data that name no file name the datasets or runs: of policies, say.
+
+    A policy or episode that such an error numbers is one of all of them together.
+    """
+    return naming(", ".join(names), IncompatibleError, DivergedError)
 
 
 def _show_untagged(data: Data, table: SettingsTable) -> None:
