@@ -37,6 +37,9 @@ class RoundSettings(Record):
         fresh: Random policies that climb in a round. A quarter of them, those that the
             critic likes best, are played, with as many points of their ways and twice as
             many neighbours.
+        leaders: Policies with the highest cautious returns so far, the dataset's among them,
+            of which a neighbour is played in each round too: those of the architecture that
+            climbs, inside the trust region.
         known: Dataset policies that are played before the first round, at most.
         starts: Start states that each policy is played from.
         steps: Gradient steps of each climb.
@@ -80,7 +83,28 @@ class RoundSettings(Record):
     starts: Annotated[int, setting("Start states of a policy.", ge=1, le=1_000)] = 4
     steps: Annotated[int, setting("Gradient steps of a climb.", ge=1)] = 100
     lr: Annotated[float, setting("Learning rate of a climb.", gt=0)] = 0.05
-    radius: Annotated[float, setting("Size of the trust region.", gt=0)] = 1.0
+    leaders: Annotated[
+        int,
+        setting(
+            "Best policies so far, the data's among them, near which others are imagined in each "
+            "round.",
+            ge=0,
+            le=10_000,
+            default="0",
+            panel=IMAGINED,
+            since=2,
+        ),
+    ] = 0
+    radius: Annotated[
+        float,
+        setting(
+            "Size of the trust region of its climbs; 1 holds 95 % of the data's policies.",
+            gt=0,
+            metavar="R",
+            default="1",
+            panel=IMAGINED,
+        ),
+    ] = 1.0
     updates: Annotated[int, setting("The critic's gradient steps in a round.", ge=1)] = 400
     hidden: CriticHidden = (256, 256)
     caution: Annotated[

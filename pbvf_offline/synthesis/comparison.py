@@ -93,7 +93,9 @@ def better_critic(
             told(0, len(policies))
             return evaluator.judge(policies, climb.candidates, progress=told)
 
-        grown = synthesize(critic, climb, judge=judge, progress=partial(progress, f"climb-{name}"))
+        own = settings.radius if critic is imagined else climb.radius
+        asked = dataclasses.replace(climb, radius=own)
+        grown = synthesize(critic, asked, judge=judge, progress=partial(progress, f"climb-{name}"))
         return float(evaluator.evaluate(grown.policies).cautious.mean())
 
     def updated(fit: Fit) -> None:

@@ -2,11 +2,11 @@
 
 In each round fresh random policies climb the present critic, the way that
 :func:`pbvf_offline.synthesis.ascent.synthesize` climbs it in the end. A learned
-environment plays where they arrive, points of their ways, and their neighbours; the
-critic is then fitted to all that was imagined so far, as
-:mod:`pbvf_offline.synthesis.examples` tells it. So wherever the ascent finds the critic
-too high, the critic learns better. What is kept is the critic of the round
-whose own fresh policies came out best in imagination. No environment step is taken.
+environment plays where they arrive, points of their ways, and their neighbours (where asked for,
+those of the best policies so far too); the critic is then fitted to all that was imagined so far,
+as :mod:`pbvf_offline.synthesis.examples` tells it. So wherever the ascent finds the critic too
+high, the critic learns better. What is kept is the critic of the round whose own fresh policies
+came out best in imagination. No environment step is taken.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from pbvf_offline.synthesis.settings import SynthesisSettings
 
 _STATES = 64  # over which a round's ascent averages, where the critic looks at states
 _WAYPOINT_EVERY = 10
+_ROUNDING = 1e-3  # of the radius: what has arrived at the edge is inside
 
 
 def imagined_rounds(
@@ -112,6 +113,27 @@ def imagined_rounds(
     return dataclasses.replace(file, imagined=imagined)
 
 
+class _Leaders:
+    """The policies with the highest cautious returns so far.
+
+    Attributes:
+        theta: (n, D), best first, in the critic's normaliser.
+        cautious: (n,) their cautious returns.
+    """
+
+    def __init__(self, most: int, parameters: int) -> None:
+        self._most = most
+        self.theta = np.empty((0, parameters), np.float32)
+        self.cautious = np.empty(0)
+
+    def take(self, theta: NDArray[np.float32], cautious: NDArray[np.float64]) -> None:
+        """Look at the cautious returns (K,) of more thetas (K, D), and keep the best of all."""
+        theta = np.concatenate([self.theta, theta])
+        cautious = np.concatenate([self.cautious, cautious])
+        best = np.argsort(-cautious, kind="stable")[: self._most]
+        self.theta, self.cautious = theta[best], cautious[best]
+
+
 class _Try:
     """One critic, what it has been told, and the best round so far."""
 
@@ -152,6 +174,7 @@ class _Try:
         hidden = own.hidden if settings.policy is None else settings.policy
         self._grown = dataclasses.replace(own, hidden=hidden)
         self._file.critic_of(self._grown)  # refuses what it does not read
+        self._leaders = _Leaders(settings.leaders, self._grown.size)
         self.number = 0
         self.best = self._highest = -math.inf
         self._kept: tuple[Critic, Round] | None = None
@@ -190,7 +213,9 @@ class _Try:
         arrived = climbed.policies.theta[liked]
         on_the_way = np.concatenate([point.theta[liked] for point in climbed.path])
         points = on_the_way[rng.permutation(len(on_the_way))[: len(liked)]]
-        around = self._file.policies(np.concatenate([arrived, arrived]), self._grown)
+        around = self._file.policies(
+            np.concatenate([arrived, arrived, self._leaders.theta]), self._grown
+        )
         near = neighbours(self._file, around, settings.radius, rng)
         played = self._play(np.concatenate([arrived, points, near]), self._grown)
         scale, count = self._scale, len(liked)
@@ -295,6 +320,12 @@ class _Try:
 
         def tell(some: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
             self._highest = max(self._highest, float(played.cautious.max()))
+            if spec == self._grown:
+                near = self._file.distance(
+                    torch.from_numpy(some.theta), spec
+                ) <= self._settings.radius * (1 + _ROUNDING)
+                inside = near.cpu().numpy()
+                self._leaders.take(some.theta[inside], played.cautious[inside])
             # The first policies were not searched for.
             level = self._highest if self.number else math.inf
             examples.add(some, imagined, played, played.limited(level))

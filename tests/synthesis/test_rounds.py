@@ -34,9 +34,11 @@ from pbvf_offline.models.settings import ModelSettings
 from pbvf_offline.models.training import start_training
 from pbvf_offline.policies.policy import Policies
 from pbvf_offline.synthesis import model_evaluation
+from pbvf_offline.synthesis import rounds as rounds_module
 from pbvf_offline.synthesis.ascent import synthesize
 from pbvf_offline.synthesis.examples import ReturnExamples
 from pbvf_offline.synthesis.model_evaluation import refuse_unfit
+from pbvf_offline.synthesis.neighbours import neighbours
 from pbvf_offline.synthesis.rounds import imagined_rounds
 from pbvf_offline.synthesis.rounds_to_file import (
     RoundCallbacks,
@@ -348,6 +350,36 @@ def test_a_policy_that_exploits_a_hole_in_one_member_loses_to_one_good_in_all() 
     exploits, honest = cautious_values(played_out.member_values(), 1.0)
     assert exploits == pytest.approx(25.0 - 30.0, rel=1e-4)
     assert honest > exploits
+
+
+def test_near_the_best_policies_so_far_others_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, played_ones = [], []
+    play = rounds_module._Try._play
+
+    def asking(file, policies, radius, rng):  # type: ignore[no-untyped-def]
+        near = neighbours(file, policies, radius, rng)
+        asked.append((policies.theta, near))
+        return near
+
+    def playing(self, theta, spec):  # type: ignore[no-untyped-def]
+        found = play(self, theta, spec)
+        played_ones.append((theta, found.cautious))
+        return found
+
+    monkeypatch.setattr(rounds_module, "neighbours", asking)
+    monkeypatch.setattr(rounds_module._Try, "_play", playing)
+    file = search(dataclasses.replace(SMALL, radius=0.8, leaders=3))
+    count = SMALL.fresh // 4
+    assert len(asked) == len(played_ones) - 1 == SMALL.rounds
+    for number, (around, near) in enumerate(asked, start=1):
+        theta = np.concatenate([theta for theta, _ in played_ones[:number]])
+        cautious = np.concatenate([values for _, values in played_ones[:number]])
+        inside = file.distance(torch.from_numpy(theta)).numpy() <= 0.8 * 1.001
+        assert not inside.all()  # of the first policies
+        best = theta[inside][np.argsort(-cautious[inside], kind="stable")[:3]]
+        np.testing.assert_array_equal(around[2 * count :], best)
+        np.testing.assert_array_equal(around[:count], played_ones[number][0][:count])
+        np.testing.assert_array_equal(played_ones[number][0][2 * count :], near)
 
 
 def test_a_search_is_told_at_most_the_best_that_stays_inside_the_box(

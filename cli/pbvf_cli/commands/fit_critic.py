@@ -80,7 +80,9 @@ def fit_critic(
             panel=IMAGINED,
         ),
     ] = None,
-    search: Annotated[Given[RoundSettings], "rounds", "tries", "caution", "policy", "compare"],
+    search: Annotated[
+        Given[RoundSettings], "rounds", "tries", "leaders", "radius", "caution", "policy", "compare"
+    ],
     force: Annotated[
         bool,
         option(

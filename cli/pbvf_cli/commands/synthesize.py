@@ -221,10 +221,15 @@ def _defaults(
     if started is not None:
         return Defaults(replace(usual.settings, count=len(started), restarts=1), usual.sources)
     imagined = critic.imagined
-    if imagined is None or imagined.settings.policy is None:
+    if imagined is None:
         return usual
-    sources = {**usual.sources, "hidden": "that of the policies in its rounds"}
-    return Defaults(replace(usual.settings, hidden=imagined.settings.policy), sources)
+    own: dict[str, Any] = {}
+    if imagined.settings.policy is not None:
+        own["hidden"] = imagined.settings.policy
+    if imagined.stands and imagined.settings.radius != usual.settings.radius:
+        own["radius"] = imagined.settings.radius
+    sources = {**usual.sources, **dict.fromkeys(own, "that of its rounds")}
+    return Defaults(replace(usual.settings, **own), sources)
 
 
 def _measured_steps(settings: SynthesisSettings, evaluation: EvaluationSettings | None) -> int:

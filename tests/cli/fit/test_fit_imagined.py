@@ -121,8 +121,26 @@ def test_deep_policies_climb_a_critic_of_what_policies_do(here, drift):
         assert ran.code == 0, ran.err
         assert load_policies(here / out).policies.spec.arch == arch
         words = " ".join(ran.err.split())
-        assert ("policy 6 that of the policies in its rounds" in words) == (arch == "6")
+        assert ("policy 6 that of its rounds" in words) == (arch == "6")
     assert pbvf("predict", "c.safetensors", "6.safetensors", "-q", "--json").code == 0
+
+
+def test_policies_climb_in_the_trust_region_of_the_rounds(here, drift):
+    ran = fit(drift, "--radius", 0.5, "--leaders", 3, "--seed", 0)
+    assert ran.code == 0, ran.err
+    imagined = load_critic(here / "c.safetensors").imagined
+    assert (imagined.settings.radius, imagined.settings.leaders) == (0.5, 3)
+    fit(drift, "--seed", 0).refused(7, "radius is 0.5 there and 1.0 here")
+    grow = ("synthesize", "c.safetensors", "--from-scratch", 2, "--steps", 5, "--restarts", 2)
+    ran = pbvf(*grow, "--seed", 0, "--out", "p", "--json").ok()
+    assert re.search(r" radius +0.5 +that of its rounds", ran.err)
+    assert max(ran.json["distance"]) <= 0.5001
+    other = pbvf(*grow, "--seed", 0, "--out", "q", "--radius", 1, "--json").ok()
+    assert re.search(r" radius +1(\.0)? +given", other.err)
+    fit(drift, "--leaders", -1).refused(2, "--leaders")
+    pbvf("fit-critic", "lab/drift-v0", "--critic", "psvf", "--radius", 1, "--out", "d").refused(
+        2, "--radius: has no meaning without --model"
+    )
 
 
 def test_the_better_of_two_critics_stands_and_is_named(here, drift):
