@@ -320,11 +320,10 @@ class _Try:
 
         def tell(some: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
             self._highest = max(self._highest, float(played.cautious.max()))
-            if spec == self._grown:
-                near = self._file.distance(
-                    torch.from_numpy(some.theta), spec
-                ) <= self._settings.radius * (1 + _ROUNDING)
-                inside = near.cpu().numpy()
+            if self._settings.leaders and spec == self._grown:
+                theta = torch.from_numpy(some.theta).to(self._fit.online.device)
+                edge = self._settings.radius * (1 + _ROUNDING)
+                inside = (self._file.distance(theta, spec) <= edge).cpu().numpy()
                 self._leaders.take(some.theta[inside], played.cautious[inside])
             # The first policies were not searched for.
             level = self._highest if self.number else math.inf

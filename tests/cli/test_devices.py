@@ -45,9 +45,10 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "fit-critic pavf": (*FIT, "--critic", "pavf", "--relabel", 0),
     "fit-critic --fingerprint": (*FIT, "--critic", "psvf", "--fingerprint", 4),
     "fit-model": (*MODEL, "--noise", 0.1),
-    "rounds of returns": (*ROUNDS, "--critic", "pssvf", "--compare", 5),
+    "rounds of returns": (*ROUNDS, "--critic", "pssvf", "--compare", 5, "--leaders", 2),
     "rounds of steps": (
         *ROUNDS, "--critic", "psvf", "--fingerprint", 4, "--policy", "4", "--compare", 0,
+        "--leaders", 2,
     ),
     "synthesize": ("synthesize", "{drift}/theta", *CLIMB, "--from-scratch", 2),
     "synthesize outside": ("synthesize", "{drift}/theta", "--steps", 6, "--no-trust-region"),
