@@ -39,7 +39,8 @@ class RoundSettings(Record):
             many neighbours.
         leaders: Policies with the highest cautious returns so far, the dataset's among them,
             of which a neighbour is played in each round too: those of the architecture that
-            climbs, inside the trust region.
+            climbs. One outside the trust region has its neighbour inside, where that is a
+            ball in theta.
         known: Dataset policies that are played before the first round, at most.
         starts: Start states that each policy is played from.
         steps: Gradient steps of each climb.

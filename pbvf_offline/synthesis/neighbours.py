@@ -30,7 +30,8 @@ def neighbours(
 
     Args:
         file: The critic.
-        policies: K policies in its trust region and its normaliser.
+        policies: K policies in its normaliser. One outside the trust region has its neighbour
+            inside, where that is a ball in theta; else it is its own neighbour.
         radius: Radius of the trust region, in units of the 95 % quantile.
         rng: Source of directions and distances.
     """

@@ -43,7 +43,6 @@ from pbvf_offline.synthesis.settings import SynthesisSettings
 
 _STATES = 64  # over which a round's ascent averages, where the critic looks at states
 _WAYPOINT_EVERY = 10
-_ROUNDING = 1e-3  # of the radius: what has arrived at the edge is inside
 
 
 def imagined_rounds(
@@ -320,11 +319,8 @@ class _Try:
 
         def tell(some: Policies, imagined: Imagined, played: ImaginedReturns) -> None:
             self._highest = max(self._highest, float(played.cautious.max()))
-            if self._settings.leaders and spec == self._grown:
-                theta = torch.from_numpy(some.theta).to(self._fit.online.device)
-                edge = self._settings.radius * (1 + _ROUNDING)
-                inside = (self._file.distance(theta, spec) <= edge).cpu().numpy()
-                self._leaders.take(some.theta[inside], played.cautious[inside])
+            if spec == self._grown:
+                self._leaders.take(some.theta, played.cautious)
             # The first policies were not searched for.
             level = self._highest if self.number else math.inf
             examples.add(some, imagined, played, played.limited(level))

@@ -154,16 +154,16 @@ def print_seeds(
         "runs": parts,
     }
     complete = payload["already_complete"]
+    shown = {e.step for e in _milestones(results[0])}
     rows = [
         ("run", str(run)),
         ("seeds", ",".join(str(part["seed"]) for part in parts)),
         ("steps", f"{results[0].steps:,} each"),
-        ("evaluations", _evaluations_text(results[0], len(_milestones(results[0])))),
+        ("evaluations", _evaluations_text(results[0], len(shown))),
         *_return_rows(over, _shown),
         ("hyperparameters", source),
         ("time", "nothing to do" if complete else f"{seconds:.1f} s"),
     ]
-    shown = {e.step for e in _milestones(results[0])}
     lines = [
         [f"{step:,}", _shown(_over(means)), *map(number, _span(means))]
         for step, means in curve
